@@ -1,0 +1,20 @@
+"""sepkit separates overlapping speakers: models, hypothesis matching, recipes and honest evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Separator", "__version__", "load_model"]
+
+if TYPE_CHECKING:
+    from sepkit.inference.separator import Separator, load_model
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes a second to import: it is loaded when a model is asked for, never by `import sepkit`.
+    if name in ("Separator", "load_model"):
+        from sepkit.inference import separator
+
+        return getattr(separator, name)
+    raise AttributeError(f"module 'sepkit' has no attribute {name!r}")

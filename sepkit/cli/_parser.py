@@ -1,0 +1,233 @@
+"""Command lines from signatures, and configurations from YAML plus `--key.sub value`; jsonargparse does the parsing.
+
+A configuration has choices (`model.masker: {name: ...}`), so its options are known only once the choices are:
+files and `--*.name` options are read first, then the parser is built for exactly that configuration. That is why
+`sepkit train --config NAME --help` shows the options of the masker that NAME picks.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import docstring_parser
+from jsonargparse import ArgumentError, ArgumentParser
+
+from sepkit.config import Choice, TrainConfig, field_types, from_dict, pick, to_dict
+from sepkit.errors import UserError
+
+
+def new_parser(program: str, description: str, usage: str | None = None) -> ArgumentParser:
+    """An empty parser whose mistakes are raised, so that `parse` can say them in one line."""
+    return ArgumentParser(prog=program, usage=usage, description=description, exit_on_error=False)
+
+
+def parse(parser: ArgumentParser, arguments: list[str]) -> Any:
+    """The namespace of `arguments`.
+
+    Raises:
+        UserError: an unknown option, or a value of the wrong type.
+    """
+    try:
+        return parser.parse_args(arguments)
+    except ArgumentError as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def call(function: Callable[..., Any], program: str, arguments: list[str]) -> Any:
+    """What `function` returns for a command line made from its signature.
+
+    Parameters before `*` are positional arguments, keyword-only ones options (`speaker_from` is `--speaker-from`),
+    and the docstring is the help.
+    """
+    documentation = docstring_parser.parse(function.__doc__ or "")
+    help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documentation.params}
+    parser = new_parser(program, documentation.short_description or "")
+    hints = typing.get_type_hints(function)
+    signature = inspect.signature(function)
+    for name, parameter in signature.parameters.items():
+        _add(parser, parameter, hints[name], help_of.get(name, ""))
+    values = parse(parser, arguments)
+    positional, named = [], {}
+    for name, parameter in signature.parameters.items():
+        value = getattr(values, name)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            named[name] = value
+        else:
+            positional.append(value)
+    return function(*positional, **named)
+
+
+def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_text: str) -> None:
+    is_list = typing.get_origin(_without_none(hint)) is list
+    many: dict[str, Any] = {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        parser.add_argument(parameter.name, help=help_text, **many)
+        return
+    option = "--" + parameter.name.rstrip("_").replace("_", "-")
+    if hint is bool and parameter.default is False:
+        parser.add_argument(option, dest=parameter.name, action="store_true", help=help_text)
+    elif parameter.default is inspect.Parameter.empty:
+        parser.add_argument(option, dest=parameter.name, required=True, help=help_text, **many)
+    else:
+        parser.add_argument(option, dest=parameter.name, default=parameter.default, help=help_text, **many)
+
+
+def _without_none(hint: Any) -> Any:
+    inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
+    return inner[0] if len(inner) == 1 and type(None) in typing.get_args(hint) else hint
+
+
+# --------------------------------------------------------------------------------------------------- configurations
+
+
+def conf_folder() -> Path:
+    """Folder of the configurations that ship with sepkit: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside, beside = package / "conf", package.parent / "conf"
+    return inside if inside.is_dir() else beside
+
+
+def find_config(name: str) -> Path:
+    """The YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
+
+    Raises:
+        UserError: no such file, or several of that name.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    folder = conf_folder()
+    exact = folder / f"{name}.yaml"
+    found = [exact] if exact.is_file() else sorted(folder.rglob(f"{Path(name).name}.yaml")) if "/" not in name else []
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml")))
+    reason = f"stands for several: {', '.join(map(str, found))}" if found else "is neither a file nor a shipped name"
+    raise UserError(f"--config {name}: {reason}; shipped names: {known}")
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain data of a YAML file; an empty file is an empty mapping.
+
+    Raises:
+        UserError: unreadable, or not YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def parse_config(
+    program: str, description: str, arguments: list[str], *, aliases: Mapping[str, str], add_options: Callable[[Any], None]
+) -> tuple[TrainConfig, Any]:
+    """The configuration that a command line describes, and the namespace of its other options.
+
+    Args:
+        program: for the usage line.
+        description: for the help.
+        arguments: the command line; `--config FILE` may stand several times, later files win, options win over files.
+        aliases: short option -> configuration key (`--devices` -> `trainer.devices`).
+        add_options: adds the command's own options to the parser.
+
+    Raises:
+        UserError: a bad file, key or value.
+    """
+    arguments = [_expand(argument, aliases) for argument in arguments]
+    tree = to_dict(TrainConfig())
+    for path in (find_config(name) for name in _values(arguments, "--config")):
+        data = read_yaml(path)
+        try:
+            tree = merge(TrainConfig, tree, data)
+            from_dict(TrainConfig, tree)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    for key, name in _names(arguments):
+        tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
+    config = from_dict(TrainConfig, tree)
+    parser = new_parser(program, description, f"{program} [--config FILE ...] [--key.sub value ...] [options]")
+    parser.add_argument("--config", action="append", type=str, help="YAML file, or a name under conf/; may be repeated, later ones win")
+    add_options(parser)
+    keys = list(_add_fields(parser, config, ""))
+    values = parse(parser, arguments)
+    for key in keys:
+        tree = merge(TrainConfig, tree, _nest(key, to_dict(values[key])))
+    return from_dict(TrainConfig, tree), values
+
+
+def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
+    """`tree` with the entries of `data` laid over it; a choice with another name starts from that choice's defaults.
+
+    Raises:
+        UserError: an unknown key or choice, or no mapping where one is expected.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
+    if issubclass(cls, Choice):
+        concrete = pick(cls, data.get("name", tree["name"]), where)
+        tree = tree if tree["name"] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
+        cls = concrete
+    merged, hints = copy.copy(tree), field_types(cls)
+    for key, value in data.items():
+        hint = hints.get(key)
+        name = f"{where}.{key}" if where else str(key)
+        nested = isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice))
+        merged[key] = merge(hint, tree[key], value, name) if nested else value  # type: ignore[arg-type]
+    return merged
+
+
+def _expand(argument: str, aliases: Mapping[str, str]) -> str:
+    """`--devices=2` -> `--trainer.devices=2`; dashes in dotted keys become underscores."""
+    option, equals, value = argument.partition("=")
+    if option in aliases:
+        return f"--{aliases[option]}{equals}{value}"
+    if option.startswith("--") and "." in option:
+        return "--" + option[2:].replace("-", "_") + equals + value
+    return argument
+
+
+def _values(arguments: list[str], option: str) -> Iterator[str]:
+    for position, argument in enumerate(arguments):
+        if argument == option and position + 1 < len(arguments):
+            yield arguments[position + 1]
+        elif argument.startswith(option + "="):
+            yield argument.partition("=")[2]
+
+
+def _names(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    for position, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option.startswith("--") and option.endswith(".name"):
+            if not equals and position + 1 < len(arguments):
+                value = arguments[position + 1]
+            yield option[2 : -len(".name")], value
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _add_fields(parser: ArgumentParser, config: Any, prefix: str) -> Iterator[str]:
+    """Add one option per leaf of `config`; yields their keys."""
+    documentation = {p.arg_name: p.description or "" for p in docstring_parser.parse_from_object(type(config)).params}
+    if isinstance(config, Choice):
+        kind = next(base for base in type(config).__mro__[1:] if base is not Choice and issubclass(base, Choice))
+        parser.add_argument(f"--{prefix}name", type=Literal[tuple(sorted(kind.choices))], default=config.name, help=(kind.__doc__ or "").split("\n")[0])
+    for name, hint in field_types(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            yield from _add_fields(parser, value, f"{prefix}{name}.")
+        else:
+            parser.add_argument(f"--{prefix}{name}", type=hint, default=value, help=" ".join(documentation.get(name, "").split()))
+            yield f"{prefix}{name}"

@@ -1,0 +1,98 @@
+"""`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes (2 the user's mistake, 1 a failure)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sepkit import __version__
+from sepkit.errors import UserError
+
+COMMANDS = {
+    "prepare": "turn recordings into manifests: mini, folder, mixed",
+    "train": "train a model; the same command again resumes",
+    "separate": "separate audio files",
+    "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "models": "list the models that can be named",
+    "smoke": "two training steps, a validation, a save and a resume on your own configuration",
+}
+
+USAGE = """usage: sepkit [-h] [--version] COMMAND ...
+
+Separate overlapping speakers.
+
+commands:
+{commands}
+
+`sepkit COMMAND --help` tells the rest."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of a command line: 0, 1 for a failure, 2 for a user's mistake."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        result = _run(arguments[0], arguments[1:])
+    except UserError as error:
+        return _complain(f"sepkit {arguments[0]}: {error}", 2)
+    except BrokenPipeError:
+        # The reader of our output went away (`sepkit models | head`); stdout must not be flushed again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _complain(f"sepkit {arguments[0]}: interrupted; the same command again continues", 1)
+    except Exception as error:
+        if os.environ.get("SEPKIT_TRACEBACK"):
+            raise
+        reason = " ".join(str(error).split()) or "no message"
+        return _complain(
+            f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
+        )
+    if result is not None:
+        print(result, flush=True)
+    return 0
+
+
+def _complain(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def _run(command: str, arguments: list[str]) -> Any:
+    if command not in COMMANDS:
+        raise UserError(f"unknown command; expected one of {', '.join(COMMANDS)} (sepkit --help)")
+    module = importlib.import_module(f"sepkit.cli.{command}")
+    program = f"sepkit {command}"
+    if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
+        return module.run(arguments)
+    function: Callable[..., Any] = getattr(module, "main", None) or _pick(module, program, arguments)
+    if not hasattr(module, "main"):
+        program, arguments = f"{program} {arguments[0]}", arguments[1:]
+    from sepkit.cli._parser import call
+
+    return call(function, program, arguments)
+
+
+def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]:
+    kinds: dict[str, Callable[..., Any]] = module.COMMANDS
+    if arguments and arguments[0] in kinds:
+        return kinds[arguments[0]]
+    lines = [f"  {name:<10} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()]
+    text = f"usage: {program} {{{','.join(kinds)}}} ...\n\n" + "\n".join(lines)
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(text)
+        raise SystemExit(0)
+    found = repr(arguments[0]) if arguments else "nothing"
+    raise UserError(f"found {found}, expected one of {', '.join(kinds)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

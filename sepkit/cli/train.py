@@ -1,0 +1,81 @@
+"""`sepkit train`: the one training entry point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sepkit.cli._parser import parse_config
+from sepkit.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsonargparse import ArgumentParser
+
+DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
+
+Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...); the options listed below
+are those of the configuration that --config picks.
+"""
+
+ALIASES = {
+    "--devices": "trainer.devices",
+    "--num-nodes": "trainer.num_nodes",
+    "--precision": "trainer.precision",
+    "--checkpoint-every-steps": "trainer.checkpoint_every_steps",
+    "--seed": "trainer.seed",
+    "--init-from": "init_from",
+}
+
+
+def run(arguments: list[str]) -> Path:
+    """Folder of the trained model (EXP/model).
+
+    Raises:
+        UserError: a bad option, configuration, manifest or output folder.
+    """
+    from pathlib import Path
+
+    for path in _imports(arguments):
+        import_file(path)
+    short = ", ".join(f"{option} is --{key}" for option, key in ALIASES.items())
+    config, options = parse_config(
+        "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=_add_options
+    )
+    if config.data.train is None:
+        raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)")
+    from sepkit.training.run import train
+
+    return train(config, Path(options.out))
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--out", required=True, type=str, help="folder of the experiment (EXP)")
+    parser.add_argument("--import", dest="import_", action="append", type=str, help="Python file that registers your own choices; executed")
+
+
+def _imports(arguments: list[str]) -> list[str]:
+    from sepkit.cli._parser import _values
+
+    return list(_values(arguments, "--import"))
+
+
+def import_file(path: str) -> Any:
+    """Execute a user's Python file, which registers maskers or other choices of its own.
+
+    Raises:
+        UserError: no such file.
+    """
+    import importlib.util
+    import sys
+    from pathlib import Path
+
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"--import {path}: no such file, expected a Python file")
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module
+    specification.loader.exec_module(module)
+    return module

@@ -1,0 +1,531 @@
+"""Every choice a user can make, as typed dataclasses without torch: the command line, YAML files and checkpoints are made from these.
+
+A *choice* is a dataclass picked by `name` ("conv_tasnet", "pit"). In YAML it is a mapping with that name and the
+choice's own parameters:
+
+    model:
+      masker: {name: conv_tasnet, bottleneck_channels: 128}
+
+`from_dict` turns plain data into these dataclasses and refuses unknown or wrongly typed keys; it never imports
+anything a file names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+from sepkit.errors import UserError
+
+T = TypeVar("T")
+
+
+class Choice:
+    """Base of dataclasses that are picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
+
+    name: ClassVar[str]
+    choices: ClassVar[dict[str, type]]
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is None:
+            cls.choices = {}
+        else:
+            cls.name = name
+            cls.choices[name] = cls
+
+
+# ---------------------------------------------------------------------------------------------------------- model
+
+
+class FilterbankConfig(Choice):
+    """How waveforms become encodings and come back."""
+
+
+@dataclass
+class FreeFilterbankConfig(FilterbankConfig, name="free"):
+    """Learned, bias-free analysis and synthesis filters (TasNet)."""
+
+    num_filters: int = 512
+    """Encoding dimensions K."""
+    kernel_size: int = 16
+    """Samples in a filter."""
+    stride: int = 8
+    """Samples between frames."""
+    padding: int = 0
+    """Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel)."""
+    output_padding: int = 0
+    """Extra samples at the decoder's right end (SuDoRM-RF: stride - 1)."""
+    multiple: int = 1
+    """The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80)."""
+    init_range: float = 0.0
+    """Filters start uniform in +-this; 0 means Xavier-normal."""
+
+
+@dataclass
+class STFTFilterbankConfig(FilterbankConfig, name="stft"):
+    """Short-time Fourier transform; a mask scales real and imaginary part alike."""
+
+    kernel_size: int = 256
+    """Samples in a window."""
+    stride: int = 64
+    """Samples between frames."""
+    compression: float = 0.3
+    """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
+
+
+class LatentConfig(Choice):
+    """What family the encoding or the masks are drawn from, and their link."""
+
+
+@dataclass
+class DeterministicConfig(LatentConfig, name="deterministic"):
+    """Points: the usual network."""
+
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
+    """From raw network output to value; softmax runs over the hypotheses."""
+
+
+class MaskerConfig(Choice):
+    """The network between encoder and decoder."""
+
+
+Norm = Literal["global_layer_norm", "cumulative_layer_norm", "channel_layer_norm", "batch_norm"]
+
+
+@dataclass
+class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
+    """Temporal convolutional masker (Luo & Mesgarani 2019)."""
+
+    bottleneck_channels: int = 128
+    hidden_channels: int = 512
+    skip_channels: int = 128
+    kernel_size: int = 3
+    blocks: int = 8
+    """Blocks in a repeat; block b has dilation 2^b."""
+    repeats: int = 3
+    norm: Norm = "global_layer_norm"
+    causal: bool = False
+    """Look only backwards in time; asks for a norm other than global_layer_norm."""
+    normalize_skip_sum: bool = False
+    """Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid."""
+
+
+@dataclass
+class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
+    """Dual-path recurrent masker (Luo et al. 2020)."""
+
+    bottleneck_channels: int = 128
+    hidden_channels: int = 128
+    chunk_size: int = 100
+    """Frames in a chunk."""
+    hop_size: int = 50
+    """Frames between chunks."""
+    repeats: int = 6
+    rnn: Literal["lstm", "gru"] = "lstm"
+    num_layers: int = 1
+    dropout: float = 0.0
+    bidirectional: bool = True
+    """Of the inter-chunk network; the intra-chunk one always is."""
+    norm: Norm = "global_layer_norm"
+
+
+@dataclass
+class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
+    """Successive down- and upsampling of multi-resolution features (Tzinis et al. 2020), the first version."""
+
+    bottleneck_channels: int = 128
+    hidden_channels: int = 512
+    blocks: int = 16
+    upsampling_depth: int = 4
+
+
+@dataclass
+class ImprovedSuDoRMRFConfig(MaskerConfig, name="improved_sudormrf"):
+    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
+
+    bottleneck_channels: int = 128
+    hidden_channels: int = 512
+    blocks: int = 16
+    upsampling_depth: int = 4
+
+
+@dataclass
+class RecurrentConfig(MaskerConfig, name="recurrent"):
+    """Stacked bidirectional LSTM or GRU (the first TasNet); with the STFT it trains fastest on CPUs."""
+
+    rnn: Literal["lstm", "gru"] = "gru"
+    hidden_size: int = 256
+    num_layers: int = 3
+    bidirectional: bool = True
+    dropout: float = 0.0
+    norm: Norm = "channel_layer_norm"
+
+
+@dataclass
+class SepFormerConfig(MaskerConfig, name="sepformer"):
+    """Dual-path transformer (Subakan et al. 2021), standing on speechbrain's Dual_Path_Model."""
+
+    model_dim: int = 256
+    num_layers: int = 2
+    """Dual-path blocks."""
+    chunk_size: int = 250
+    transformer_layers: int = 8
+    """Layers in each intra- and inter-chunk transformer."""
+    num_heads: int = 8
+    feedforward_dim: int = 1024
+    dropout: float = 0.0
+
+
+@dataclass
+class ModelConfig:
+    """An encoder-masker-decoder."""
+
+    sample_rate: int = 8000
+    """Hz. Part of the model: input at other rates is resampled and comes back at its own."""
+    hypotheses: int = 2
+    """How many estimates the model makes (n)."""
+    filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
+    encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
+    masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
+    masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    pad: Literal["full", "asteroid"] = "full"
+    """full: no sample is lost at either end; asteroid: its trimming, for parity."""
+
+
+# ------------------------------------------------------------------------------------------------------ objective
+
+
+class ScheduleConfig(Choice):
+    """A value as a pure function of progress t, in epochs."""
+
+
+@dataclass
+class ConstantConfig(ScheduleConfig, name="constant"):
+    """The same value always."""
+
+    value: float = 1.0
+
+
+@dataclass
+class TruncatedLinearConfig(ScheduleConfig, name="truncated_linear"):
+    """initial * (1 - t / end), zero from `end` on (aMCL paper, eq. 43)."""
+
+    initial: float = 1.0
+    end: float = 100.0
+    """Epochs."""
+
+
+@dataclass
+class TruncatedExponentialConfig(ScheduleConfig, name="truncated_exponential"):
+    """initial * decay ** t, zero from `end` on (aMCL paper, eq. 44)."""
+
+    initial: float = 1.0
+    decay: float = 0.9
+    end: float = float("inf")
+    """Epochs; inf: never cut."""
+
+
+@dataclass
+class SigmoidWarmupConfig(ScheduleConfig, name="sigmoid_warmup"):
+    """Rises from about 0 to `value` along a sigmoid that ends at `end`."""
+
+    value: float = 1.0
+    end: float = 10.0
+    """Epochs."""
+
+
+@dataclass
+class InverseTemperatureConfig(ScheduleConfig, name="inverse_temperature"):
+    """min(initial ** (1 - t / end), 1)."""
+
+    initial: float = 0.01
+    end: float = 100.0
+    """Epochs."""
+
+
+class CostConfig(Choice):
+    """How far an estimate is from a source, for every pair."""
+
+
+@dataclass
+class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
+    """Negative scale-invariant signal-to-distortion ratio, dB."""
+
+    zero_mean: bool = True
+    """Remove the means first."""
+    eps: float = 1e-8
+
+
+@dataclass
+class NegSNRConfig(CostConfig, name="neg_snr"):
+    """Negative signal-to-noise ratio, dB: levels matter."""
+
+    zero_mean: bool = True
+    eps: float = 1e-8
+
+
+@dataclass
+class MSEConfig(CostConfig, name="mse"):
+    """Mean squared error."""
+
+
+@dataclass
+class LogMSEConfig(CostConfig, name="log_mse"):
+    """10 log10 of the mean squared error, dB."""
+
+    eps: float = 1e-8
+
+
+@dataclass
+class BLRConfig(CostConfig, name="blr_nll"):
+    """Negative log evidence of a Bayesian linear regression of source on estimate, nats: scale-invariant."""
+
+    a0: float = 1.0
+    b0: float = 1e-3
+    mu0: float = 0.0
+    lambda0: float = 1e-6
+
+
+@dataclass
+class CauchyConfig(CostConfig, name="cauchy_nll"):
+    """Negative log density of a multivariate Cauchy around the estimate, nats."""
+
+    scale: float = 1.0
+
+
+class AssignmentConfig(Choice):
+    """How hypotheses are matched to sources."""
+
+
+@dataclass
+class PITConfig(AssignmentConfig, name="pit"):
+    """Permutation invariant training: the best one-to-one matching."""
+
+
+@dataclass
+class MCLConfig(AssignmentConfig, name="mcl"):
+    """Multiple choice learning: each source trains its best hypothesis."""
+
+
+@dataclass
+class RelaxedWTAConfig(AssignmentConfig, name="relaxed_wta"):
+    """The winner takes 1 - epsilon, the others share epsilon."""
+
+    epsilon: ScheduleConfig = field(default_factory=lambda: ConstantConfig(0.05))
+
+
+@dataclass
+class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
+    """Annealed MCL: softmin over hypotheses at a falling temperature (in the cost's unit)."""
+
+    temperature: ScheduleConfig = field(
+        default_factory=lambda: TruncatedExponentialConfig(initial=5.0, decay=0.9, end=100.0)
+    )
+
+
+@dataclass
+class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
+    """Entropic optimal transport."""
+
+    regularization: ScheduleConfig = field(default_factory=lambda: ConstantConfig(1.0))
+
+
+@dataclass
+class ObjectiveConfig:
+    """What is minimised."""
+
+    cost: CostConfig = field(default_factory=NegSISDRConfig)
+    assignment: AssignmentConfig = field(default_factory=PITConfig)
+
+
+# ----------------------------------------------------------------------------------------------------------- data
+
+
+@dataclass
+class DynamicMixingConfig:
+    """New mixtures every epoch from the training manifest's own recordings."""
+
+    enabled: bool = False
+    gain_range_db: float = 2.5
+    """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
+    speed_range: float = 0.0
+    """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
+    noise_probability: float = 1.0
+    """Share of mixtures that get noise, where `noise` is given."""
+    noise: str | None = None
+    """Folder of noise recordings; none: no noise beyond what the manifest has."""
+    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+    """Range of the speech-to-noise ratio."""
+    reverberation_probability: float = 0.0
+    """Share of mixtures in simulated rooms (needs the extra `reverb`)."""
+    reverberation_cache: str | None = None
+    """Folder of simulated impulse responses; made on first use."""
+    overlap_probability: float = 1.0
+    """Share of mixtures whose sources overlap fully; the others start at a random offset."""
+
+
+@dataclass
+class DataConfig:
+    """What the model learns from."""
+
+    train: str | None = None
+    """Manifest of the training mixtures (train.jsonl)."""
+    dev: str | None = None
+    """Manifest of the validation mixtures."""
+    segment_seconds: float = 3.0
+    """Length of training segments, seconds; shorter utterances are padded."""
+    batch_size: int = 6
+    """Mixtures in a batch, each device."""
+    workers: int = 2
+    """Processes that load data, each device."""
+    mixtures_per_epoch: int | None = None
+    """With dynamic mixing: how many mixtures make an epoch; none: as many as the manifest has."""
+    dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)
+
+
+# -------------------------------------------------------------------------------------------------------- trainer
+
+
+@dataclass
+class TrainerConfig:
+    """How it is optimised."""
+
+    max_epochs: int = 200
+    max_minutes: float | None = None
+    """Wall-clock budget, minutes; none: no limit."""
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    gradient_clip_norm: float = 5.0
+    """0 means no clipping."""
+    halve_patience: int = 5
+    """Epochs without a better validation score before the learning rate is halved."""
+    early_stop_patience: int = 30
+    """Epochs without a better validation score before training stops; 0 means never."""
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    accumulate_batches: int = 1
+    """Batches whose gradients are averaged before a step."""
+    checkpoint_every_steps: int = 500
+    """A killed run repeats at most this many steps."""
+    max_bad_steps: int = 10
+    """Stop after this many steps in a row with a non-finite loss or gradient."""
+    seed: int = 0
+
+
+@dataclass
+class TrainConfig:
+    """Everything `sepkit train` needs."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+    """MODEL whose weights training starts from."""
+
+
+# -------------------------------------------------------------------------------------- plain data and back again
+
+
+def to_dict(config: Any) -> Any:
+    """Plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        head = {"name": config.name} if isinstance(config, Choice) else {}
+        return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, list | tuple):
+        return [to_dict(value) for value in config]
+    return config
+
+
+def from_dict(cls: type[T], data: Any, where: str = "") -> T:
+    """The dataclass `cls` (or the choice of that kind which `data` names) filled from plain data.
+
+    Args:
+        cls: a dataclass of this module, or a kind of `Choice`.
+        data: a mapping, as `yaml.safe_load` gives it. Absent keys keep their defaults.
+        where: dotted name of the field, for messages.
+
+    Raises:
+        UserError: an unknown key or choice, or a value of the wrong type.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where or cls.__name__}: found {data!r}, expected a mapping of its fields")
+    data = dict(data)
+    concrete = pick(cls, data.pop("name", None), where) if issubclass(cls, Choice) else cls
+    hints = field_types(concrete)
+    for key in data:
+        if key not in hints:
+            raise UserError(f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}")
+    return concrete(**{key: _convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
+
+
+def pick(kind: type, name: Any, where: str = "") -> type:
+    """The dataclass that `name` stands for among the choices of `kind`.
+
+    Raises:
+        UserError: no name, or none of that name.
+    """
+    if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
+        return kind
+    choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]
+    if name not in choices:
+        found = "no name" if name is None else f"unknown choice {name!r}"
+        raise UserError(f"{where or kind.__name__}: {found}{_hint(str(name), choices)}; expected one of {', '.join(sorted(choices))}")
+    return choices[name]
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Field name -> type of a dataclass, with annotations resolved."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def _join(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _hint(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in typing.get_args(hint):
+            return None
+        (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return _convert(inner, value, where)
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
+        return value if isinstance(value, hint) else from_dict(hint, value, where)
+    if origin is Literal:
+        if value not in typing.get_args(hint):
+            raise UserError(f"{where}: found {value!r}{_hint(str(value), typing.get_args(hint))}, expected one of {', '.join(map(str, typing.get_args(hint)))}")
+        return value
+    if origin in (tuple, list):
+        inner = [a for a in typing.get_args(hint) if a is not Ellipsis]
+        if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(inner)):
+            raise UserError(f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else ""))
+        kinds = inner if origin is tuple else inner * len(value)
+        return origin(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and isinstance(value, str):
+        # YAML 1.1 reads 1e-3 (no dot) as text.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise UserError(f"{where}: found {value!r}, expected {hint.__name__}")
+    return value

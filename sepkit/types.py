@@ -1,0 +1,102 @@
+"""The words that models, objectives and data share: `Batch`, `Separation` and the `Latent` protocol.
+
+Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["Batch", "Latent", "Separation"]
+
+
+@dataclass
+class Batch:
+    """Mixtures with their references, padded with zeros to the longest.
+
+    Args:
+        mixture: (B, T) waveform.
+        sources: (B, m, T) waveforms of the speakers; rows of inactive sources hold zeros.
+        active: (B, m) bool, False where an utterance has fewer than m sources.
+        lengths: (B,) int64, samples before the padding.
+        ids: the utterance identifiers, one an example.
+    """
+
+    mixture: Tensor
+    sources: Tensor
+    active: Tensor
+    lengths: Tensor
+    ids: list[str] = field(default_factory=list)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same batch on another device."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in moved.items():
+            if hasattr(value, "to"):
+                moved[name] = value.to(device, non_blocking=non_blocking)
+        return Batch(**moved)
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory (called by torch's DataLoader)."""
+        return Batch(self.mixture.pin_memory(), self.sources.pin_memory(), self.active.pin_memory(),
+                     self.lengths.pin_memory(), self.ids)
+
+
+@runtime_checkable
+class Latent(Protocol):
+    """A posterior over encodings (B, K, F) or masks (B, n, K, F). A deterministic value is one whose posterior is a point."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        ...
+
+    @property
+    def mean(self) -> Tensor:
+        """Posterior mean."""
+        ...
+
+    @property
+    def median(self) -> Tensor:
+        """Posterior median, elementwise."""
+        ...
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One reparameterised sample: gradients reach the posterior's parameters."""
+        ...
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats."""
+        ...
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise KL(posterior || prior) in nats; zero for a point."""
+        ...
+
+
+@dataclass
+class Separation:
+    """What a model makes of a batch of mixtures.
+
+    Args:
+        estimates: (B, n, T) waveforms, in the units of the mixture.
+        encoding: posterior over encodings, samples of shape (B, K, F).
+        masks: posterior over masks, samples of shape (B, n, K, F).
+        scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
+        estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
+        source_encodings: posterior over the encodings of the sources, where the objective asked for them.
+        reconstructions: decoded encodings without masks, where the objective asked for them.
+    """
+
+    estimates: Tensor
+    encoding: Latent
+    masks: Latent
+    scores: Tensor | None = None
+    estimate_scales: Tensor | None = None
+    source_encodings: Latent | None = None
+    reconstructions: Tensor | None = None
