@@ -151,7 +151,8 @@ def parse_config(
             from_dict(TrainConfig, tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    for key, name in _names(arguments):
+    # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
+    for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
         tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
     config = from_dict(TrainConfig, tree)
     parser = new_parser(program, description, f"{program} [--config FILE ...] [--key.sub value ...] [options]")
