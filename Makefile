@@ -1,0 +1,48 @@
+# make demo and make test each work alone on a fresh clone: they make the virtual environment, install the pinned set
+# with every extra, and run. SEPKIT_DATA names the folder of real recordings that some tests and recipes read.
+PYTHON ?= python3
+VENV ?= .venv
+PROCESSES ?= 2
+PYTEST_ARGS ?=
+
+STAMP := $(VENV)/.installed
+BIN := $(abspath $(VENV))/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint bench
+
+help:
+	@echo "make demo       synthesise speech, mix it, train a small model, separate a wav, evaluate"
+	@echo "make test       the tests (make test-slow: those that take minutes)"
+	@echo "make lint       ruff, pyright and the floors of the house"
+	@echo "make bench      side by side with other toolkits; writes tools/bench/results/"
+
+install: $(STAMP)
+
+# uv where pip can fetch it, for speed; pip alone otherwise.
+$(STAMP): pyproject.toml tools/constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	if $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --constraint tools/constraints.txt uv; then \
+	    $(BIN)/uv pip install --python $(BIN)/python --constraint tools/constraints.txt --editable ".[all]"; \
+	else \
+	    $(BIN)/python -m pip install --constraint tools/constraints.txt --editable ".[all]"; \
+	fi
+	touch $@
+
+demo: $(STAMP)
+	cd egs/mini && PATH="$(BIN):$$PATH" ./run.sh
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(PROCESSES) $(PYTEST_ARGS)
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	PATH="$(BIN):$$PATH" $(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m tools.bench
