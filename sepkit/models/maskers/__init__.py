@@ -1,0 +1,18 @@
+"""Maskers: features (B, K, F) -> raw mask values (B, n, P, K, F). Adding one is one file and one line here."""
+
+from sepkit.models.maskers.base import Masker
+from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
+from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
+from sepkit.models.maskers.recurrent import RecurrentMasker
+from sepkit.models.maskers.sepformer import SepFormerMasker
+from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+
+__all__ = [
+    "ConvTasNetMasker",
+    "DualPathRNNMasker",
+    "ImprovedSuDoRMRFMasker",
+    "Masker",
+    "RecurrentMasker",
+    "SepFormerMasker",
+    "SuDoRMRFMasker",
+]

@@ -1,0 +1,134 @@
+"""The temporal convolutional masker of Conv-TasNet (Luo & Mesgarani, IEEE/ACM TASLP 27(8), 2019)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from sepkit.config import ConvTasNetConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.norms import build_norm
+from sepkit.registry import register
+
+__all__ = ["ConvTasNetMasker", "TemporalBlock"]
+
+
+class TemporalBlock(nn.Module):
+    """1x1 expansion, dilated depthwise convolution, and one 1x1 that makes residual and skip together.
+
+    Args:
+        channels: channels in and of the residual.
+        hidden_channels: channels of the depthwise convolution.
+        skip_channels: channels of the skip output; 0: none.
+        kernel_size: frames the depthwise convolution sees.
+        dilation: frames between them.
+        norm: one of `config.Norm`.
+        causal: see only this frame and those before it.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        hidden_channels: int,
+        skip_channels: int,
+        kernel_size: int,
+        dilation: int,
+        norm: str,
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        span = (kernel_size - 1) * dilation
+        padding = span if causal else (span + 1) // 2
+        self.expand = nn.Sequential(
+            nn.Conv1d(channels, hidden_channels, 1), nn.PReLU(), build_norm(norm, hidden_channels)
+        )
+        self.depthwise = nn.Conv1d(
+            hidden_channels, hidden_channels, kernel_size, padding=padding, dilation=dilation, groups=hidden_channels
+        )
+        self.activation = nn.PReLU()
+        self.norm = build_norm(norm, hidden_channels)
+        self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Residual and skip, (B, channels + skip_channels, F), of x (B, channels, F)."""
+        # Both ends are padded alike, so frames beyond F are those of a causal (or even) kernel's right padding.
+        hidden = self.depthwise(self.expand(x))[..., : x.shape[-1]]
+        return self.output(self.norm(self.activation(hidden)))
+
+
+@register(ConvTasNetConfig)
+class ConvTasNetMasker(Masker):
+    """Stacked dilated convolutions whose skip outputs, summed, become the masks.
+
+    Args:
+        encoding_dim: K.
+        hypotheses: n.
+        values_per_dimension: P.
+        bottleneck_channels: channels between blocks (the paper's B).
+        hidden_channels: channels inside a block (H).
+        skip_channels: channels of the skip path (Sc); 0: no skip path, masks come from the last residual sum.
+        kernel_size: frames a depthwise convolution sees (P in the paper).
+        blocks: blocks in a repeat, with dilations 1, 2, 4 ... (X).
+        repeats: repeats (R).
+        norm: one of `config.Norm`.
+        causal: output frame f depends on input frames <= f only.
+        normalize_skip_sum: divide the sum of skip outputs by the number of blocks.
+
+    Raises:
+        UserError: a size below 1, or `causal` with a norm that sees the future.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        bottleneck_channels: int = 128,
+        hidden_channels: int = 512,
+        skip_channels: int = 128,
+        kernel_size: int = 3,
+        blocks: int = 8,
+        repeats: int = 3,
+        norm: str = "global_layer_norm",
+        causal: bool = False,
+        normalize_skip_sum: bool = False,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            bottleneck_channels=bottleneck_channels,
+            hidden_channels=hidden_channels,
+            kernel_size=kernel_size,
+            blocks=blocks,
+            repeats=repeats,
+        )
+        require_at_least(0, skip_channels=skip_channels)
+        if causal and norm == "global_layer_norm":
+            raise UserError(
+                "model.masker.norm: found global_layer_norm, which sees the whole utterance; with causal: true "
+                "choose cumulative_layer_norm, channel_layer_norm or batch_norm"
+            )
+        self.bottleneck_channels = bottleneck_channels
+        self.skip_channels = skip_channels
+        self.skip_scale = 1 / (blocks * repeats) if normalize_skip_sum else 1.0
+        self.norm = build_norm(norm, encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
+        self.blocks = nn.ModuleList(
+            TemporalBlock(bottleneck_channels, hidden_channels, skip_channels, kernel_size, 2**block, norm, causal)
+            for _ in range(repeats)
+            for block in range(blocks)
+        )
+        self.activation = nn.PReLU()
+        self.output = nn.Conv1d(skip_channels or bottleneck_channels, self.output_channels, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        x = self.bottleneck(self.norm(features))
+        skip_sum = x.new_zeros(())
+        for block in self.blocks:
+            residual, skip = block(x).split([self.bottleneck_channels, self.skip_channels], dim=1)
+            x = x + residual
+            skip_sum = skip_sum + skip
+        summary = skip_sum * self.skip_scale if self.skip_channels else x
+        return self.unflatten(self.output(self.activation(summary)))

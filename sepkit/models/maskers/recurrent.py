@@ -1,0 +1,78 @@
+"""The recurrent masker of the first TasNet (Luo & Mesgarani, ICASSP 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from sepkit.config import RecurrentConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.norms import build_norm
+from sepkit.registry import register
+
+__all__ = ["RNN_TYPES", "RecurrentMasker"]
+
+RNN_TYPES: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+
+@register(RecurrentConfig)
+class RecurrentMasker(Masker):
+    """Stacked (bidirectional) LSTM or GRU over frames, then one linear layer.
+
+    With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
+
+    Args:
+        encoding_dim: K.
+        hypotheses: n.
+        values_per_dimension: P.
+        rnn: "lstm" or "gru".
+        hidden_size: units of each direction.
+        num_layers: layers.
+        bidirectional: run over time both ways.
+        dropout: probability, between layers.
+        norm: one of `config.Norm`, of the features.
+
+    Raises:
+        UserError: a size below 1, an unknown kind of network, or dropout where there is nothing between layers.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        rnn: str = "gru",
+        hidden_size: int = 256,
+        num_layers: int = 3,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+        norm: str = "channel_layer_norm",
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(1, hidden_size=hidden_size, num_layers=num_layers)
+        self.norm = build_norm(norm, encoding_dim)
+        self.rnn = build_rnn(rnn, encoding_dim, hidden_size, num_layers, bidirectional, dropout)
+        self.output = nn.Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        hidden, _ = self.rnn(self.norm(features).permute(2, 0, 1))
+        return self.unflatten(self.output(hidden).permute(1, 2, 0))
+
+
+def build_rnn(
+    kind: str, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, dropout: float
+) -> nn.RNNBase:
+    """An nn.LSTM or nn.GRU over (time, batch, input_size).
+
+    Raises:
+        UserError: an unknown kind, or dropout with one layer, where it would do nothing.
+    """
+    if kind not in RNN_TYPES:
+        raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(RNN_TYPES)}")
+    if not 0 <= dropout < 1:
+        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+    if dropout and num_layers == 1:
+        raise UserError(f"model.masker.dropout: found {dropout} with num_layers 1, but it acts between layers; use 0")
+    return RNN_TYPES[kind](input_size, hidden_size, num_layers, bidirectional=bidirectional, dropout=dropout)

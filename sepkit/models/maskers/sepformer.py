@@ -1,0 +1,96 @@
+"""The dual-path transformer masker SepFormer (Subakan et al., ICASSP 2021), standing on speechbrain."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from sepkit.config import SepFormerConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.registry import register
+
+__all__ = ["SepFormerMasker"]
+
+
+@register(SepFormerConfig)
+class SepFormerMasker(Masker):
+    """speechbrain's Dual_Path_Model with transformers inside and across chunks, without its final relu.
+
+    Args:
+        encoding_dim: K.
+        hypotheses: n.
+        values_per_dimension: P.
+        model_dim: channels of the transformers, even.
+        num_layers: dual-path blocks.
+        chunk_size: frames in a chunk.
+        transformer_layers: layers in each intra- and inter-chunk transformer.
+        num_heads: attention heads; divides model_dim.
+        feedforward_dim: units of the feed-forward layers.
+        dropout: probability.
+
+    Raises:
+        UserError: speechbrain is not installed, or sizes do not fit.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        model_dim: int = 256,
+        num_layers: int = 2,
+        chunk_size: int = 250,
+        transformer_layers: int = 8,
+        num_heads: int = 8,
+        feedforward_dim: int = 1024,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            num_layers=num_layers,
+            transformer_layers=transformer_layers,
+            num_heads=num_heads,
+            feedforward_dim=feedforward_dim,
+        )
+        require_at_least(2, model_dim=model_dim, chunk_size=chunk_size)
+        if model_dim % 2 or model_dim % num_heads:
+            raise UserError(
+                f"model.masker.model_dim: found {model_dim}, expected an even multiple of num_heads {num_heads}"
+            )
+        try:
+            from speechbrain.lobes.models.dual_path import Dual_Path_Model, SBTransformerBlock
+        except ImportError as error:
+            raise UserError("the masker sepformer needs speechbrain: pip install 'sepkit[sepformer]'") from error
+
+        def transformer() -> nn.Module:
+            return SBTransformerBlock(
+                num_layers=transformer_layers,
+                d_model=model_dim,
+                nhead=num_heads,
+                d_ffn=feedforward_dim,
+                dropout=dropout,
+                use_positional_encoding=True,
+                norm_before=True,
+            )
+
+        self.network = Dual_Path_Model(
+            encoding_dim,
+            model_dim,
+            transformer(),
+            transformer(),
+            num_layers=num_layers,
+            norm="ln",
+            K=chunk_size,
+            num_spks=hypotheses,
+            skip_around_intra=True,
+            linear_layer_after_inter_intra=False,
+        )
+        self.network.activation = nn.Identity()
+        self.network.end_conv1x1 = nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        raw = self.network(features).transpose(0, 1)
+        return raw.unflatten(2, (self.values_per_dimension, self.encoding_dim))

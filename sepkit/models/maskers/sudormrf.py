@@ -1,0 +1,202 @@
+"""SuDoRM-RF maskers: successive downsampling and resampling of multi-resolution features.
+
+Tzinis, Wang & Smaragdis, MLSP 2020 (first version); Tzinis, Wang, Jiang & Smaragdis, J. Signal Process. Syst. 94, 2022
+(improved version).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.norms import GlobalLayerNorm
+from sepkit.registry import register
+
+__all__ = ["ImprovedSuDoRMRFBlock", "ImprovedSuDoRMRFMasker", "SuDoRMRFBlock", "SuDoRMRFMasker"]
+
+
+class Resolutions(nn.Module):
+    """A 1x1 expansion, halved in time again and again by depthwise convolutions, and summed back at full resolution.
+
+    Args:
+        channels: channels in.
+        hidden_channels: channels of every resolution, and out.
+        depth: resolutions, the full one included.
+        expand_activation: after the expansion.
+    """
+
+    def __init__(self, channels: int, hidden_channels: int, depth: int, expand_activation: nn.Module) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(
+            nn.Conv1d(channels, hidden_channels, 1), GlobalLayerNorm(hidden_channels), expand_activation
+        )
+        self.levels = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv1d(
+                    hidden_channels, hidden_channels, 5, stride=2 if level else 1, padding=2, groups=hidden_channels
+                ),
+                GlobalLayerNorm(hidden_channels),
+            )
+            for level in range(depth)
+        )
+        self.merge = nn.Sequential(GlobalLayerNorm(hidden_channels), nn.PReLU(hidden_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, F) -> (B, hidden_channels, F)."""
+        x = self.expand(x)
+        resolutions = []
+        for level in self.levels:
+            x = level(x)
+            resolutions.append(x)
+        merged = resolutions.pop()
+        while resolutions:
+            finer = resolutions.pop()
+            merged = finer + functional.interpolate(merged, scale_factor=2.0)[..., : finer.shape[-1]]
+        return self.merge(merged)
+
+
+class SuDoRMRFBlock(nn.Module):
+    """A block of the first version: the residual sum is normalised and activated.
+
+    Args:
+        channels: channels in and out.
+        hidden_channels: channels of every resolution.
+        depth: resolutions.
+    """
+
+    def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
+        super().__init__()
+        self.resolutions = Resolutions(channels, hidden_channels, depth, nn.PReLU(hidden_channels))
+        self.project = nn.Sequential(nn.Conv1d(hidden_channels, channels, 1), GlobalLayerNorm(channels))
+        self.output = nn.Sequential(GlobalLayerNorm(channels), nn.PReLU(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, F) -> (B, channels, F)."""
+        return self.output(self.project(self.resolutions(x)) + x)
+
+
+class ImprovedSuDoRMRFBlock(nn.Module):
+    """A block of the improved version: a plain residual sum.
+
+    Args:
+        channels: channels in and out.
+        hidden_channels: channels of every resolution.
+        depth: resolutions.
+    """
+
+    def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
+        super().__init__()
+        self.resolutions = Resolutions(channels, hidden_channels, depth, nn.PReLU())
+        self.project = nn.Conv1d(hidden_channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, F) -> (B, channels, F)."""
+        return self.project(self.resolutions(x)) + x
+
+
+@register(SuDoRMRFConfig)
+class SuDoRMRFMasker(Masker):
+    """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
+
+    Its authors' link is a softmax over hypotheses, after a relu encoding.
+
+    Args:
+        encoding_dim: K.
+        hypotheses: n.
+        values_per_dimension: P.
+        bottleneck_channels: channels between blocks.
+        hidden_channels: channels inside a block.
+        blocks: how many.
+        upsampling_depth: resolutions in a block, each half the one before.
+
+    Raises:
+        UserError: a size below 1.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        bottleneck_channels: int = 128,
+        hidden_channels: int = 512,
+        blocks: int = 16,
+        upsampling_depth: int = 4,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
+        self.norm = GlobalLayerNorm(encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
+        self.blocks = nn.Sequential(
+            *(SuDoRMRFBlock(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
+        )
+        same = bottleneck_channels == encoding_dim
+        self.expand = nn.Identity() if same else nn.Conv1d(bottleneck_channels, encoding_dim, 1)
+        self.output = nn.Conv2d(
+            1,
+            hypotheses * values_per_dimension,
+            (encoding_dim + 1, 1),
+            padding=(encoding_dim - encoding_dim // 2, 0),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        x = self.expand(self.blocks(self.bottleneck(self.norm(features))))
+        # The symmetric padding of an odd K leaves one row too many.
+        raw = self.output(x.unsqueeze(1))[:, :, : self.encoding_dim]
+        return raw.unflatten(1, (self.hypotheses, self.values_per_dimension))
+
+
+@register(ImprovedSuDoRMRFConfig)
+class ImprovedSuDoRMRFMasker(Masker):
+    """The improved version: linear residual sums and a 1x1 convolution to the masks (relu is its authors' link).
+
+    Args:
+        encoding_dim: K.
+        hypotheses: n.
+        values_per_dimension: P.
+        bottleneck_channels: channels between blocks.
+        hidden_channels: channels inside a block.
+        blocks: how many.
+        upsampling_depth: resolutions in a block, each half the one before.
+
+    Raises:
+        UserError: a size below 1.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        bottleneck_channels: int = 128,
+        hidden_channels: int = 512,
+        blocks: int = 16,
+        upsampling_depth: int = 4,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
+        self.norm = GlobalLayerNorm(encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
+        self.blocks = nn.Sequential(
+            *(ImprovedSuDoRMRFBlock(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
+        )
+        self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(bottleneck_channels, self.output_channels, 1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        return self.unflatten(self.output(self.blocks(self.bottleneck(self.norm(features)))))
+
+
+def _require_sizes(bottleneck_channels: int, hidden_channels: int, blocks: int, upsampling_depth: int) -> None:
+    require_at_least(
+        1,
+        bottleneck_channels=bottleneck_channels,
+        hidden_channels=hidden_channels,
+        blocks=blocks,
+        upsampling_depth=upsampling_depth,
+    )

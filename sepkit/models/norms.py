@@ -1,0 +1,127 @@
+"""Normalisations of features (B, C, F) or (B, C, *, *), with one gain `gamma` and one offset `beta` a channel.
+
+    y = gamma * (x - mean) / sqrt(variance + eps) + beta
+
+They differ only in what the mean and the (biased) variance are taken over. Silence comes out as `beta`. All statistics are
+taken in float32 or better, also under autocast: eps is below the smallest number of float16.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sepkit.errors import UserError
+
+__all__ = ["BatchNorm", "ChannelLayerNorm", "CumulativeLayerNorm", "GlobalLayerNorm", "build_norm"]
+
+
+class _ChannelAffineNorm(nn.Module):
+    """A norm with one gain and one offset a channel."""
+
+    def __init__(self, channels: int, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.channels = channels
+        self.eps = eps
+        self.gamma = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps}"
+
+
+class GlobalLayerNorm(_ChannelAffineNorm):
+    """gLN: statistics over everything but the batch (Luo & Mesgarani 2019, eq. 14-16).
+
+    Args:
+        channels: C.
+        eps: added to the variance.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        # torch.nn.functional.group_norm is the same operation, but refuses an input of one value.
+        return torch.group_norm(x, 1, self.gamma, self.beta, self.eps)
+
+
+class ChannelLayerNorm(_ChannelAffineNorm):
+    """Statistics over the channels of each frame alone: causal, and asteroid's "cLN".
+
+    Args:
+        channels: C.
+        eps: added to the variance.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        channels_last = x.movedim(1, -1)
+        return functional.layer_norm(channels_last, (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
+
+
+class CumulativeLayerNorm(_ChannelAffineNorm):
+    """Statistics over all channels of the frames up to this one: causal (Luo & Mesgarani 2019, eq. 17-19; asteroid's "cgLN").
+
+    Args:
+        channels: C.
+        eps: added to the variance.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised features, of the shape of `x`: (B, C, F).
+
+        Raises:
+            ValueError: not three dimensions; "up to this frame" has no meaning in a grid of chunks.
+        """
+        if x.dim() != 3:
+            raise ValueError(f"cumulative layer norm: found shape {tuple(x.shape)}, expected (batch, channels, frames)")
+        mean, scale = self._statistics(x)
+        return (x - mean) * scale * self.gamma[:, None] + self.beta[:, None]
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Running mean and 1/deviation, each (B, 1, F)."""
+        # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators know no float64.
+        accumulator = torch.float32 if x.device.type == "mps" else torch.float64
+        frame_variance, frame_mean = torch.var_mean(x.float() if x.dtype.itemsize < 4 else x, 1, correction=0, keepdim=True)
+        frame_variance, frame_mean = frame_variance.to(accumulator), frame_mean.to(accumulator)
+        count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=accumulator)
+        mean = frame_mean.cumsum(-1) / count
+        power = (frame_variance + frame_mean.square()).cumsum(-1) / count
+        variance = (power - mean.square()).clamp_min(0.0)
+        return mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype)
+
+
+class BatchNorm(_BatchNorm):
+    """Batch normalisation per channel, of (B, C, F) and (B, C, *, *) alike; running statistics in evaluation.
+
+    Args:
+        channels: C.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (torch's name)
+        if input.dim() not in (3, 4):
+            raise ValueError(f"batch norm: found {input.dim()} dimensions, expected 3 or 4")
+
+
+_NORMS: dict[str, type[nn.Module]] = {
+    "global_layer_norm": GlobalLayerNorm,
+    "cumulative_layer_norm": CumulativeLayerNorm,
+    "channel_layer_norm": ChannelLayerNorm,
+    "batch_norm": BatchNorm,
+}
+
+
+def build_norm(name: str, channels: int) -> nn.Module:
+    """The normalisation that `config.Norm` calls `name`.
+
+    Args:
+        name: global_layer_norm, cumulative_layer_norm, channel_layer_norm or batch_norm.
+        channels: C.
+
+    Raises:
+        UserError: none of that name.
+    """
+    if name not in _NORMS:
+        raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")
+    return _NORMS[name](channels)
