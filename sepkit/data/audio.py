@@ -1,0 +1,279 @@
+"""The one file that touches audio files: reading with seek and resampling, and writing.
+
+Positions and lengths are in samples at the rate asked for, after resampling, so that a crop of a file means the same
+whatever rate the file is stored at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import soundfile
+import soxr
+
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+
+__all__ = [
+    "AUDIO_SUFFIXES",
+    "RESAMPLERS",
+    "AudioInfo",
+    "Resampler",
+    "info",
+    "quantize_pcm16",
+    "read",
+    "resample",
+    "resampled_length",
+    "write",
+]
+
+AudioPath = str | os.PathLike[str]
+Resampler = Literal["soxr_hq", "scipy_poly"]
+RESAMPLERS: tuple[str, ...] = get_args(Resampler)
+
+AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".rf64", ".sph"})
+"""File name endings, in lower case, of the formats that can be read."""
+
+# Both resamplers' filters end within this many samples of the slower of the two rates.
+_CONTEXT_SAMPLES = 256
+# What libsndfile reports for a stream whose header does not say how long it is.
+_UNKNOWN_LENGTH = 2**62
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What the header of an audio file says.
+
+    Args:
+        sample_rate: Hz.
+        num_samples: samples in each channel, at `sample_rate`.
+        channels: number of channels.
+        subtype: libsndfile's name of the sample format, "PCM_16" or "FLOAT" for example.
+    """
+
+    sample_rate: int
+    num_samples: int
+    channels: int
+    subtype: str
+
+    @property
+    def duration_seconds(self) -> float:
+        """Length in seconds."""
+        return self.num_samples / self.sample_rate
+
+
+def info(path: AudioPath) -> AudioInfo:
+    """What the header of an audio file says; the samples are not read.
+
+    Raises:
+        UserError: no such file, not an audio file, or no samples in it.
+    """
+    with _open(path) as file:
+        return AudioInfo(file.samplerate, file.frames, file.channels, file.subtype)
+
+
+def read(
+    path: AudioPath,
+    start: int = 0,
+    num_samples: int | None = None,
+    sample_rate: int | None = None,
+    resampler: str = "soxr_hq",
+    channel: int | None = None,
+    pad_end: bool = False,
+) -> np.ndarray:
+    """The samples `start` to `start + num_samples` of an audio file as a float32 array of shape (T,).
+
+    Only the part asked for is read, with as much context as the resampler needs: the result equals the same crop of
+    the whole resampled file, exactly where nothing is resampled and for "scipy_poly", and within 1e-6 of full scale
+    for "soxr_hq".
+
+    Args:
+        path: file in any format libsndfile reads. PCM comes out in [-1, 1).
+        start: first sample, at `sample_rate` after resampling.
+        num_samples: how many; None: to the end of the file.
+        sample_rate: Hz of the result; None: that of the file.
+        resampler: "soxr_hq" or "scipy_poly".
+        channel: which channel to read, from 0; None: the mean of all channels.
+        pad_end: give zeros past the end of the file instead of raising.
+
+    Raises:
+        UserError: no such file, not an audio file, an empty or damaged one, a part beyond its end, no such channel, or
+            samples that are not finite.
+    """
+    with _open(path) as file:
+        rate = sample_rate or file.samplerate
+        total = resampled_length(file.frames, file.samplerate, rate, resampler)
+        stop = total if num_samples is None else start + num_samples
+        if start < 0 or stop < start:
+            raise UserError(f"{path}: start {start} and num_samples {num_samples} asked for, expected both at least 0")
+        if stop > total and not pad_end:
+            raise UserError(
+                f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
+                "the file is not the one that was described"
+            )
+        if channel is not None and not 0 <= channel < file.channels:
+            raise UserError(f"{path}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
+        wanted = max(0, min(stop, total) - start)
+        if wanted == 0:
+            return np.zeros(stop - start, dtype=np.float32)
+        if file.samplerate == rate:
+            waveform = _read_frames(file, path, start, wanted, channel)
+        else:
+            first, last, skipped = _input_window(start, wanted, file.samplerate, rate, file.frames)
+            waveform = _read_frames(file, path, first, last - first, channel)
+            waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
+    if not np.isfinite(waveform).all():
+        raise UserError(
+            f"{path}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
+        )
+    return np.pad(waveform, (0, stop - start - wanted)) if stop - start > wanted else waveform
+
+
+def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
+    """The waveform at another sample rate, of the same dtype and with `resampled_length` samples.
+
+    Args:
+        waveform: (..., T) float32 or float64.
+        from_rate: Hz.
+        to_rate: Hz.
+        resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
+            (`scipy.signal.resample_poly` with its Kaiser window: what the LibriMix and WSJ0-mix scripts use).
+    """
+    length = resampled_length(waveform.shape[-1], from_rate, to_rate, resampler)
+    if from_rate == to_rate:
+        return waveform
+    if length == 0:
+        return np.zeros((*waveform.shape[:-1], 0), dtype=waveform.dtype)
+    if resampler == "scipy_poly":
+        from scipy.signal import resample_poly
+
+        return resample_poly(waveform, to_rate, from_rate, axis=-1).astype(waveform.dtype, copy=False)
+    if waveform.ndim == 1:
+        return soxr.resample(waveform, from_rate, to_rate, quality="HQ")
+    rows = [soxr.resample(row, from_rate, to_rate, quality="HQ") for row in waveform.reshape(-1, waveform.shape[-1])]
+    return np.stack(rows).reshape(*waveform.shape[:-1], length)
+
+
+def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
+    """How many samples `resample` makes of `num_samples`: rounded half up for "soxr_hq", rounded up for "scipy_poly".
+
+    Raises:
+        UserError: no such resampler.
+    """
+    if resampler not in RESAMPLERS:
+        raise UserError(f"resampler: found {resampler!r}, expected one of {', '.join(RESAMPLERS)}")
+    if resampler == "scipy_poly":
+        return -(-num_samples * to_rate // from_rate)
+    return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
+
+
+def write(
+    path: AudioPath,
+    waveform: np.ndarray,
+    sample_rate: int,
+    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    rounding: Literal["floor", "nearest"] = "nearest",
+) -> Path:
+    """The path of the audio file written: complete or not there at all, and the same bytes for the same samples.
+
+    Args:
+        path: where; the ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if need be.
+        waveform: (T,) or (C, T).
+        sample_rate: Hz.
+        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantises and saturates.
+        rounding: of PCM_16, see `quantize_pcm16`.
+
+    Raises:
+        ValueError: samples that are not finite, a wrong shape, or a format that cannot hold the subtype.
+        UserError: the folder cannot be written to.
+    """
+    path, waveform = Path(path), np.asarray(waveform)
+    suffix = path.suffix.lower()
+    if (suffix, subtype) not in {(".wav", "FLOAT"), (".wav", "PCM_16"), (".flac", "PCM_16")}:
+        raise ValueError(
+            f"{path}: {subtype} in {suffix or 'a file without ending'} cannot be written; use .wav, or .flac for PCM_16"
+        )
+    if waveform.ndim not in (1, 2):
+        raise ValueError(f"{path}: waveform of shape {waveform.shape}, expected (T,) or (C, T)")
+    if not np.isfinite(waveform).all():
+        raise ValueError(f"{path}: samples that are not finite numbers are not written")
+    samples = waveform.astype(np.float32) if subtype == "FLOAT" else quantize_pcm16(waveform, rounding)
+    with atomic_output(path) as temporary:
+        if suffix == ".flac":
+            soundfile.write(temporary, samples.T, sample_rate, subtype="PCM_16", format="FLAC")
+        else:
+            from scipy.io import wavfile
+
+            # Not libsndfile: it puts the time of writing into float files.
+            wavfile.write(temporary, sample_rate, samples.T)
+    return path
+
+
+def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:
+    """The waveform as int16, saturated: full scale 1.0 becomes 32767, -1.0 becomes -32768.
+
+    Args:
+        waveform: floating point, any shape.
+        rounding: "floor" is `floor(32768 x)`, what python-soundfile and so LibriMix write; "nearest" rounds half to
+            even, what the WHAM and pywsj0-mix scripts do.
+    """
+    scaled = waveform * np.float32(32768)
+    rounded = np.floor(scaled) if rounding == "floor" else np.round(scaled)
+    return np.clip(rounded, -32768, 32767).astype(np.int16)
+
+
+@contextmanager
+def _open(path: AudioPath) -> Iterator[soundfile.SoundFile]:
+    try:
+        file = soundfile.SoundFile(path)
+    except (soundfile.LibsndfileError, TypeError, OSError) as error:
+        if not os.path.exists(path):
+            raise UserError(f"{path}: no such file; check the path") from error
+        reason = "it is a folder" if os.path.isdir(path) else str(getattr(error, "error_string", error)).rstrip(".")
+        raise UserError(
+            f"{path}: cannot be read as audio ({reason}); expected wav, flac or another format of libsndfile"
+        ) from error
+    with file:
+        if file.frames == 0:
+            raise UserError(f"{path}: holds 0 samples; leave out the file")
+        if file.frames >= _UNKNOWN_LENGTH:
+            raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
+        yield file
+
+
+def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
+    try:
+        if start:
+            file.seek(start)
+        frames = file.read(count, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise UserError(
+            f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
+        ) from error
+    if len(frames) < count:
+        raise UserError(
+            f"{path}: damaged or truncated (ends after sample {start + len(frames)} of {file.frames}); get the file again"
+        )
+    if channel is None and frames.shape[1] > 1:
+        return frames.mean(axis=1)
+    return np.ascontiguousarray(frames[:, channel or 0])
+
+
+def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:
+    """Input samples `first` to `last` that outputs `start` to `start + count` depend on, and the outputs before `start`.
+
+    `first` falls on an output sample, so that resampling the window keeps the phase of resampling the whole.
+    """
+    divisor = gcd(from_rate, to_rate)
+    from_step, to_step = from_rate // divisor, to_rate // divisor
+    context = -(-_CONTEXT_SAMPLES * from_rate // min(from_rate, to_rate))
+    steps = max(0, (start * from_rate // to_rate - context) // from_step)
+    last = min(frames, -(-(start + count) * from_rate // to_rate) + context)
+    return steps * from_step, last, start - steps * to_step

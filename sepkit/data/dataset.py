@@ -1,0 +1,230 @@
+"""Training and validation examples. Data is a function: what an item holds follows from (seed, epoch, index) alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from sepkit.config import DynamicMixingConfig
+from sepkit.data.dynamic_mixing import DynamicMixer
+from sepkit.data.manifest import Manifest, read_manifest
+from sepkit.data.mixing import Mixed, mix_entry
+from sepkit.errors import UserError
+from sepkit.types import Batch
+
+__all__ = ["EpochSampler", "Example", "MixtureDataset", "collate"]
+
+Key = tuple[int, int]
+"""(epoch, index)"""
+
+
+@dataclass
+class Example:
+    """One mixture with its references.
+
+    Args:
+        id: name of the utterance.
+        mixture: (T,) waveform.
+        sources: (m, T) waveforms; rows of inactive sources hold zeros.
+        active: (m,) bool: False where the utterance has fewer than m sources or the source is digital silence.
+    """
+
+    id: str
+    mixture: Tensor
+    sources: Tensor
+    active: Tensor
+
+
+class MixtureDataset(Dataset[Example]):
+    """The mixtures of a manifest, cut to segments; `dataset[epoch, index]` is the same on every machine and in every order.
+
+    `dataset[index]` is that of epoch 0. Only the segment is read from the files.
+
+    Args:
+        manifest: path of a manifest, or one already read.
+        segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
+        seed: of crops and dynamic mixing.
+        random_crop: segments start anywhere; False: at the beginning.
+        dynamic_mixing: new mixtures of the manifest's recordings, where enabled, instead of the manifest's own.
+        mixtures_per_epoch: with dynamic mixing: length of the dataset; None: that of the manifest.
+        num_sources: rows of `sources` (m); None: the most that a mixture of the manifest has.
+        sample_rate: Hz; None: that of the manifest.
+
+    Raises:
+        UserError: a manifest that cannot be read, has several sample rates, has another one than `sample_rate`, or has
+            mixtures with more than `num_sources` sources.
+    """
+
+    def __init__(
+        self,
+        manifest: str | os.PathLike[str] | Manifest,
+        *,
+        segment_seconds: float | None = None,
+        seed: int = 0,
+        random_crop: bool = True,
+        dynamic_mixing: DynamicMixingConfig | None = None,
+        mixtures_per_epoch: int | None = None,
+        num_sources: int | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        self.manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
+        self.sample_rate = _only_sample_rate(self.manifest, sample_rate)
+        self.num_sources = _enough_sources(self.manifest, num_sources)
+        self.segment_samples = None if segment_seconds is None else max(1, round(segment_seconds * self.sample_rate))
+        self.seed = seed
+        self.random_crop = random_crop
+        self._mixer: DynamicMixer | None = None
+        self._length = len(self.manifest)
+        if dynamic_mixing is not None and dynamic_mixing.enabled:
+            self._mixer = DynamicMixer(self.manifest, dynamic_mixing, self.segment_samples)
+            self._length = mixtures_per_epoch or self._length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, key: int | Key) -> Example:
+        epoch, index = key if isinstance(key, tuple) else (0, key)
+        if not 0 <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        generator = np.random.default_rng([self.seed, epoch, index])
+        if self._mixer is not None:
+            return self._example(f"dynamic-{epoch}-{index}", self._mixer.mix(generator))
+        entry = self.manifest[index]
+        start, count = 0, entry.num_samples
+        if self.segment_samples is not None and count > self.segment_samples:
+            spare = count - self.segment_samples
+            start = int(generator.integers(spare + 1)) if self.random_crop else 0
+            count = self.segment_samples
+        return self._example(entry.id, mix_entry(entry, start, count))
+
+    def _example(self, name: str, mixed: Mixed) -> Example:
+        sources = np.zeros((self.num_sources, len(mixed.mixture)), dtype=np.float32)
+        sources[: len(mixed.sources)] = mixed.sources
+        return Example(
+            id=name,
+            mixture=torch.from_numpy(mixed.mixture),
+            sources=torch.from_numpy(sources),
+            active=torch.from_numpy(sources.any(axis=1)),
+        )
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """A batch of the examples, padded with zeros to the longest and with inactive sources to the most."""
+    length = max(len(example.mixture) for example in examples)
+    num_sources = max(len(example.sources) for example in examples)
+    mixture = torch.zeros(len(examples), length)
+    sources = torch.zeros(len(examples), num_sources, length)
+    active = torch.zeros(len(examples), num_sources, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        mixture[row, : len(example.mixture)] = example.mixture
+        sources[row, : len(example.sources), : len(example.mixture)] = example.sources
+        active[row, : len(example.active)] = example.active
+    lengths = torch.tensor([len(example.mixture) for example in examples])
+    return Batch(mixture, sources, active, lengths, [example.id for example in examples])
+
+
+class EpochSampler(Sampler[list[Key]]):
+    """A batch sampler: lists of (epoch, index), this rank's share of each global batch.
+
+    An epoch is one order of all items, drawn from (seed, epoch) and cut into global batches of `batch_size * world`
+    items; rank r takes the items r, r + world, ... of each. So 2 ranks with batch size 2 see what 1 rank with batch
+    size 4 sees. Every rank makes the same number of batches: where the last global batch has fewer items than there are
+    ranks, the ranks that would be left without repeat its first item.
+
+    To go on in the middle of an epoch, set the epoch and `batches_done`: the next iteration starts there, those after it
+    at the beginning. `len` is always that of a whole epoch.
+
+    Args:
+        num_items: length of the dataset.
+        seed: of the order.
+        shuffle: False: the order of the dataset in every epoch.
+        rank: this process, from 0.
+        world: number of processes.
+        batch_size: items in a batch of one rank.
+        drop_last: leave out a last global batch that is not full.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        batch_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if not 0 <= rank < world or batch_size < 1 or num_items < 0:
+            raise ValueError(f"rank {rank} of {world}, batch size {batch_size}, {num_items} items")
+        self.num_items = num_items
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world = world
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.batches_done = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch that the next iteration goes through; a new one starts at its first batch."""
+        if epoch != self.epoch:
+            self.epoch, self.batches_done = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the next iteration starts."""
+        return {"epoch": self.epoch, "batches_done": self.batches_done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Makes the next iteration start where `state` says."""
+        self.epoch, self.batches_done = state["epoch"], state["batches_done"]
+
+    def __len__(self) -> int:
+        size = self.batch_size * self.world
+        return self.num_items // size if self.drop_last else -(-self.num_items // size)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch, first = self.epoch, self.batches_done
+        self.batches_done = 0
+        order = self._order(epoch)
+        size = self.batch_size * self.world
+        for batch in range(first, len(self)):
+            everyone = order[batch * size : (batch + 1) * size]
+            mine = everyone[self.rank :: self.world]
+            yield [(epoch, int(index)) for index in (mine if len(mine) else everyone[:1])]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if not self.shuffle:
+            return np.arange(self.num_items)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.num_items)
+
+
+def _only_sample_rate(manifest: Manifest, expected: int | None) -> int:
+    rates = sorted({entry.sample_rate for entry in manifest})
+    if len(rates) > 1:
+        raise UserError(
+            f"{manifest.path}: mixtures at {' and '.join(map(str, rates))} Hz; expected one sample_rate throughout"
+        )
+    if expected is not None and rates[0] != expected:
+        raise UserError(
+            f"{manifest.path}: sample_rate is {rates[0]} Hz, but the model works at {expected} Hz; "
+            f"prepare the data at {expected} Hz or set model.sample_rate"
+        )
+    return rates[0]
+
+
+def _enough_sources(manifest: Manifest, num_sources: int | None) -> int:
+    if num_sources is not None and manifest.max_sources > num_sources:
+        name = next(entry.id for entry in manifest if len(entry.sources) > num_sources)
+        raise UserError(
+            f"{manifest.path}: mixture {name!r} has {manifest.max_sources} sources, expected at most {num_sources}; "
+            "raise model.hypotheses or leave it out"
+        )
+    return manifest.max_sources if num_sources is None else num_sources

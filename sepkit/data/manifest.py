@@ -1,0 +1,337 @@
+"""Manifests: what mixtures there are, one JSON object a line.
+
+A manifest describes mixtures and does not hold them: `mixture: null` means that they are mixed on the fly from the
+sources. Paths are relative to the manifest's folder, or absolute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from sepkit.data._files import atomic_output
+from sepkit.data.audio import RESAMPLERS
+from sepkit.errors import UserError
+
+__all__ = ["Manifest", "MixtureEntry", "NoiseEntry", "SourceEntry", "read_manifest", "write_manifest"]
+
+MODES = ("min", "max")
+
+
+@dataclass
+class SourceEntry:
+    """One speaker's part of a mixture. Positions are in samples at the mixture's rate, after resampling.
+
+    Args:
+        path: recording, relative to the manifest's folder or absolute.
+        speaker: who speaks.
+        sex: "F", "M" or None where it is not known.
+        start: where to read in the file.
+        gain: factor that the samples are multiplied by.
+        offset: where the recording begins in the mixture.
+        num_samples: how much of the file from `start` on is this source; None: to the end of the file.
+        channel: channel of the file, from 0; None: the mean of all.
+        extra: further fields of the line, kept as they are.
+    """
+
+    path: str
+    speaker: str = ""
+    sex: str | None = None
+    start: int = 0
+    gain: float = 1.0
+    offset: int = 0
+    num_samples: int | None = None
+    channel: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class NoiseEntry:
+    """The noise of a mixture.
+
+    Args:
+        path: recording, relative to the manifest's folder or absolute.
+        start: where to read in the file, in samples at the mixture's rate.
+        gain: factor that the samples are multiplied by.
+        extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
+        channel: channel of the file, from 0; None: the mean of all.
+        extra: further fields of the line, kept as they are.
+    """
+
+    path: str
+    start: int = 0
+    gain: float = 1.0
+    extend: str | None = None
+    channel: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class MixtureEntry:
+    """One line of a manifest.
+
+    Args:
+        id: name of the utterance, different from all others in the manifest.
+        sample_rate: Hz.
+        num_samples: length of the mixture at `sample_rate`.
+        sources: the speakers; none: a mixture without references.
+        mode: "min" (cut to the shortest source) or "max" (as long as the longest).
+        mixture: recording of the mixture; None: mix on the fly.
+        resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
+        corpus: name of the corpus.
+        task: what is to be done, for example "sep_clean" or "sep_noisy".
+        noise: the noise, if any.
+        extra: further fields of the line, kept as they are.
+        folder: what relative paths start from; not part of the line.
+    """
+
+    id: str
+    sample_rate: int
+    num_samples: int
+    sources: list[SourceEntry] = field(default_factory=list)
+    mode: str = "min"
+    mixture: str | None = None
+    resampler: str = "soxr_hq"
+    corpus: str = ""
+    task: str = "sep_clean"
+    noise: NoiseEntry | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = field(default=None, compare=False, repr=False)
+
+    def resolve(self, path: str) -> Path:
+        """The path as it can be opened."""
+        return Path(self.folder or "", path)
+
+    @property
+    def duration_seconds(self) -> float:
+        """Length of the mixture in seconds."""
+        return self.num_samples / self.sample_rate
+
+
+class Manifest(Sequence[MixtureEntry]):
+    """A sequence of entries, with the path they were read from.
+
+    Args:
+        path: the manifest's file; relative paths in entries start from its folder.
+        entries: what it holds.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> None:
+        self.path = Path(path)
+        self.entries = list(entries)
+        for entry in self.entries:
+            entry.folder = self.folder
+
+    @property
+    def folder(self) -> Path:
+        """Folder that relative paths start from."""
+        return self.path.parent
+
+    @property
+    def max_sources(self) -> int:
+        """The largest number of sources in an entry."""
+        return max((len(entry.sources) for entry in self.entries), default=0)
+
+    def resolve(self, path: str) -> Path:
+        """The path as it can be opened."""
+        return self.folder / path
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> MixtureEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MixtureEntry]: ...
+    def __getitem__(self, index: int | slice) -> MixtureEntry | list[MixtureEntry]:
+        return self.entries[index]
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest in a file. Blank lines are skipped; whether the recordings exist is not looked at.
+
+    Raises:
+        UserError: no such file, no entries, a line that is not JSON, a field that is missing or of the wrong kind, or
+            the same id twice. The message names file:line and field.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise UserError(f"{path}: {reason}; expected a manifest, one JSON object a line") from error
+    entries: list[MixtureEntry] = []
+    first_seen: dict[str, int] = {}
+    # Not splitlines(): it also splits at characters that JSON text may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        entry = _parse_line(line, f"{path}:{number}")
+        if entry.id in first_seen:
+            raise UserError(f"{path}:{number}: id {entry.id!r} is that of line {first_seen[entry.id]}; ids must differ")
+        first_seen[entry.id] = number
+        entries.append(entry)
+    if not entries:
+        raise UserError(f"{path}: holds no mixtures; expected one JSON object a line")
+    return Manifest(path, entries)
+
+
+def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
+    """The path of the manifest written: complete or not there at all, and the same bytes for the same entries.
+
+    Args:
+        path: where; the folder is made if need be.
+        entries: their paths are written as they are: relative to the folder of `path`, or absolute.
+
+    Raises:
+        UserError: the folder cannot be written to, an entry that `read_manifest` would refuse, or the same id twice.
+    """
+    path = Path(path)
+    lines: list[str] = []
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.id in seen:
+            raise UserError(f"{path}: two mixtures have the id {entry.id!r}; ids must differ")
+        seen.add(entry.id)
+        plain = _to_plain(entry)
+        _parse_entry(plain, f"{path}: mixture {entry.id!r}")
+        lines.append(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+    with atomic_output(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    return path
+
+
+_LINE_ORDER = ("id", "sample_rate", "num_samples", "mode", "mixture", "resampler", "corpus", "task", "sources", "noise")
+_OMITTED_IF_NONE = ("num_samples", "channel")
+
+
+def _to_plain(entry: MixtureEntry) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: getattr(entry, name) for name in _LINE_ORDER}
+    plain["sources"] = [_part_to_plain(source) for source in entry.sources]
+    plain["noise"] = None if entry.noise is None else _part_to_plain(entry.noise)
+    return plain | dict(sorted(entry.extra.items()))
+
+
+def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(part) if f.name != "extra"]
+    plain = {name: getattr(part, name) for name in names}
+    plain = {name: value for name, value in plain.items() if value is not None or name not in _OMITTED_IF_NONE}
+    return plain | dict(sorted(part.extra.items()))
+
+
+def _parse_line(line: str, where: str) -> MixtureEntry:
+    try:
+        plain = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{where}: not JSON ({error.msg} at column {error.colno}); expected one JSON object a line"
+        ) from error
+    return _parse_entry(plain, where)
+
+
+def _parse_entry(plain: Any, where: str) -> MixtureEntry:
+    fields = _Fields(plain, where)
+    entry = MixtureEntry(
+        id=fields.take("id", _text, required=True),
+        sample_rate=fields.take("sample_rate", _positive, required=True),
+        num_samples=fields.take("num_samples", _positive, required=True),
+        mode=fields.take("mode", _one_of(MODES), default="min"),
+        mixture=fields.take("mixture", _optional(_text), default=None),
+        resampler=fields.take("resampler", _one_of(RESAMPLERS), default="soxr_hq"),
+        corpus=fields.take("corpus", _any_text, default=""),
+        task=fields.take("task", _any_text, default="sep_clean"),
+        sources=[
+            _parse_source(source, f"{where}: sources[{index}]")
+            for index, source in enumerate(fields.take("sources", _list, required=True))
+        ],
+        noise=_parse_noise(fields.take("noise", _anything, default=None), f"{where}: noise"),
+        extra=fields.rest,
+    )
+    if entry.mixture is None and not entry.sources:
+        raise UserError(f"{where}: neither mixture nor sources; expected a recorded mixture, or sources to mix")
+    return entry
+
+
+def _parse_source(plain: Any, where: str) -> SourceEntry:
+    fields = _Fields(plain, where)
+    return SourceEntry(
+        path=fields.take("path", _text, required=True),
+        speaker=fields.take("speaker", _any_text, default=""),
+        sex=fields.take("sex", _optional(_any_text), default=None),
+        start=fields.take("start", _not_negative, default=0),
+        gain=fields.take("gain", _finite, default=1.0),
+        offset=fields.take("offset", _not_negative, default=0),
+        num_samples=fields.take("num_samples", _optional(_positive), default=None),
+        channel=fields.take("channel", _optional(_not_negative), default=None),
+        extra=fields.rest,
+    )
+
+
+def _parse_noise(plain: Any, where: str) -> NoiseEntry | None:
+    if plain is None:
+        return None
+    fields = _Fields(plain, where)
+    return NoiseEntry(
+        path=fields.take("path", _text, required=True),
+        start=fields.take("start", _not_negative, default=0),
+        gain=fields.take("gain", _finite, default=1.0),
+        extend=fields.take("extend", _optional(_text), default=None),
+        channel=fields.take("channel", _optional(_not_negative), default=None),
+        extra=fields.rest,
+    )
+
+
+class _Fields:
+    """The fields of a JSON object, taken one by one; `rest` is what nobody took."""
+
+    def __init__(self, plain: Any, where: str) -> None:
+        if not isinstance(plain, dict):
+            raise UserError(f"{where}: found {_shown(plain)}, expected a JSON object")
+        self.rest = dict(plain)
+        self._where = where
+
+    def take(self, name: str, check: _Check, default: Any = None, required: bool = False) -> Any:
+        if name not in self.rest:
+            if required:
+                raise UserError(f"{self._where}: field {name!r} is missing")
+            return default
+        value = self.rest.pop(name)
+        accepts, expected = check
+        if not accepts(value):
+            raise UserError(f"{self._where}: {name} is {_shown(value)}, expected {expected}")
+        return value
+
+
+_Check = tuple[Callable[[Any], bool], str]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_text: _Check = (lambda v: isinstance(v, str) and v != "", "text that is not empty")
+_any_text: _Check = (lambda v: isinstance(v, str), "text")
+_positive: _Check = (lambda v: _is_int(v) and v > 0, "a whole number above 0")
+_not_negative: _Check = (lambda v: _is_int(v) and v >= 0, "a whole number from 0 up")
+_finite: _Check = ((lambda v: (_is_int(v) or isinstance(v, float)) and math.isfinite(v)), "a finite number")
+_list: _Check = (lambda v: isinstance(v, list), "a list")
+_anything: _Check = (lambda v: True, "anything")
+
+
+def _optional(check: _Check) -> _Check:
+    return (lambda v: v is None or check[0](v), f"{check[1]}, or null")
+
+
+def _one_of(words: Sequence[str]) -> _Check:
+    return (lambda v: isinstance(v, str) and v in words, f"one of {', '.join(words)}")

@@ -1,0 +1,177 @@
+"""Mixtures from manifest entries: sources with gains and offsets, and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
+from sepkit.errors import UserError
+
+__all__ = ["EXTENSIONS", "Mixed", "active_level", "extend_librimix", "extend_repeat", "mix_entry", "place"]
+
+
+@dataclass
+class Mixed:
+    """A mixture and what it was mixed from.
+
+    Args:
+        mixture: (T,) float32.
+        sources: (m, T) float32, as loud as they are in the mixture.
+        noise: (T,) float32, or None where there is none or it is not known.
+    """
+
+    mixture: np.ndarray
+    sources: np.ndarray
+    noise: np.ndarray | None = None
+
+
+def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = None) -> Mixed:
+    """The mixture that a manifest entry describes, or the part of it from `start` on.
+
+    Without a recorded mixture it is `sum_i gain_i source_i (+ gain noise)`, summed in float32 in the entry's order.
+    Only the part asked for is read. A source is silent before its `offset` and after its end.
+
+    Args:
+        entry: line of a manifest.
+        start: first sample, at the entry's rate.
+        num_samples: how many; None: to the end of the mixture.
+
+    Raises:
+        UserError: a file that cannot be read, or one shorter than the entry says: the recorded mixture, a source with
+            `num_samples`, or any source of a "min" mixture that starts at offset 0.
+    """
+    count = entry.num_samples - start if num_samples is None else num_samples
+    if start < 0 or count < 0 or start + count > entry.num_samples:
+        raise ValueError(f"samples {start} to {start + count} of {entry.id}, which has {entry.num_samples}")
+    sources = np.zeros((len(entry.sources), count), dtype=np.float32)
+    for row, source in zip(sources, entry.sources, strict=True):
+        _add_source(row, entry, source, start)
+    if entry.mixture is not None:
+        mixture = audio.read(entry.resolve(entry.mixture), start, count, entry.sample_rate, entry.resampler)
+        return Mixed(mixture, sources)
+    mixture = sources[0].copy()
+    for row in sources[1:]:
+        mixture += row
+    if entry.noise is None:
+        return Mixed(mixture, sources)
+    noise = _read_noise(entry, entry.noise, start, count)
+    return Mixed(mixture + noise, sources, noise)
+
+
+def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
+    """The root mean square of a recording where somebody speaks: over its 32 ms frames, those within a threshold of the loudest.
+
+    Silence gives 0.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+        threshold_db: frames this far below the loudest count as pauses, dB.
+    """
+    if waveform.size == 0:
+        return 0.0
+    frame = min(len(waveform), max(1, round(0.032 * sample_rate)))
+    samples = waveform[: len(waveform) // frame * frame].astype(np.float64).reshape(-1, frame)
+    power = np.einsum("ft,ft->f", samples, samples) / frame
+    active = power >= power.max() * 10 ** (-threshold_db / 10)
+    return float(np.sqrt(power[active].mean()))
+
+
+def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
+    """An array of `num_samples` that holds the waveform from `offset` on, cut at the end, zeros elsewhere."""
+    placed = np.zeros(num_samples, dtype=waveform.dtype)
+    stop = min(num_samples, offset + len(waveform))
+    placed[offset:stop] = waveform[: max(0, stop - offset)]
+    return placed
+
+
+def extend_repeat(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
+    """The noise repeated end to end, cut to `num_samples`.
+
+    Args:
+        noise: (T,).
+        num_samples: length of the result.
+        sample_rate: Hz, not used.
+    """
+    return np.resize(noise, num_samples)
+
+
+def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
+    """The noise repeated with cross-fades as in LibriMix, cut to `num_samples`; noise that is long enough is only cut.
+
+    The last 0.5 s of what there is and the first 0.5 s of the noise cross-fade with the halves of a Hann window of 1 s
+    (both halves hold its peak), as often as it takes. float64, like the original.
+
+    Args:
+        noise: (T,), at least 0.5 s long.
+        num_samples: length of the result.
+        sample_rate: Hz.
+
+    Raises:
+        UserError: noise too short to cross-fade.
+    """
+    if len(noise) >= num_samples:
+        return noise[:num_samples]
+    window = np.hanning(sample_rate + 1)
+    rising = window[: len(window) // 2 + 1]
+    fade = len(rising)
+    if len(noise) <= fade:
+        raise UserError(
+            f"noise of {len(noise)} samples: LibriMix extends only noise longer than {fade} samples (0.5 s)"
+        )
+    extended = noise
+    while len(extended) < num_samples:
+        seam = extended[-fade:] * rising[::-1] + noise[:fade] * rising
+        extended = np.concatenate([extended[:-fade], seam, noise[fade:]])
+    return extended[:num_samples]
+
+
+EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "repeat": extend_repeat,
+    "librimix": extend_librimix,
+}
+"""What `noise.extend` may name: (noise at its own rate, samples wanted, its rate) -> noise of that length."""
+
+
+def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start: int) -> None:
+    """Fills `row`, which holds the mixture from `start` on, with a source's samples."""
+    begin = max(start, source.offset)
+    stop = start + len(row)
+    must_last = entry.mode == "min" and source.offset == 0
+    if source.num_samples is not None:
+        stop, must_last = min(stop, source.offset + source.num_samples), True
+    if stop <= begin:
+        return
+    samples = audio.read(
+        entry.resolve(source.path),
+        source.start + begin - source.offset,
+        stop - begin,
+        entry.sample_rate,
+        entry.resampler,
+        source.channel,
+        pad_end=not must_last,
+    )
+    np.multiply(samples, np.float32(source.gain), out=row[begin - start : stop - start])
+
+
+def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) -> np.ndarray:
+    path, gain = entry.resolve(noise.path), np.float32(noise.gain)
+    if noise.extend is None:
+        begin = noise.start + start
+        return gain * audio.read(path, begin, count, entry.sample_rate, entry.resampler, noise.channel, pad_end=True)
+    if noise.extend not in EXTENSIONS:
+        raise UserError(
+            f"mixture {entry.id!r}: noise.extend is {noise.extend!r}, expected one of {', '.join(EXTENSIONS)}, or null"
+        )
+    native_rate = audio.info(path).sample_rate
+    whole = audio.read(path, channel=noise.channel)
+    stop = noise.start + start + count
+    extended = EXTENSIONS[noise.extend](
+        whole, max(len(whole), -(-stop * native_rate // entry.sample_rate)), native_rate
+    )
+    extended = audio.resample(extended, native_rate, entry.sample_rate, entry.resampler)
+    return gain * extended[stop - count : stop].astype(np.float32)
