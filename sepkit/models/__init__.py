@@ -1,0 +1,15 @@
+"""What separates: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them."""
+
+from sepkit.models import maskers
+from sepkit.models.checkpoints import load_checkpoint, load_pretrained, load_weights_into, save_model
+from sepkit.models.emd import EncoderMaskerDecoder, build_model
+
+__all__ = [
+    "EncoderMaskerDecoder",
+    "build_model",
+    "load_checkpoint",
+    "load_pretrained",
+    "load_weights_into",
+    "maskers",
+    "save_model",
+]

@@ -1,0 +1,340 @@
+"""Models on disk: a folder with `model.safetensors` (weights) and `model.yaml` (what they are weights of).
+
+Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the registry
+alone turns it into a model. Training state (optimiser, loop, random generators) lives elsewhere and is no model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from sepkit import __version__
+from sepkit.config import ModelConfig, from_dict, to_dict
+from sepkit.errors import UserError
+from sepkit.models.emd import EncoderMaskerDecoder, build_model
+
+__all__ = [
+    "LoadReport",
+    "find_checkpoint",
+    "load_checkpoint",
+    "load_pretrained",
+    "load_weights_into",
+    "read_description",
+    "save_model",
+]
+
+FORMAT = 1
+WEIGHTS = "model.safetensors"
+DESCRIPTION = "model.yaml"
+_EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit train` writes (EXP/model)"
+_PICKLES = frozenset({".ckpt", ".pt", ".pth", ".pkl", ".pickle", ".bin", ".tar"})
+
+Path_ = str | os.PathLike[str]
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None) -> Path:
+    """The folder, now holding `model.safetensors` and `model.yaml`; each file is complete or absent.
+
+    Args:
+        model: made by `build_model` (or with its `config` set); a model wrapped by torch.compile is unwrapped.
+        folder: made if absent; an older model in it is replaced.
+        info: plain data to keep beside the model (epoch, validation score ...).
+
+    Raises:
+        UserError: the folder cannot be written.
+        ValueError: the model has no configuration, or `info` is not plain data.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if getattr(model, "config", None) is None:
+        raise ValueError("the model has no configuration to save; make it with build_model, or set model.config")
+    assert isinstance(model, EncoderMaskerDecoder)
+    try:
+        description = yaml.safe_dump(_describe(model, dict(info or {})), sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ValueError(f"info must be plain data (numbers, text, lists, mappings): {error}") from error
+    # Clones: safetensors refuses tensors that share memory, as tied weights do.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    folder = Path(folder)
+    with _complete_or_absent(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary)
+    with _complete_or_absent(folder / DESCRIPTION) as temporary:
+        temporary.write_text(description, encoding="utf-8")
+    return folder
+
+
+def _describe(model: EncoderMaskerDecoder, info: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "sepkit": __version__,
+        "sample_rate": model.sample_rate,
+        "signal_mean": float(model.signal_mean),
+        "signal_std": float(model.signal_std),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "model": to_dict(model.config),
+        "info": info,
+    }
+
+
+@contextmanager
+def _complete_or_absent(path: Path) -> Iterator[Path]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path.parent}: cannot be written to ({reason}); give a folder that can") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
+    """The model that a MODEL argument names, in evaluation mode, on the CPU.
+
+    Args:
+        model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), or
+            `asteroid:FILE` for a checkpoint of asteroid's.
+
+    Raises:
+        UserError: no model there, or one that cannot be read.
+    """
+    kind, _, rest = str(model).partition(":")
+    if kind in _BRIDGES and not Path(model).exists():
+        return _BRIDGES[kind](rest).eval()
+    return load_checkpoint(model)
+
+
+def _from_asteroid(path: str) -> EncoderMaskerDecoder:
+    # The bridge builds on `build_model`; importing it here keeps the two modules from needing each other.
+    from sepkit.models.bridges import from_asteroid
+
+    return from_asteroid(path)
+
+
+_BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {"asteroid": _from_asteroid}
+
+
+def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> EncoderMaskerDecoder:
+    """The saved model, in evaluation mode, on the CPU, in float32.
+
+    Args:
+        path: the folder, one of its two files, or the experiment folder above it.
+        expected: what the model has to be; None: whatever it is.
+
+    Raises:
+        UserError: not a model folder (missing, a pickle, training state), a damaged file, weights that do not fit their
+            own description, or a model other than `expected`.
+    """
+    folder = find_checkpoint(path)
+    config = _read_config(folder / DESCRIPTION)
+    if expected is not None:
+        _check_same(config, expected, folder)
+    tensors = _read_tensors(folder / WEIGHTS)
+    # Drawing the weights that are replaced at once must not move the caller's random stream.
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(config)
+    _check_fit(tensors, model.state_dict(), folder)
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def read_description(path: Path_) -> dict[str, Any]:
+    """Plain data of the checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
+
+    Raises:
+        UserError: no checkpoint there, or its description is damaged or of a later format.
+    """
+    return _read_yaml(find_checkpoint(path) / DESCRIPTION)
+
+
+def find_checkpoint(path: Path_) -> Path:
+    """The folder of the checkpoint that `path` means: itself, its `model` folder, or the folder around a file of it.
+
+    Raises:
+        UserError: there is none, with what was found instead.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder, {_EXPECTED}")
+    if path.is_file():
+        if path.name not in (WEIGHTS, DESCRIPTION):
+            raise UserError(f"{path}: {_what_is(path)}, {_EXPECTED}")
+        path = path.parent
+    folder = path / "model" if (path / "model").is_dir() and not (path / WEIGHTS).exists() else path
+    missing = [name for name in (WEIGHTS, DESCRIPTION) if not (folder / name).is_file()]
+    if len(missing) == 2:
+        raise UserError(f"{folder}: {_what_is(folder)}, {_EXPECTED}")
+    if missing:
+        raise UserError(f"{folder}: {missing[0]} is missing, {_EXPECTED}")
+    return folder
+
+
+def _what_is(path: Path) -> str:
+    """What a path that is no checkpoint looks like, for the message."""
+    holds_state = path.is_dir() and any(child.suffix == ".ckpt" for child in path.iterdir())
+    if holds_state or "resume" in (path.name, path.parent.name):
+        return "found training state, which only `sepkit train` reads"
+    if path.suffix in _PICKLES:
+        return "found a pickle, which is never opened here (for asteroid's write asteroid:FILE)"
+    return "found no model" if path.is_dir() else "found another file"
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        description = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read ({_one_line(error)}); get the checkpoint again") from error
+    if not isinstance(description, dict) or "model" not in description:
+        raise UserError(f"{path}: found no field `model`, expected the description that `sepkit train` writes")
+    if description.get("format") != FORMAT:
+        raise UserError(
+            f"{path}: found format {description.get('format')!r}, expected {FORMAT}; use the sepkit that wrote it"
+        )
+    return description
+
+
+def _read_config(path: Path) -> ModelConfig:
+    try:
+        return from_dict(ModelConfig, _read_yaml(path)["model"], "model")
+    except UserError as error:
+        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path}: damaged or no safetensors file ({_one_line(error)}); get the checkpoint again"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _check_same(found: ModelConfig, expected: ModelConfig, folder: Path) -> None:
+    differences = _differences(to_dict(found), to_dict(expected), "model")
+    if differences:
+        raise UserError(f"{folder}: another model: {'; '.join(differences)}")
+
+
+def _differences(found: Any, expected: Any, where: str) -> list[str]:
+    if isinstance(found, dict) and isinstance(expected, dict) and found.get("name") == expected.get("name"):
+        keys = [*found, *(key for key in expected if key not in found)]
+        return [line for key in keys for line in _differences(found.get(key), expected.get(key), f"{where}.{key}")]
+    if isinstance(found, dict) and isinstance(expected, dict):
+        found, expected, where = found.get("name"), expected.get("name"), f"{where}.name"
+    return [] if found == expected else [f"{where}: found {found}, expected {expected}"]
+
+
+def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
+    report = compare(tensors, wanted)
+    problems = [
+        f"{len(names)} {what} (such as {names[0]})"
+        for what, names in (
+            ("missing", report.missing),
+            ("unexpected", report.unexpected),
+            (
+                "of another shape",
+                [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()],
+            ),
+        )
+        if names
+    ]
+    if problems:
+        raise UserError(
+            f"{folder / WEIGHTS}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
+            " put back the two files that belong together"
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- fine-tuning
+
+
+@dataclass
+class LoadReport:
+    """Which weights of a model came from another one; printing it tells in a few lines.
+
+    Args:
+        source: where the weights come from.
+        loaded: names of the tensors taken over.
+        mismatched: name -> (shape found, shape wanted), left as they were.
+        missing: names the model has and the source has not, left as they were.
+        unexpected: names only the source has.
+    """
+
+    source: str = ""
+    loaded: list[str] = field(default_factory=list)
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        wanted = len(self.loaded) + len(self.mismatched) + len(self.missing)
+        lines = [f"loaded {len(self.loaded)} of {wanted} tensors from {self.source}"]
+        lines += [
+            f"  another shape, left as it was: {name}: found {found}, wanted {shape}"
+            for name, (found, shape) in self.mismatched.items()
+        ]
+        lines += [f"  not in the source, left as it was: {name}" for name in self.missing]
+        lines += [f"  only in the source, ignored: {name}" for name in self.unexpected]
+        return "\n".join(lines)
+
+
+def load_weights_into(model: nn.Module, source: Path_) -> LoadReport:
+    """What was loaded: every tensor of `source` that has a namesake of the same shape in `model` is copied into it.
+
+    The stored training mean and deviation (`signal_mean`, `signal_std`) come along.
+
+    Args:
+        model: changed in place.
+        source: MODEL, as `load_pretrained` takes it.
+
+    Raises:
+        UserError: the source cannot be read, or nothing in it fits.
+    """
+    tensors = load_pretrained(source).state_dict()
+    wanted = model.state_dict()
+    report = compare(tensors, wanted)
+    report.source = str(source)
+    # Buffers (the STFT's filters, the training deviation) fit every model of their kind: they do not count.
+    if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
+        raise UserError(
+            f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"
+        )
+    with torch.no_grad():
+        for name in report.loaded:
+            wanted[name].copy_(tensors[name])
+    return report
+
+
+def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:
+    """Which of the `wanted` tensors are among `tensors` with the same shape, and which are not."""
+    report = LoadReport(unexpected=[name for name in tensors if name not in wanted])
+    for name, tensor in wanted.items():
+        if name not in tensors:
+            report.missing.append(name)
+        elif tensors[name].shape != tensor.shape:
+            report.mismatched[name] = (tuple(tensors[name].shape), tuple(tensor.shape))
+        else:
+            report.loaded.append(name)
+    return report

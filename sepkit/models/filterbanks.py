@@ -1,0 +1,236 @@
+"""Filterbanks: waveforms to encodings and back, standing on asteroid_filterbanks.
+
+Besides analysis and synthesis a filterbank owns two small decisions: what the masker sees of an encoding (`features`)
+and how a mask meets it (`apply_mask`). K is what the masker sees, K_full what the encoding holds; they differ for the
+short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from asteroid_filterbanks import Decoder, Encoder, FreeFB, STFTFB
+from torch import Tensor, nn
+
+from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
+from sepkit.errors import UserError
+from sepkit.registry import register
+
+__all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
+
+# Added to the power of every bin: the square root of an exact zero has no gradient.
+_POWER_FLOOR = 1e-8
+
+
+class Filterbank(nn.Module):
+    """Bias-free analysis and synthesis by strided (transposed) convolution.
+
+    Attributes:
+        encoding_dim: K, what the masker sees.
+        full_dim: K_full, what an encoding holds.
+        kernel_size: samples in a filter.
+        stride: samples between frames.
+        padding: zeros the convolution itself adds at both ends, and the decoder takes away.
+        multiple: input lengths are padded on the right to a multiple of this many samples.
+        linear_only: whether the encoding must stay linear (a link would break its meaning).
+
+    Args:
+        encoder: asteroid_filterbanks' analysis.
+        decoder: asteroid_filterbanks' synthesis.
+        encoding_dim: K.
+        full_dim: K_full.
+        multiple: samples.
+    """
+
+    linear_only: ClassVar[bool] = False
+
+    def __init__(
+        self, encoder: Encoder, decoder: Decoder, *, encoding_dim: int, full_dim: int, multiple: int = 1
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.encoding_dim = encoding_dim
+        self.full_dim = full_dim
+        self.kernel_size: int = encoder.filterbank.kernel_size
+        self.stride: int = encoder.filterbank.stride
+        self.padding: int = encoder.padding
+        self.multiple = multiple
+
+    def encode(self, waveform: Tensor) -> Tensor:
+        """Raw encodings (B, P * K_full, F) of waveforms (B, T), T >= kernel_size - 2 * padding.
+
+        P is the encoding family's number of values for each dimension, 1 for points.
+        """
+        return self.encoder(waveform.unsqueeze(1))
+
+    def decode(self, encoding: Tensor) -> Tensor:
+        """Waveforms (B, n, (F - 1) * stride + kernel_size - 2 * padding + output_padding) of encodings (B, n, K_full, F)."""
+        return self.decoder(encoding)
+
+    def features(self, encoding: Tensor) -> Tensor:
+        """What the masker sees, (B, K, F), of an encoding (B, K_full, F)."""
+        raise NotImplementedError
+
+    def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
+        """Masked encodings (B, n, K_full, F) of masks (B, n, K, F) and an encoding (B, K_full, F)."""
+        raise NotImplementedError
+
+    def padding_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> tuple[int, int]:
+        """Zeros to put on the left and on the right of `num_samples` samples before `encode`.
+
+        full: every sample lies in all the frames that could hold it, ceil(kernel_size / stride) or one fewer, at both
+        ends too, so that overlap-add weighs it as it does in the middle. asteroid: nothing on the left, and on the right
+        only what `multiple` and the kernel's length ask for.
+        """
+        if pad == "asteroid":
+            left, padded = 0, max(num_samples, self.kernel_size - 2 * self.padding)
+        else:
+            left = self.kernel_size - self.stride - self.padding
+            last_frame = math.ceil((num_samples + self.kernel_size) / self.stride) - 2
+            padded = last_frame * self.stride + self.kernel_size - 2 * self.padding
+        padded = math.ceil(padded / self.multiple) * self.multiple
+        return left, padded - left - num_samples
+
+
+@register(FreeFilterbankConfig)
+class FreeFilterbank(Filterbank):
+    """Learned, bias-free analysis and synthesis filters (TasNet); the masker sees the encoding itself.
+
+    Args:
+        num_filters: K.
+        kernel_size: samples in a filter.
+        stride: samples between frames.
+        padding: zeros the convolution adds at both ends, at most kernel_size - stride.
+        output_padding: extra samples at the decoder's right end, below stride.
+        multiple: input lengths are padded on the right to a multiple of this many samples.
+        init_range: filters start uniform in +-init_range; 0 means Xavier-normal.
+        values_per_dimension: P, raw values the encoder makes for each dimension.
+
+    Raises:
+        UserError: sizes that do not fit together.
+    """
+
+    def __init__(
+        self,
+        num_filters: int = 512,
+        kernel_size: int = 16,
+        stride: int = 8,
+        padding: int = 0,
+        output_padding: int = 0,
+        multiple: int = 1,
+        init_range: float = 0.0,
+        *,
+        values_per_dimension: int = 1,
+    ) -> None:
+        _require("num_filters", num_filters, num_filters >= 1, "at least 1")
+        _require("kernel_size", kernel_size, kernel_size >= 1, "at least 1")
+        _require("stride", stride, 1 <= stride <= kernel_size, f"1 to kernel_size ({kernel_size})")
+        _require(
+            "padding",
+            padding,
+            0 <= padding <= kernel_size - stride,
+            f"0 to kernel_size - stride ({kernel_size - stride})",
+        )
+        _require("output_padding", output_padding, 0 <= output_padding < stride, f"0 to stride - 1 ({stride - 1})")
+        _require("multiple", multiple, multiple >= 1, "at least 1")
+        _require("init_range", init_range, init_range >= 0, "at least 0")
+        analysis = FreeFB(num_filters * values_per_dimension, kernel_size, stride)
+        synthesis = FreeFB(num_filters, kernel_size, stride)
+        if init_range > 0:
+            for bank in (analysis, synthesis):
+                nn.init.uniform_(bank.filters(), -init_range, init_range)
+        super().__init__(
+            Encoder(analysis, padding=padding),
+            Decoder(synthesis, padding=padding, output_padding=output_padding),
+            encoding_dim=num_filters,
+            full_dim=num_filters,
+            multiple=multiple,
+        )
+
+    def features(self, encoding: Tensor) -> Tensor:
+        """The encoding (B, K, F) itself."""
+        return encoding
+
+    def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
+        """mask * encoding, elementwise: (B, n, K, F) and (B, K, F) -> (B, n, K, F)."""
+        return mask * encoding.unsqueeze(-3)
+
+
+@register(STFTFilterbankConfig)
+class STFTFilterbank(Filterbank):
+    """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
+
+    The masker sees compressed magnitudes (B, kernel_size / 2 + 1, F); one mask value a bin scales real and imaginary
+    part alike. The synthesis window makes decode(encode(x)) = x wherever all frames of a sample are there.
+
+    Args:
+        kernel_size: samples in a window, even.
+        stride: samples between frames, at most half a window.
+        compression: the masker sees magnitude ** compression; 0 means log(1e-4 + magnitude).
+        values_per_dimension: P; fixed filters make one value, so only 1 is possible.
+
+    Raises:
+        UserError: sizes that do not fit together, or a family that needs more than one value.
+    """
+
+    linear_only = True
+
+    def __init__(
+        self, kernel_size: int = 256, stride: int = 64, compression: float = 0.3, *, values_per_dimension: int = 1
+    ) -> None:
+        _require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
+        _require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
+        _require("compression", compression, compression >= 0, "at least 0")
+        if values_per_dimension != 1:
+            raise UserError(
+                f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
+                " filterbank makes one; use the deterministic family or the free filterbank"
+            )
+        window = np.hanning(kernel_size + 1)[:-1] ** 0.5
+        bins = kernel_size // 2 + 1
+        super().__init__(
+            Encoder(STFTFB(kernel_size, kernel_size, stride, window=window)),
+            Decoder(STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))),
+            encoding_dim=bins,
+            full_dim=2 * bins,
+        )
+        self.compression = compression
+
+    def features(self, encoding: Tensor) -> Tensor:
+        """Compressed magnitudes (B, K, F) of an encoding (B, 2 K, F)."""
+        real, imaginary = encoding.chunk(2, dim=-2)
+        power = real.square() + imaginary.square() + _POWER_FLOOR
+        if self.compression == 0:
+            return torch.log(1e-4 + power.sqrt())
+        return power.pow(self.compression / 2)
+
+    def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
+        """Masks (B, n, K, F) times both halves of an encoding (B, 2 K, F): (B, n, 2 K, F)."""
+        real, imaginary = encoding.unsqueeze(-3).chunk(2, dim=-2)
+        return torch.cat([mask * real, mask * imaginary], dim=-2)
+
+
+def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
+    """The window that undoes `window` after overlap-add at this stride, in STFTFB's scale (equal to it where that is a tight frame)."""
+    shifts = range(-(len(window) // stride), len(window) // stride + 1)
+    overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
+    return window * (len(window) / (2 * stride)) / overlap
+
+
+def _shift(values: np.ndarray, by: int) -> np.ndarray:
+    """`values` moved to the right by `by` samples (to the left if negative), zeros moving in."""
+    moved = np.zeros_like(values)
+    if by >= 0:
+        moved[by:] = values[: len(values) - by]
+    else:
+        moved[:by] = values[-by:]
+    return moved
+
+
+def _require(field: str, found: float, holds: bool, expected: str) -> None:
+    if not holds:
+        raise UserError(f"model.filterbank.{field}: found {found}, expected {expected}")
