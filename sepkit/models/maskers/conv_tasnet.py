@@ -111,6 +111,7 @@ class ConvTasNetMasker(Masker):
             )
         self.bottleneck_channels = bottleneck_channels
         self.skip_channels = skip_channels
+        self.causal = causal
         self.skip_scale = 1 / (blocks * repeats) if normalize_skip_sum else 1.0
         self.norm = build_norm(norm, encoding_dim)
         self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)

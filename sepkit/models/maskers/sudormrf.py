@@ -128,6 +128,7 @@ class SuDoRMRFMasker(Masker):
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
+        self.hidden_channels = hidden_channels
         self.norm = GlobalLayerNorm(encoding_dim)
         self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
         self.blocks = nn.Sequential(
@@ -180,6 +181,7 @@ class ImprovedSuDoRMRFMasker(Masker):
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
+        self.hidden_channels = hidden_channels
         self.norm = GlobalLayerNorm(encoding_dim)
         self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
         self.blocks = nn.Sequential(
