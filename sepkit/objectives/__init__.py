@@ -1,0 +1,24 @@
+"""What is optimised: pairwise costs, assignments of hypotheses to sources, schedules, and the objective made of them."""
+
+from sepkit.objectives import assignment, costs, likelihoods, schedules
+from sepkit.objectives.objective import (
+    Objective,
+    ObjectiveResult,
+    SeparationTerm,
+    Term,
+    build_objective,
+    hard_pit_si_sdr_db,
+)
+
+__all__ = [
+    "Objective",
+    "ObjectiveResult",
+    "SeparationTerm",
+    "Term",
+    "assignment",
+    "build_objective",
+    "costs",
+    "hard_pit_si_sdr_db",
+    "likelihoods",
+    "schedules",
+]

@@ -1,0 +1,326 @@
+"""Assignments: a cost matrix in, weights out. What kind of matching it is, and nothing else.
+
+`head.weights(cost, active)` -> (B, n, m), detached; `head(cost, active)` -> (B,), their inner product with the cost,
+divided by the number of active sources. The gradient therefore is that of the cost under fixed weights: for annealed
+MCL it is the gradient of the free energy -T logsumexp(-C/T), not the derivative of the printed value.
+
+The rules they share:
+
+* Columns of inactive sources have weight zero and are never read: NaN may stand there. An utterance without an active
+  source has value zero and gradient zero.
+* Ties go to the lowest index.
+* A cost that is NaN or +inf is the last choice; a NaN in an active column still makes the utterance's value NaN, so
+  that a broken model is seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTAConfig, SinkhornConfig
+from sepkit.errors import UserError
+from sepkit.objectives.products import float64_device
+from sepkit.objectives.schedules import Schedule
+from sepkit.registry import register
+
+__all__ = ["MCL", "PIT", "AnnealedMCL", "Assignment", "RelaxedWTA", "Sinkhorn", "TooFewHypothesesError"]
+
+# Stands for an infinite or NaN cost: sums of it stay finite, and no meaningful cost comes near.
+_LAST_CHOICE = 1e18
+# Up to this many injections of sources into hypotheses are tried one and all (n = m = 6), without leaving the device.
+_ENUMERATION_LIMIT = 720
+# Relative size of the preference for low indices among equal optima of the linear assignment problem.
+_TIE_BREAK = 1e-12
+
+
+class TooFewHypothesesError(UserError, ValueError):
+    """One-to-one matching was asked for with fewer hypotheses than active sources."""
+
+
+class Assignment(ABC):
+    """Base of all assignments; a subclass says in `_match` how hypotheses are weighted for each source."""
+
+    def __init__(self) -> None:
+        self._schedules: dict[str, Schedule] = {}
+
+    @abstractmethod
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        """(B, n, m) weights from a finite float64 cost that is zero in inactive columns, whose result is ignored."""
+
+    @torch.no_grad()
+    def weights(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
+        """The weight of every (hypothesis, source) pair, detached.
+
+        Args:
+            cost: (B, n, m), smaller is better.
+            active: (B, m) bool, False where there is no source; None: all active.
+
+        Returns:
+            (B, n, m) in the cost's dtype; columns of inactive sources are zero.
+
+        Raises:
+            ValueError: shapes that do not fit together.
+            TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
+        """
+        active = _active(cost, active)
+        device = float64_device(cost.device)
+        finite = cost.detach().to(device, torch.float64)
+        finite = finite.nan_to_num(nan=_LAST_CHOICE, posinf=_LAST_CHOICE, neginf=-_LAST_CHOICE)
+        columns = active[:, None].to(device)
+        weights = self._match(finite.where(columns, 0.0), active.to(device)).where(columns, 0.0)
+        return weights.to(cost.device, cost.dtype)
+
+    def __call__(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
+        """The weighted cost of each utterance over its number of active sources.
+
+        Args:
+            cost: (B, n, m), smaller is better.
+            active: (B, m) bool, False where there is no source; None: all active.
+
+        Returns:
+            (B,) in the cost's unit; zero without gradient where no source is active.
+
+        Raises:
+            ValueError: shapes that do not fit together.
+            TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
+        """
+        active = _active(cost, active)
+        weights = self.weights(cost, active)
+        # 0 * inf would be NaN where a pair costs infinitely much but has no weight; a NaN, in contrast, shall be seen.
+        counted = active[:, None] & ((weights != 0) | cost.isnan())
+        total = (weights * cost.where(counted, 0.0)).sum((1, 2))
+        return total / active.sum(1).clamp_min(1)
+
+    def set_progress(self, t_epochs: float) -> None:
+        """Sets every scheduled parameter to its value after that many epochs."""
+        for name, schedule in self._schedules.items():
+            setattr(self, name, schedule(t_epochs))
+
+    def _set(self, name: str, value: float | Schedule) -> None:
+        if callable(value):
+            self._schedules[name] = value
+            value = value(0.0)
+        setattr(self, name, value)
+
+
+@register(PITConfig)
+class PIT(Assignment):
+    """Permutation invariant training: the one-to-one matching of least total cost; surplus hypotheses go free.
+
+    Few hypotheses are matched by trying every injection on the cost's own device; more of them by scipy's
+    `linear_sum_assignment` on the host, O(n^3).
+
+    Source: Kolbaek et al., "Multitalker speech separation with utterance-level permutation invariant training", 2017.
+    """
+
+    def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
+        """The hypothesis of each source, (B, m) int64, -1 where the source is inactive.
+
+        Args:
+            cost: (B, n, m).
+            active: (B, m) bool; None: all active.
+
+        Raises:
+            ValueError: shapes that do not fit together.
+            TooFewHypothesesError: more active sources than hypotheses.
+        """
+        return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
+
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        n, m = cost.shape[1:]
+        cost = _with_spare_hypotheses(cost, active)
+        if math.perm(cost.shape[1], m) <= _ENUMERATION_LIMIT:
+            matches = _match_by_enumeration(cost)
+        else:
+            matches = _match_by_linear_assignment(cost)
+        return torch.zeros_like(cost).scatter_(1, matches[:, None], 1.0)[:, :n]
+
+
+@register(MCLConfig)
+class MCL(Assignment):
+    """Multiple choice learning: each source goes to its best hypothesis, and one hypothesis may win several. O(mn).
+
+    Source: aMCL paper, section 2; Guzman-Rivera et al., "Multiple choice learning", 2012.
+    """
+
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        return _winners(cost)
+
+
+@register(RelaxedWTAConfig)
+class RelaxedWTA(Assignment):
+    """Relaxed winner-takes-all: 1 - epsilon for the best hypothesis of a source, epsilon / (n - 1) for each other.
+
+    A single hypothesis takes all.
+
+    Args:
+        epsilon: in [0, 1], or a schedule of it; can be set at any time.
+
+    Raises:
+        ValueError: epsilon outside [0, 1].
+
+    Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
+    """
+
+    def __init__(self, epsilon: float | Schedule = 0.05) -> None:
+        super().__init__()
+        self._set("epsilon", epsilon)
+
+    @property
+    def epsilon(self) -> float:
+        """The share of the hypotheses that did not win."""
+        return self._epsilon
+
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
+        if not 0 <= value <= 1:
+            raise ValueError(f"epsilon must be in [0, 1], found {value}")
+        self._epsilon = float(value)
+
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        winners = _winners(cost)
+        if cost.shape[1] == 1:
+            return winners
+        share = self.epsilon / (cost.shape[1] - 1)
+        return share + (1 - self.epsilon - share) * winners
+
+
+@register(AnnealedMCLConfig)
+class AnnealedMCL(Assignment):
+    """Annealed multiple choice learning: for each source the softmin of cost / temperature over hypotheses. O(mn).
+
+    At or below the floor temperature it is MCL, the hard minimum.
+
+    Args:
+        temperature: in the cost's unit, >= 0, or a schedule of it; can be set at any time.
+        floor: the temperature up to which the minimum is hard.
+
+    Raises:
+        ValueError: a negative or NaN temperature.
+
+    Source: aMCL paper, section 3, eq. 7 and 8.
+    """
+
+    def __init__(self, temperature: float | Schedule = 1.0, floor: float = 1e-4) -> None:
+        super().__init__()
+        self.floor = floor
+        self._set("temperature", temperature)
+
+    @property
+    def temperature(self) -> float:
+        """The softness of the minimum, in the cost's unit."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        if not value >= 0:
+            raise ValueError(f"temperature must not be negative, found {value}")
+        self._temperature = float(value)
+
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        if self.temperature <= self.floor:
+            return _winners(cost)
+        return (-cost / self.temperature).softmax(1)
+
+
+@register(SinkhornConfig)
+class Sinkhorn(Assignment):
+    """Entropic optimal transport of sources to hypotheses, in the log domain and on the cost's device.
+
+    The plan P >= 0 that minimises <P, C> + regularization * sum P (log P - 1), where each active source has mass 1,
+    each hypothesis capacity 1, and spare capacity goes to a dummy source of cost zero. Towards regularization 0 it
+    becomes PIT. The regularisation is lowered geometrically from the spread of the costs, so that small values
+    converge; the last update is that of the sources, whose masses are therefore exact.
+
+    Args:
+        regularization: in the cost's unit, > 0, or a schedule of it; can be set at any time.
+        iterations: updates of all potentials at the final regularisation.
+
+    Raises:
+        ValueError: a regularisation that is not positive.
+
+    Source: Cuturi, "Sinkhorn distances", 2013.
+    """
+
+    def __init__(self, regularization: float | Schedule = 1.0, iterations: int = 100) -> None:
+        super().__init__()
+        self.iterations = iterations
+        self._set("regularization", regularization)
+
+    @property
+    def regularization(self) -> float:
+        """The weight of the entropy, in the cost's unit."""
+        return self._regularization
+
+    @regularization.setter
+    def regularization(self, value: float) -> None:
+        if not value > 0:
+            raise ValueError(f"regularization must be positive (PIT is the limit at zero), found {value}")
+        self._regularization = float(value)
+
+    def _match(self, cost: Tensor, active: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def _active(cost: Tensor, active: Tensor | None) -> Tensor:
+    if cost.ndim != 3 or cost.shape[1] == 0:
+        raise ValueError(f"expected a cost of shape (B, n, m) with n >= 1, found {tuple(cost.shape)}")
+    if active is None:
+        return torch.ones(cost.shape[0], cost.shape[2], dtype=torch.bool, device=cost.device)
+    if active.shape != (cost.shape[0], cost.shape[2]):
+        raise ValueError(f"expected active of shape {(cost.shape[0], cost.shape[2])}, found {tuple(active.shape)}")
+    return active.to(cost.device, torch.bool)
+
+
+def _winners(cost: Tensor) -> Tensor:
+    """One-hot over hypotheses of each source's least cost, the lowest index among equals."""
+    return torch.zeros_like(cost).scatter_(1, cost.argmin(1, keepdim=True), 1.0)
+
+
+def _with_spare_hypotheses(cost: Tensor, active: Tensor) -> Tensor:
+    """The cost with as many hypotheses as sources at least; the added ones are for inactive sources."""
+    n, m = cost.shape[1:]
+    if n >= m:
+        return cost
+    most = int(active.sum(1).max()) if active.numel() else 0
+    if most > n:
+        raise TooFewHypothesesError(
+            f"{n} hypotheses cannot be matched one-to-one with {most} active sources; "
+            f"make the model with at least {most} hypotheses or choose an assignment of the MCL family"
+        )
+    spare = active[:, None].to(cost.dtype) * _LAST_CHOICE
+    return torch.cat([cost, spare.expand(-1, m - n, -1)], dim=1)
+
+
+def _match_by_enumeration(cost: Tensor) -> Tensor:
+    """(B, m) hypothesis of each source in the best injection, the lexicographically first among equals."""
+    injections, pairs = _injections(*cost.shape[1:], cost.device)
+    totals = cost.flatten(1)[:, pairs].sum(-1)
+    return injections[totals.argmin(1)]
+
+
+@lru_cache(maxsize=64)
+def _injections(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """All (n! / (n-m)!, m) injections of sources into hypotheses, and their positions in a flattened cost."""
+    with torch.inference_mode(False):
+        injections = torch.tensor(list(itertools.permutations(range(n), m)), dtype=torch.int64).view(-1, m)
+        return injections.to(device), (injections * m + torch.arange(m)).to(device)
+
+
+def _match_by_linear_assignment(cost: Tensor) -> Tensor:
+    """(B, m) hypothesis of each source by the Hungarian method, low indices preferred among equals."""
+    n, m = cost.shape[1:]
+    matrices = cost.cpu().numpy()
+    preference = np.outer(np.arange(n), np.arange(m, 0, -1)) / (n * m)
+    size = np.abs(matrices, where=np.abs(matrices) < _LAST_CHOICE, out=np.zeros_like(matrices)).max((1, 2), keepdims=True)
+    matrices = matrices + _TIE_BREAK * size * preference
+    matches = np.stack([linear_sum_assignment(matrix.T)[1] for matrix in matrices])
+    return torch.from_numpy(matches).to(cost.device)

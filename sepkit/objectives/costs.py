@@ -1,0 +1,169 @@
+"""Pairwise costs: how far each estimate is from each source, (B, n, T), (B, m, T) -> (B, n, m). Smaller is better.
+
+All of them are formulas over a few inner products a pair (see `products`), computed in float64 outside autocast and
+returned as float32 (float64 for float64 inputs). A NaN in a waveform makes NaN of the pairs it takes part in, and of
+no others. Gradients reach estimates and sources.
+
+`lengths` (B,) gives the samples of each utterance that count in a padded batch: the cost is that of the unpadded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor
+
+from sepkit.config import BLRConfig, CauchyConfig, LogMSEConfig, MSEConfig, NegSISDRConfig, NegSNRConfig
+from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
+from sepkit.objectives.products import InnerProducts, inner_products, working_dtype
+from sepkit.registry import register
+
+__all__ = [
+    "PairwiseCost",
+    "pairwise_blr_nll",
+    "pairwise_cauchy_nll",
+    "pairwise_log_mse",
+    "pairwise_mse",
+    "pairwise_neg_si_sdr",
+    "pairwise_neg_snr",
+]
+
+
+def pairwise_neg_si_sdr(
+    estimates: Tensor, sources: Tensor, zero_mean: bool = True, eps: float = 1e-8, lengths: Tensor | None = None
+) -> Tensor:
+    """Negative scale-invariant signal-to-distortion ratio of every pair, dB.
+
+    -10 log10( |a s|^2 / (|e - a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
+
+    A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        zero_mean: remove the means first.
+        eps: keeps silence finite.
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in dB.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+
+    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid.
+    """
+    products = inner_products(estimates, sources, lengths, zero_mean)
+    scale = products.cross / (products.source_energy + eps)
+    target_energy = scale.square() * products.source_energy
+    residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
+    return _negative_db(target_energy / (residual_energy + eps) + eps).to(working_dtype(estimates, sources))
+
+
+def pairwise_neg_snr(
+    estimates: Tensor, sources: Tensor, zero_mean: bool = True, eps: float = 1e-8, lengths: Tensor | None = None
+) -> Tensor:
+    """Negative signal-to-noise ratio of every pair, dB: the estimate's level counts.
+
+    -10 log10( |s|^2 / (|e - s|^2 + eps) + eps ).
+
+    A silent source costs -10 log10(eps) (80 dB).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        zero_mean: remove the means first.
+        eps: keeps silence finite.
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in dB.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    products = inner_products(estimates, sources, lengths, zero_mean)
+    ratio = products.source_energy / (_error_energy(products) + eps)
+    return _negative_db(ratio + eps).to(working_dtype(estimates, sources))
+
+
+def pairwise_mse(estimates: Tensor, sources: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Mean squared error of every pair, |e - s|^2 / T.
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in the squared unit of the waveforms.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    products = inner_products(estimates, sources, lengths)
+    return (_error_energy(products) / products.num_samples).to(working_dtype(estimates, sources))
+
+
+def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, lengths: Tensor | None = None) -> Tensor:
+    """Mean squared error of every pair in dB, 10 log10( |e - s|^2 / T + eps ).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        eps: keeps a perfect estimate finite.
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in dB re 1.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    products = inner_products(estimates, sources, lengths)
+    mean_squared_error = _error_energy(products) / products.num_samples
+    return (-_negative_db(mean_squared_error + eps)).to(working_dtype(estimates, sources))
+
+
+def _error_energy(products: InnerProducts) -> Tensor:
+    return (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
+
+
+def _negative_db(power: Tensor) -> Tensor:
+    return -10 * power.log10()
+
+
+class PairwiseCost:
+    """A cost function with its parameters, and the unit that says how it enters an objective.
+
+    Args:
+        function: (estimates, sources, **parameters, lengths=None) -> (B, n, m).
+        unit: "db" and "power" costs are averaged over the active sources; "nats" are summed and divided by T.
+        parameters: of the function, kept.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], unit: Literal["db", "power", "nats"], **parameters: Any):
+        self.function = function
+        self.unit = unit
+        self.parameters = parameters
+
+    def __call__(self, estimates: Tensor, sources: Tensor, **more: Any) -> Tensor:
+        """The cost of every pair, (B, n, m)."""
+        return self.function(estimates, sources, **(self.parameters | more))
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"{self.function.__name__}({parameters}) [{self.unit}]"
+
+
+for _config, _function, _unit in (
+    (NegSISDRConfig, pairwise_neg_si_sdr, "db"),
+    (NegSNRConfig, pairwise_neg_snr, "db"),
+    (MSEConfig, pairwise_mse, "power"),
+    (LogMSEConfig, pairwise_log_mse, "db"),
+    (BLRConfig, pairwise_blr_nll, "nats"),
+    (CauchyConfig, pairwise_cauchy_nll, "nats"),
+):
+    register(_config)(partial(PairwiseCost, _function, _unit))

@@ -1,0 +1,142 @@
+"""Pairwise costs that are minus the log of a normalised density of the source given the estimate, in nats.
+
+Same conventions as `costs`: (B, n, T), (B, m, T) -> (B, n, m), float64 inside, `lengths` for padded batches.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sepkit.objectives.products import float64_device, inner_products, working_dtype
+
+__all__ = ["pairwise_blr_nll", "pairwise_cauchy_nll"]
+
+
+def pairwise_blr_nll(
+    estimates: Tensor,
+    sources: Tensor,
+    a0: float = 1.0,
+    b0: float = 1e-3,
+    mu0: float = 0.0,
+    lambda0: float = 1e-6,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Negative log evidence of the Bayesian linear regression of every source on every estimate, nats.
+
+    The source is gain * estimate + white noise; gain ~ N(mu0, variance / lambda0) and the noise's variance
+    ~ InverseGamma(a0, b0) are integrated out, so the cost hardly depends on the estimate's level. With
+    lambda_T = <e, e> + lambda0, mu_T = (lambda0 mu0 + <e, s>) / lambda_T, a_T = a0 + T/2 and
+    b_T = b0 + (<s, s> + lambda0 mu0^2 - lambda_T mu_T^2) / 2:
+
+    T/2 log(2 pi) + 1/2 log(lambda_T / lambda0) - a0 log b0 + a_T log b_T - log Gamma(a_T) + log Gamma(a0)
+
+    It is the negative log density of a multivariate Student t, finite for silence on either side. b0 is an absolute
+    power: standardise both signals by the training deviation first.
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        a0: shape of the prior of the noise variance, > 0.
+        b0: scale of the prior of the noise variance, > 0.
+        mu0: prior mean of the gain.
+        lambda0: prior precision of the gain relative to the noise's, > 0.
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in nats for the whole utterance; divide by T for nats a sample.
+
+    Raises:
+        ValueError: shapes that do not fit together, or a0, b0 or lambda0 not positive.
+
+    Source: thesis, appendix H, eq. 52, 53 and 55.
+    """
+    for name, value in (("a0", a0), ("b0", b0), ("lambda0", lambda0)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be positive and finite, found {value}")
+    products = inner_products(estimates, sources, lengths)
+    precision = products.estimate_energy + lambda0
+    gain = (lambda0 * mu0 + products.cross) / precision
+    residual = products.source_energy + lambda0 * mu0**2 - precision * gain.square()
+    shape = a0 + products.num_samples / 2
+    scale = b0 + residual.clamp_min(0) / 2
+    nll = (
+        products.num_samples / 2 * math.log(2 * math.pi)
+        + (precision / lambda0).log() / 2
+        - a0 * math.log(b0)
+        + shape * scale.log()
+        - torch.lgamma(shape)
+        + math.lgamma(a0)
+    )
+    return nll.to(working_dtype(estimates, sources))
+
+
+def pairwise_cauchy_nll(
+    estimates: Tensor, sources: Tensor, scale: float | Tensor = 1.0, lengths: Tensor | None = None
+) -> Tensor:
+    """Negative log density of every source under a multivariate Cauchy around every estimate, nats.
+
+    log Gamma(1/2) - log Gamma((1+T)/2) + T/2 log(pi) + sum_t log(scale_t) + (1+T)/2 log(1 + sum_t ((s_t-e_t)/scale_t)^2)
+
+    which is eq. 70 with the scale matrix diag(scale^2). Needs products weighted by the scale; with a number they
+    are the ordinary ones.
+
+    Args:
+        estimates: (B, n, T), the locations.
+        sources: (B, m, T).
+        scale: positive deviation, one number or (B, n, T), one an estimate's sample. Entries that are not positive
+            give NaN.
+        lengths: (B,) samples that count; None: all.
+
+    Returns:
+        (B, n, m) in nats for the whole utterance.
+
+    Raises:
+        ValueError: shapes that do not fit together, or a number that is not positive and finite.
+
+    Source: thesis, appendix I, eq. 70.
+    """
+    if isinstance(scale, Tensor) and scale.ndim > 0:
+        return _cauchy_nll_with_scales(estimates, sources, scale, lengths)
+    if not (float(scale) > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be positive and finite, found {float(scale)}")
+    products = inner_products(estimates, sources, lengths)
+    error_energy = (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
+    log_determinant = products.num_samples * math.log(scale)
+    nll = _cauchy_nll(error_energy / float(scale) ** 2, log_determinant, products.num_samples)
+    return nll.to(working_dtype(estimates, sources))
+
+
+def _cauchy_nll_with_scales(estimates: Tensor, sources: Tensor, scale: Tensor, lengths: Tensor | None) -> Tensor:
+    if scale.shape != estimates.shape:
+        raise ValueError(f"scale must be a number or of the estimates' shape {tuple(estimates.shape)}, found {tuple(scale.shape)}")
+    device = float64_device(estimates.device)
+    location, source, deviation = (signal.to(device, torch.float64) for signal in (estimates, sources, scale))
+    num_samples = location.new_full((location.shape[0], 1, 1), location.shape[-1])
+    if lengths is not None:
+        inside = (torch.arange(location.shape[-1], device=device) < lengths.to(device)[:, None])[:, None]
+        location, source = location.where(inside, 0.0), source.where(inside, 0.0)
+        deviation = deviation.where(inside, 1.0)
+        num_samples = lengths.to(device, torch.float64)[:, None, None]
+    weight = deviation.pow(-2)
+    weighted_location = weight * location
+    error_energy = (
+        (weighted_location * location).sum(-1, keepdim=True)
+        - 2 * weighted_location @ source.mT
+        + weight @ source.square().mT
+    ).clamp_min(0)
+    nll = _cauchy_nll(error_energy, deviation.log().sum(-1, keepdim=True), num_samples)
+    return nll.to(estimates.device, working_dtype(estimates, sources))
+
+
+def _cauchy_nll(error_energy: Tensor, log_determinant: Tensor, num_samples: Tensor) -> Tensor:
+    half = (1 + num_samples) / 2
+    return (
+        math.lgamma(0.5)
+        - torch.lgamma(half)
+        + num_samples / 2 * math.log(math.pi)
+        + log_determinant
+        + half * torch.log1p(error_energy)
+    )
