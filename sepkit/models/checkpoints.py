@@ -1,7 +1,7 @@
 """Models on disk: a folder with `model.safetensors` (weights) and `model.yaml` (what they are weights of).
 
-Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the registry
-alone turns it into a model. Training state (optimiser, loop, random generators) lives elsewhere and is no model.
+Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the
+registry alone turns it into a model. Training state (optimiser, loop, random generators) lives elsewhere.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import LatentFamily
 from sepkit.registry import build
-from sepkit.types import Separation
+from sepkit.types import Latent, Separation
 
 __all__ = ["EncoderMaskerDecoder", "build_model"]
 
@@ -65,7 +65,7 @@ class EncoderMaskerDecoder(nn.Module):
         self.encoding_family = encoding_family
         self.mask_family = mask_family
         self.sample_rate = sample_rate
-        self.pad = pad
+        self.pad: Literal["full", "asteroid"] = pad
         self.config: ModelConfig | None = None
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
@@ -107,7 +107,7 @@ class EncoderMaskerDecoder(nn.Module):
         estimates = self.decode(self.filterbank.apply_mask(mask, z), mixture.shape[-1])
         return Separation(estimates=estimates, encoding=encoding, masks=masks)
 
-    def encode(self, waveform: Tensor):
+    def encode(self, waveform: Tensor) -> Latent:
         """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardised and padded first."""
         standardised = (waveform - self.signal_mean) / self.signal_std
         left, right = self.filterbank.padding_for(waveform.shape[-1], self.pad)

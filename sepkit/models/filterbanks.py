@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from asteroid_filterbanks import Decoder, Encoder, FreeFB, STFTFB
+from asteroid_filterbanks import STFTFB, Decoder, Encoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
@@ -68,7 +68,10 @@ class Filterbank(nn.Module):
         return self.encoder(waveform.unsqueeze(1))
 
     def decode(self, encoding: Tensor) -> Tensor:
-        """Waveforms (B, n, (F - 1) * stride + kernel_size - 2 * padding + output_padding) of encodings (B, n, K_full, F)."""
+        """Waveforms (B, n, T) of encodings (B, n, K_full, F).
+
+        T = (F - 1) * stride + kernel_size - 2 * padding + output_padding.
+        """
         return self.decoder(encoding)
 
     def features(self, encoding: Tensor) -> Tensor:
@@ -82,9 +85,11 @@ class Filterbank(nn.Module):
     def padding_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> tuple[int, int]:
         """Zeros to put on the left and on the right of `num_samples` samples before `encode`.
 
-        full: every sample lies in all the frames that could hold it, ceil(kernel_size / stride) or one fewer, at both
-        ends too, so that overlap-add weighs it as it does in the middle. asteroid: nothing on the left, and on the right
-        only what `multiple` and the kernel's length ask for.
+        Args:
+            num_samples: T, at least 1.
+            pad: "full": every sample lies in all the frames that could hold it, at both ends too, so that overlap-add
+                weighs it there as in the middle. "asteroid": nothing on the left, and on the right only what
+                `multiple` and the kernel's length ask for.
         """
         if pad == "asteroid":
             left, padded = 0, max(num_samples, self.kernel_size - 2 * self.padding)
@@ -215,7 +220,10 @@ class STFTFilterbank(Filterbank):
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
-    """The window that undoes `window` after overlap-add at this stride, in STFTFB's scale (equal to it where that is a tight frame)."""
+    """The window that undoes `window` after overlap-add at this stride, in STFTFB's scale.
+
+    It equals `window` wherever that is a tight frame (half and quarter windows as strides).
+    """
     shifts = range(-(len(window) // stride), len(window) // stride + 1)
     overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
     return window * (len(window) / (2 * stride)) / overlap

@@ -1,0 +1,61 @@
+"""`sepkit models`: what a MODEL may be, and what one of them is."""
+
+from __future__ import annotations
+
+MODEL_FORMS = {
+    "EXP, EXP/model": "a folder (or a file in it) that `sepkit train --out EXP` wrote",
+    "asteroid:FILE": "a checkpoint of asteroid's ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet",
+}
+
+
+def main(*, model: str | None = None) -> None:
+    """List the models that can be named and the maskers that can be trained, or describe one model.
+
+    Args:
+        model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
+
+    Raises:
+        UserError: no such model.
+    """
+    print(_describe(model) if model is not None else _overview())
+
+
+def _overview() -> str:
+    lines = ["A MODEL (--model, --init-from) is one of:"]
+    lines += [f"  {form:<20} {meaning}" for form, meaning in MODEL_FORMS.items()]
+    lines += [
+        "",
+        "No trained model ships with this version.",
+        "",
+        "Models that can be trained (sepkit train --config NAME):",
+    ]
+    return "\n".join(lines + _configurations())
+
+
+def _configurations() -> list[str]:
+    from sepkit.cli._parser import conf_folder
+
+    rows = []
+    for path in sorted((conf_folder() / "model").glob("*.yaml")):
+        comment = path.read_text(encoding="utf-8").splitlines()[0]
+        rows.append(f"  {path.stem:<20} {comment.lstrip('# ') if comment.startswith('#') else ''}".rstrip())
+    return rows
+
+
+def _describe(model: str) -> str:
+    import yaml
+
+    from sepkit.config import to_dict
+    from sepkit.models import load_pretrained
+    from sepkit.models.checkpoints import read_description
+
+    loaded = load_pretrained(model)
+    if model.startswith("asteroid:"):
+        description = {
+            "sample_rate": loaded.sample_rate,
+            "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
+            "model": to_dict(loaded.config) if loaded.config else None,
+        }
+    else:
+        description = read_description(model)
+    return yaml.safe_dump(description, sort_keys=False, allow_unicode=True).rstrip()

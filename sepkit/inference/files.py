@@ -1,0 +1,265 @@
+"""Files in, files out: every recording becomes one wav an estimate and a JSON file that says how it came about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tqdm import tqdm
+
+from sepkit import __version__
+from sepkit.data import audio
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+from sepkit.inference.separator import Separated, Separator
+
+__all__ = ["FilesReport", "find_recordings", "separate_files"]
+
+FAILED = "failed.jsonl"
+
+Subtype = Literal["FLOAT", "PCM_16"]
+
+
+@dataclass
+class FilesReport:
+    """What became of a list of recordings; printing it tells in one line.
+
+    Args:
+        out: folder of the outputs.
+        separated: recordings separated by this call.
+        already_done: recordings an earlier call had separated in the same way.
+        failed: path -> reason; also written to OUT/failed.jsonl.
+    """
+
+    out: Path
+    separated: int = 0
+    already_done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        done = f"separated {self.separated}, already done {self.already_done}"
+        return f"{done}, failed {len(self.failed)} (listed in {self.out / FAILED})" if self.failed else done
+
+
+def separate_files(
+    inputs: Sequence[str | os.PathLike[str]],
+    separator: Separator,
+    out: str | os.PathLike[str],
+    *,
+    channel: int | None = None,
+    subtype: Subtype = "FLOAT",
+    model_name: str = "",
+) -> FilesReport:
+    """What became of each recording; calling it again goes on where it stopped.
+
+    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, then OUT/<relative path>.json. A
+    recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on.
+
+    Args:
+        inputs: audio files, and folders that are searched for them.
+        separator: the model.
+        out: folder of the outputs, made if absent.
+        channel: which channel to separate, from 0; None: the mean of all.
+        subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip.
+        model_name: how the JSON files name the model.
+
+    Raises:
+        UserError: an input that does not exist, a folder without audio files, or an output folder that cannot be
+            written to or is an input.
+    """
+    out = Path(out)
+    recordings = name_outputs(find_recordings(inputs, out))
+    report = FilesReport(out)
+    way = {
+        "model": model_name,
+        "weights": _fingerprint(separator.model),
+        "model_sample_rate": separator.sample_rate,
+        "levels": separator.levels,
+        "channel": channel,
+        "subtype": subtype,
+        "sepkit": __version__,
+    }
+    for path, stem in tqdm(recordings.items(), disable=None, unit="file"):
+        target = out / stem
+        description = {"input": str(path), **_identity(path), **way}
+        if _is_done(target, description):
+            report.already_done += 1
+            continue
+        try:
+            waveform = audio.read(path, channel=channel)
+            rate = audio.info(path).sample_rate
+            separated = separator.separate(waveform, rate)
+        except (UserError, torch.OutOfMemoryError) as error:
+            report.failed[str(path)] = _reason(error, path)
+            continue
+        _write(target, separated, rate, description)
+        report.separated += 1
+    _write_failures(out / FAILED, report.failed)
+    return report
+
+
+# ------------------------------------------------------------------------------------------------------------- inputs
+
+
+def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
+    """Audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
+
+    Args:
+        inputs: audio files and folders. Hidden files, and what lies under `out`, are passed over in folders.
+        out: folder of the outputs.
+
+    Raises:
+        UserError: an input that does not exist, a folder without audio files, or `out` itself.
+    """
+    out = Path(os.path.abspath(out))
+    found: dict[Path, Path] = {}
+    for given in inputs:
+        path = Path(os.path.abspath(given))
+        if path == out:
+            raise UserError(f"--out {out}: is also an input; choose another folder")
+        if path.is_dir():
+            files = [file for file in sorted(path.rglob("*")) if _is_recording(file, path, out)]
+            if not files:
+                raise UserError(f"{given}: no audio files in this folder, expected {_suffixes()}")
+        elif path.exists():
+            files = [path]
+        else:
+            raise UserError(f"{given}: no such file or folder; check the path")
+        root = path if path.is_dir() else path.parent
+        for file in files:
+            found.setdefault(file, file.relative_to(root))
+    return found
+
+
+def _is_recording(file: Path, folder: Path, out: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return (
+        file.suffix.lower() in audio.AUDIO_SUFFIXES and not hidden and not file.is_relative_to(out) and file.is_file()
+    )
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(audio.AUDIO_SUFFIXES))
+
+
+def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
+    """Recording -> output path without ending, different for each of them.
+
+    That is the relative path where it is unambiguous, else the path below the folder that all recordings share, else
+    that with the recording's own ending ("talk_flac").
+
+    Raises:
+        UserError: two recordings that even so would be written to one name.
+    """
+    if not recordings:
+        return {}
+    shared = Path(os.path.commonpath([path.parent for path in recordings]))
+
+    def candidates(path: Path) -> tuple[Path, Path, Path]:
+        below = path.relative_to(shared)
+        return recordings[path].with_suffix(""), below.with_suffix(""), below.with_name(below.name.replace(".", "_"))
+
+    level = dict.fromkeys(recordings, 0)
+    while True:
+        names = {path: candidates(path)[level[path]] for path in recordings}
+        counts = Counter(names.values())
+        ambiguous = [path for path in recordings if counts[names[path]] > 1]
+        if not ambiguous:
+            return names
+        if all(level[path] == 2 for path in ambiguous):
+            raise UserError(
+                f"{ambiguous[0]} and {ambiguous[1]}: would be written to one name; separate them one by one"
+            )
+        for path in ambiguous:
+            level[path] = min(level[path] + 1, 2)
+
+
+# ------------------------------------------------------------------------------------------------------------ outputs
+
+
+def _estimate_paths(target: Path, count: int) -> list[Path]:
+    return [target.with_name(f"{target.name}_s{index + 1}.wav") for index in range(count)]
+
+
+def _description_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.json")
+
+
+def _write(target: Path, separated: Separated, sample_rate: int, description: dict[str, Any]) -> None:
+    """The wavs first and the JSON last: where it stands, everything stands."""
+    peak = float(abs(separated.estimates).max())
+    subtype = description["subtype"] if peak < 1.0 else "FLOAT"
+    if subtype != description["subtype"]:
+        print(
+            f"{description['input']}: an estimate peaks at {peak:.2f} and would clip; written as 32-bit float",
+            file=sys.stderr,
+        )
+    paths = _estimate_paths(target, len(separated.estimates))
+    for path, estimate in zip(paths, separated.estimates, strict=True):
+        audio.write(path, estimate, sample_rate, subtype=subtype)
+    result = {
+        **description,
+        "sample_rate": sample_rate,
+        "num_samples": int(separated.estimates.shape[-1]),
+        "estimates": [path.name for path in paths],
+        "written_as": subtype,
+        "gains": _numbers(separated.gains),
+        "scores": _numbers(separated.scores),
+        "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
+    }
+    with atomic_output(_description_path(target)) as temporary:
+        temporary.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _numbers(values: Any) -> list[float] | None:
+    return None if values is None else [float(value) for value in values]
+
+
+def _is_done(target: Path, description: dict[str, Any]) -> bool:
+    """Whether all outputs stand and come from the same recording, model and options."""
+    try:
+        written = json.loads(_description_path(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if not isinstance(written, dict) or any(written.get(key) != value for key, value in description.items()):
+        return False
+    names = written.get("estimates")
+    return bool(names) and all((target.parent / name).is_file() for name in names)
+
+
+def _identity(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}
+
+
+def _fingerprint(model: torch.nn.Module) -> str:
+    """Hexadecimal digest of all weights and buffers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _reason(error: Exception, path: Path) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"
+
+
+def _write_failures(path: Path, failed: dict[str, str]) -> None:
+    if not failed:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_output(path) as temporary:
+        lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,190 @@
+"""A model and all that stands between it and a recording: channels, sample rates, levels."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder, load_pretrained
+
+__all__ = ["Levels", "Separated", "Separator", "load_model"]
+
+Levels = Literal["mixture", "model"]
+
+# No microphone array has more; an array handed over as (T, C) has.
+_MAX_CHANNELS = 256
+
+
+@dataclass
+class Separated:
+    """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
+
+    Args:
+        estimates: (n, T) float32, at the rate and level of the recording.
+        gains: (n,) what each of the model's own estimates was multiplied by to get there.
+        scores: (n,) log-odds that a hypothesis is a speaker, where the model has a scoring head.
+        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, where it can tell.
+    """
+
+    estimates: Any
+    gains: Any
+    scores: Any = None
+    predicted_si_sdr_db: Any = None
+
+
+class Separator:
+    """Separates recordings of any rate and number of channels with one model.
+
+    Attributes:
+        model: in evaluation mode, on `device`.
+        device: where it computes.
+        sample_rate: Hz, of the model.
+        hypotheses: n.
+
+    Args:
+        model: put into evaluation mode and moved to `device`.
+        device: a torch device, or "auto": an accelerator where there is one.
+        levels: "mixture": each estimate is scaled to the level at which it explains the mixture best,
+            g_i = <x, s_i> / <s_i, s_i>, so that none is ever stronger than the mixture and polarity is right; models
+            trained with a scale-invariant cost have no level of their own. "model": as the model puts them out.
+
+    Raises:
+        UserError: no such device.
+    """
+
+    def __init__(
+        self, model: EncoderMaskerDecoder, device: str | torch.device = "cpu", levels: Levels = "mixture"
+    ) -> None:
+        self.device = _device(device)
+        self.model = model.to(self.device).eval()
+        self.levels: Levels = levels
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz, of the model; recordings may have any."""
+        return self.model.sample_rate
+
+    @property
+    def hypotheses(self) -> int:
+        """How many estimates the model makes (n)."""
+        return self.model.hypotheses
+
+    def separate(self, waveform: np.ndarray | Tensor, sample_rate: int) -> Separated:
+        """The estimates of the sources in one recording, as long as it is, at its rate and level.
+
+        Silence gives silence where levels are the mixture's.
+
+        Args:
+            waveform: (T,) or (C, T) floating-point samples; several channels are averaged.
+            sample_rate: Hz, of the waveform.
+
+        Raises:
+            UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, or
+                estimates that are not finite.
+        """
+        recording = _mono(waveform)
+        rate = _checked_rate(sample_rate)
+        mixture = audio.resample(recording, rate, self.sample_rate)
+        # A recording shorter than one sample of the model's rate.
+        mixture = mixture if mixture.size else recording[:1]
+        with torch.inference_mode():
+            separation = self.model(torch.as_tensor(mixture, device=self.device).unsqueeze(0))
+        estimates = separation.estimates[0].float().cpu().numpy()
+        if not np.isfinite(estimates).all():
+            raise UserError(
+                "waveform: the model's estimates are not finite; its weights or the input's level are broken"
+            )
+        gains = (
+            _projection_gains(mixture, estimates) if self.levels == "mixture" else np.ones(len(estimates), np.float32)
+        )
+        estimates = _fit(audio.resample(estimates * gains[:, None], self.sample_rate, rate), recording.size)
+        scores = None if separation.scores is None else separation.scores[0].float().cpu().numpy()
+        return _like(waveform, Separated(estimates=estimates, gains=gains, scores=scores))
+
+
+def load_model(
+    model: str | os.PathLike[str], device: str | torch.device = "cpu", levels: Levels = "mixture"
+) -> Separator:
+    """The separator of a saved model.
+
+    Args:
+        model: a folder or file that `sepkit train` wrote (EXP, EXP/model), or `asteroid:FILE`.
+        device: "cpu", "cuda", "cuda:1" ..., or "auto".
+        levels: see `Separator`.
+
+    Raises:
+        UserError: no such model or device.
+    """
+    return Separator(load_pretrained(model), device, levels)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"device: found {str(name)!r}, which is not there ({reason}); use cpu or auto") from error
+    return device
+
+
+def _mono(waveform: Any) -> np.ndarray:
+    """(T,) float32: the waveform, or the mean of its channels."""
+    samples = waveform.detach().cpu().float().numpy() if _is_float_tensor(waveform) else np.asarray(waveform)
+    if not np.issubdtype(samples.dtype, np.floating):
+        raise UserError(
+            f"waveform: found {samples.dtype} samples, expected floating point, full scale 1.0 (int16: divide by 32768)"
+        )
+    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[0] <= _MAX_CHANNELS):
+        raise UserError(
+            f"waveform: found shape {samples.shape}, expected (samples,) or (channels, samples); transpose it?"
+        )
+    if samples.shape[-1] == 0:
+        raise UserError("waveform: found no samples, expected at least one")
+    if not np.isfinite(samples).all():
+        raise UserError(
+            "waveform: found samples that are NaN or infinite, expected finite numbers; repair the recording"
+        )
+    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
+    return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def _is_float_tensor(waveform: Any) -> bool:
+    return isinstance(waveform, Tensor) and waveform.is_floating_point()
+
+
+def _checked_rate(sample_rate: float) -> int:
+    if isinstance(sample_rate, bool) or not sample_rate >= 1 or int(sample_rate) != sample_rate:
+        raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz, at least 1")
+    return int(sample_rate)
+
+
+def _projection_gains(mixture: np.ndarray, estimates: np.ndarray) -> np.ndarray:
+    """(n,) gains of the projections of the mixture (T,) on each estimate (n, T); 0 for a silent estimate."""
+    mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
+    energies = np.einsum("nt,nt->n", estimates, estimates)
+    gains = np.divide(estimates @ mixture, energies, out=np.zeros_like(energies), where=energies > 0)
+    return gains.astype(np.float32)
+
+
+def _fit(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
+    """(n, num_samples): resampling there and back may differ from the recording's length by a few samples."""
+    missing = num_samples - waveforms.shape[-1]
+    return np.pad(waveforms, ((0, 0), (0, missing))) if missing > 0 else waveforms[:, :num_samples]
+
+
+def _like(waveform: Any, separated: Separated) -> Separated:
+    if not isinstance(waveform, Tensor):
+        return separated
+    return Separated(
+        **{name: None if value is None else torch.as_tensor(value) for name, value in vars(separated).items()}
+    )
