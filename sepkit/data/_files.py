@@ -13,7 +13,7 @@ from sepkit.errors import UserError
 
 @contextmanager
 def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path in the folder of `path`, renamed to `path` when the block ends well and removed when it does not.
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
 
     The folder is made if it is absent.
 

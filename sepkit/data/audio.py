@@ -267,7 +267,7 @@ def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: 
 
 
 def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:
-    """Input samples `first` to `last` that outputs `start` to `start + count` depend on, and the outputs before `start`.
+    """The inputs, first and last, that outputs `start` to `start + count` depend on, and the outputs before `start`.
 
     `first` falls on an output sample, so that resampling the window keeps the phase of resampling the whole.
     """

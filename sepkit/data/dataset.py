@@ -42,7 +42,7 @@ class Example:
 
 
 class MixtureDataset(Dataset[Example]):
-    """The mixtures of a manifest, cut to segments; `dataset[epoch, index]` is the same on every machine and in every order.
+    """The mixtures of a manifest, cut to segments; `dataset[epoch, index]` is the same in every order and process.
 
     `dataset[index]` is that of epoch 0. Only the segment is read from the files.
 
@@ -137,8 +137,8 @@ class EpochSampler(Sampler[list[Key]]):
     size 4 sees. Every rank makes the same number of batches: where the last global batch has fewer items than there are
     ranks, the ranks that would be left without repeat its first item.
 
-    To go on in the middle of an epoch, set the epoch and `batches_done`: the next iteration starts there, those after it
-    at the beginning. `len` is always that of a whole epoch.
+    To go on in the middle of an epoch, set the epoch and `batches_done`: the next iteration starts there, those after
+    it at the beginning. `len` is always that of a whole epoch.
 
     Args:
         num_items: length of the dataset.

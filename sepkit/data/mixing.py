@@ -63,7 +63,9 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
 
 
 def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
-    """The root mean square of a recording where somebody speaks: over its 32 ms frames, those within a threshold of the loudest.
+    """The root mean square of a recording where somebody speaks.
+
+    It is taken over those frames of 32 ms whose energy is within a threshold of the loudest one's.
 
     Silence gives 0.
 
@@ -169,9 +171,17 @@ def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) 
         )
     native_rate = audio.info(path).sample_rate
     whole = audio.read(path, channel=noise.channel)
-    stop = noise.start + start + count
-    extended = EXTENSIONS[noise.extend](
-        whole, max(len(whole), -(-stop * native_rate // entry.sample_rate)), native_rate
-    )
+    extended = EXTENSIONS[noise.extend](whole, _extended_length(entry, noise, native_rate), native_rate)
     extended = audio.resample(extended, native_rate, entry.sample_rate, entry.resampler)
-    return gain * extended[stop - count : stop].astype(np.float32)
+    begin = noise.start + start
+    return gain * extended[begin : begin + count].astype(np.float32)
+
+
+def _extended_length(entry: MixtureEntry, noise: NoiseEntry, native_rate: int) -> int:
+    """Samples at `native_rate` that noise is extended to: the longest source, as in LibriMix, if that is enough."""
+    headers = [audio.info(entry.resolve(source.path)) for source in entry.sources]
+    longest = max(audio.resampled_length(h.num_samples, h.sample_rate, native_rate, entry.resampler) for h in headers)
+    needed = noise.start + entry.num_samples
+    if audio.resampled_length(longest, native_rate, entry.sample_rate, entry.resampler) >= needed:
+        return longest
+    return -(-needed * native_rate // entry.sample_rate)

@@ -1,0 +1,248 @@
+"""Dynamic mixing: new mixtures of the training recordings in every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.config import DynamicMixingConfig
+from sepkit.data import audio
+from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
+from sepkit.data.mixing import Mixed, active_level, place
+from sepkit.data.reverberation import RoomBank, reverberate
+from sepkit.errors import UserError
+
+__all__ = ["DynamicMixer"]
+
+# A level is measured on no more than this, so that hour-long recordings cost little.
+_LEVEL_SECONDS = 30
+# Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.
+_SPEED_STEPS = 200
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """Material for new mixtures: a file or, where the manifest says how much of it is this source, a part of one.
+
+    Positions are in samples at the manifest's rate.
+    """
+
+    speaker: str
+    path: Path
+    start: int
+    num_samples: int | None
+    channel: int | None
+    resampler: str
+
+
+class DynamicMixer:
+    """Random mixtures of a manifest's recordings, each a function of the random generator that is passed in.
+
+    A mixture starts from a random mixture of the manifest, which settles how many speakers there are, the mode ("min"
+    cuts to the shortest source, "max" to the longest), and through one of its sources the level. The other speakers are
+    drawn from all recordings of other speakers and scaled to the first one's active level. Then each source gets a gain
+    and a speed of its own, and perhaps a room; noise comes last. The sources are what is in the mixture, gains, speed
+    and reverberation included: the mixture is their sum, plus the noise.
+
+    The ratio of speech to noise is that of the energies of the summed sources and the noise over the mixture. Noise
+    shorter than the mixture is repeated.
+
+    Args:
+        manifest: what to draw from.
+        config: how to mix.
+        segment_samples: length of the mixtures; None: that of the utterances. Shorter utterances make shorter mixtures.
+
+    Raises:
+        UserError: no sources to mix, fewer speakers than sources in a mixture, or a noise folder without audio files.
+    """
+
+    def __init__(self, manifest: Manifest, config: DynamicMixingConfig, segment_samples: int | None = None) -> None:
+        self.config = config
+        self.segment_samples = segment_samples
+        self.sample_rate = manifest[0].sample_rate
+        self._entries = [entry for entry in manifest if entry.sources]
+        found = dict.fromkeys(_recording(entry, source) for entry in self._entries for source in entry.sources)
+        self._recordings = sorted(found, key=lambda r: (r.speaker, str(r.path), r.start, r.channel or 0))
+        self._speaker_blocks = _blocks([recording.speaker for recording in self._recordings])
+        self._noise_paths = [] if config.noise is None else _audio_files(Path(config.noise))
+        self._infos: dict[Path, audio.AudioInfo] = {}
+        self._levels: dict[_Recording, float] = {}
+        if len(self._speaker_blocks) < max(1, manifest.max_sources):
+            raise UserError(
+                f"{manifest.path}: names {len(self._speaker_blocks)} speaker(s), but has mixtures of "
+                f"{manifest.max_sources} sources; dynamic mixing needs at least as many speakers"
+            )
+
+    def mix(self, generator: np.random.Generator) -> Mixed:
+        """A new mixture, drawn with the generator.
+
+        Raises:
+            UserError: a file that cannot be read.
+        """
+        entry = self._entries[generator.integers(len(self._entries))]
+        first = entry.sources[generator.integers(len(entry.sources))]
+        recordings = self._draw_recordings(_recording(entry, first), len(entry.sources), generator)
+        rates = [self._draw_rate(generator) for _ in recordings]
+        spans = [self._span(recording, rate) for recording, rate in zip(recordings, rates, strict=True)]
+        count = self._num_samples(entry.mode, [num_samples for _, num_samples in spans])
+        offsets = self._draw_offsets(len(recordings), count, generator)
+        gains = self._draw_gains(recordings, first.gain, generator)
+        responses = self._draw_room(len(recordings), generator)
+
+        sources = np.zeros((len(recordings), count), dtype=np.float32)
+        for row, recording, rate, span, offset, gain, response in zip(
+            sources, recordings, rates, spans, offsets, gains, responses, strict=True
+        ):
+            segment = self._read_segment(recording, rate, span, count - offset, response, generator)
+            row[:] = place(segment, offset, count) * np.float32(gain)
+        speech = sources.sum(axis=0)
+        noise = self._draw_noise(entry, speech, generator)
+        return Mixed(speech if noise is None else speech + noise, sources, noise)
+
+    def _draw_recordings(self, first: _Recording, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
+        """The first recording and others of different speakers, all recordings equally likely."""
+        chosen = [first]
+        while len(chosen) < num_sources:
+            taken = sorted(self._speaker_blocks[recording.speaker] for recording in chosen)
+            index = int(generator.integers(len(self._recordings) - sum(stop - start for start, stop in taken)))
+            for start, stop in taken:
+                if index >= start:
+                    index += stop - start
+            chosen.append(self._recordings[index])
+        return chosen
+
+    def _draw_rate(self, generator: np.random.Generator) -> int:
+        """The rate to resample to, so that played at the manifest's rate the recording has the speed drawn."""
+        if self.config.speed_range == 0:
+            return self.sample_rate
+        speed = 1 + generator.uniform(-self.config.speed_range, self.config.speed_range)
+        step = max(1, self.sample_rate // _SPEED_STEPS)
+        return self.sample_rate + step * round(self.sample_rate * (1 / speed - 1) / step)
+
+    def _span(self, recording: _Recording, rate: int) -> tuple[int, int]:
+        """Where the recording begins in its file and how many samples it has, at `rate`."""
+        header = self._info(recording.path)
+        total = audio.resampled_length(header.num_samples, header.sample_rate, rate, recording.resampler)
+        begin = recording.start * rate // self.sample_rate
+        if recording.num_samples is not None:
+            total = min(total, begin + recording.num_samples * rate // self.sample_rate)
+        if total <= begin:
+            raise UserError(
+                f"{recording.path}: ends before sample {begin}, where the manifest says that a source starts"
+            )
+        return begin, total - begin
+
+    def _num_samples(self, mode: str, lengths: list[int]) -> int:
+        count = min(lengths) if mode == "min" else max(lengths)
+        return count if self.segment_samples is None else min(count, self.segment_samples)
+
+    def _draw_offsets(self, num_sources: int, count: int, generator: np.random.Generator) -> list[int]:
+        """Zeros where the sources overlap fully; else the later ones start within the first half of the mixture."""
+        if generator.random() < self.config.overlap_probability:
+            return [0] * num_sources
+        return [0, *(int(generator.integers(count // 2 + 1)) for _ in range(num_sources - 1))]
+
+    def _draw_gains(
+        self, recordings: list[_Recording], first_gain: float, generator: np.random.Generator
+    ) -> list[float]:
+        levels = [self._level(recording) for recording in recordings]
+        reference = first_gain * levels[0]
+        gains_db = generator.uniform(-self.config.gain_range_db, self.config.gain_range_db, len(recordings))
+        return [
+            reference / level * 10 ** (gain_db / 20) if level > 0 else 0.0
+            for level, gain_db in zip(levels, gains_db, strict=True)
+        ]
+
+    def _draw_room(self, num_sources: int, generator: np.random.Generator) -> list[np.ndarray | None]:
+        if generator.random() >= self.config.reverberation_probability:
+            return [None] * num_sources
+        rooms = RoomBank(self.config.reverberation_cache, self.sample_rate, num_sources)
+        return list(rooms.impulse_responses(int(generator.integers(rooms.num_rooms))))
+
+    def _read_segment(
+        self,
+        recording: _Recording,
+        rate: int,
+        span: tuple[int, int],
+        count: int,
+        response: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> np.ndarray:
+        """A random segment of `count` samples, or all there is if that is less, as heard in the room."""
+        begin, available = span
+        count = min(count, available)
+        position = begin + int(generator.integers(available - count + 1))
+        # Sound from before the segment still rings in it.
+        history = 0 if response is None else min(position - begin, len(response) - 1)
+        segment = audio.read(
+            recording.path, position - history, count + history, rate, recording.resampler, recording.channel
+        )
+        return segment if response is None else reverberate(segment, response)[history:]
+
+    def _draw_noise(self, entry: MixtureEntry, speech: np.ndarray, generator: np.random.Generator) -> np.ndarray | None:
+        if not self._noise_paths:
+            if entry.noise is None:
+                return None
+            path, channel = entry.resolve(entry.noise.path), entry.noise.channel
+            return self._read_noise(path, channel, len(speech), generator) * np.float32(entry.noise.gain)
+        if generator.random() >= self.config.noise_probability:
+            return None
+        path = self._noise_paths[generator.integers(len(self._noise_paths))]
+        noise = self._read_noise(path, None, len(speech), generator)
+        snr_db = generator.uniform(*self.config.noise_snr_db)
+        speech_norm, noise_norm = np.linalg.norm(speech), np.linalg.norm(noise)
+        return None if noise_norm == 0 else noise * np.float32(speech_norm / noise_norm * 10 ** (-snr_db / 20))
+
+    def _read_noise(self, path: Path, channel: int | None, count: int, generator: np.random.Generator) -> np.ndarray:
+        """A random segment; where the file is shorter than that, all of it again and again from a random sample on."""
+        header = self._info(path)
+        total = audio.resampled_length(header.num_samples, header.sample_rate, self.sample_rate)
+        if total >= count:
+            start = int(generator.integers(total - count + 1))
+            return audio.read(path, start, count, self.sample_rate, channel=channel)
+        whole = audio.read(path, sample_rate=self.sample_rate, channel=channel)
+        return np.resize(np.roll(whole, -int(generator.integers(len(whole)))), count)
+
+    def _info(self, path: Path) -> audio.AudioInfo:
+        if path not in self._infos:
+            self._infos[path] = audio.info(path)
+        return self._infos[path]
+
+    def _level(self, recording: _Recording) -> float:
+        if recording not in self._levels:
+            begin, available = self._span(recording, self.sample_rate)
+            count = min(available, _LEVEL_SECONDS * self.sample_rate)
+            waveform = audio.read(
+                recording.path, begin, count, self.sample_rate, recording.resampler, recording.channel
+            )
+            self._levels[recording] = active_level(waveform, self.sample_rate)
+        return self._levels[recording]
+
+
+def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
+    # A start without num_samples is the corpus's crop for this mixture; all of the file is the speaker's.
+    start = source.start if source.num_samples is not None else 0
+    path = entry.resolve(source.path)
+    return _Recording(source.speaker, path, start, source.num_samples, source.channel, entry.resampler)
+
+
+def _blocks(speakers: list[str]) -> dict[str, tuple[int, int]]:
+    """Where each speaker's items start and stop in a sorted list."""
+    blocks: dict[str, tuple[int, int]] = {}
+    stop = 0
+    for speaker, group in groupby(speakers):
+        start, stop = stop, stop + sum(1 for _ in group)
+        blocks[speaker] = (start, stop)
+    return blocks
+
+
+def _audio_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with noise recordings")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
+    if not paths:
+        raise UserError(f"{folder}: no audio files in it or below; expected noise recordings")
+    return paths

@@ -1,0 +1,138 @@
+"""Simulated rooms: impulse responses from talkers to a microphone, made once and kept in a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+
+__all__ = ["RoomBank", "reverberate"]
+
+SPEED_OF_SOUND = 343.0
+"""m/s"""
+# Changes whenever the same room would come out differently, so that old caches are not mistaken for new ones.
+_VERSION = "v1"
+_WALL_DISTANCE = 0.5
+_TALKER_DISTANCE = 0.5
+
+
+class RoomBank:
+    """Impulse responses of `num_rooms` random rooms, each a function of (seed, room, sample_rate, num_sources).
+
+    A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine; large rooms
+    start at what walls of 90 % absorption give), with one omnidirectional microphone. Microphone and talkers are at
+    least 0.5 m from the walls and each other's, and 1 to 2 m above the floor. Simulated by the image source method
+    (Allen & Berkley 1979) of pyroomacoustics.
+
+    Args:
+        folder: where impulse responses are kept, one file a room, made on first use; processes may share it.
+            None: `sepkit/rooms` in the user's cache folder.
+        sample_rate: Hz.
+        num_sources: talkers in a room.
+        num_rooms: how many rooms there are.
+        seed: of the rooms.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        sample_rate: int,
+        num_sources: int,
+        num_rooms: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        self.folder = _default_folder() if folder is None else Path(folder)
+        self.sample_rate = sample_rate
+        self.num_sources = num_sources
+        self.num_rooms = num_rooms
+        self.seed = seed
+
+    def impulse_responses(self, room: int) -> np.ndarray:
+        """The impulse responses (num_sources, L) float32 of a room, each of unit energy.
+
+        The delay that all talkers have in common is taken off.
+
+        Args:
+            room: from 0 to `num_rooms - 1`.
+
+        Raises:
+            UserError: pyroomacoustics is not installed, or the folder cannot be written to or holds a damaged file.
+        """
+        if not 0 <= room < self.num_rooms:
+            raise IndexError(f"room {room} of {self.num_rooms}")
+        name = f"{_VERSION}_{self.sample_rate}hz_{self.num_sources}talkers_seed{self.seed}_{room:05d}.npy"
+        path = self.folder / name
+        if not path.exists():
+            responses = _simulate(np.random.default_rng([self.seed, room]), self.sample_rate, self.num_sources)
+            with atomic_output(path) as temporary:
+                np.save(temporary, responses)
+        try:
+            return np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path}: damaged impulse responses; delete the file, it will be made again") from error
+
+
+def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarray:
+    """The waveform (T,) as it sounds in the room: its convolution with the impulse response (L,), cut to T samples."""
+    from scipy.signal import oaconvolve
+
+    return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)
+
+
+def _default_folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "sepkit" / "rooms"
+
+
+def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int) -> np.ndarray:
+    try:
+        import pyroomacoustics
+    except ImportError as error:
+        raise UserError("simulated rooms need pyroomacoustics: pip install 'sepkit[reverb]'") from error
+    size = generator.uniform([3.0, 3.0, 2.5], [10.0, 10.0, 4.0])
+    reverberation_seconds = generator.uniform(max(0.1, _sabine_seconds(size, absorption=0.9)), 0.6)
+    absorption, max_order = pyroomacoustics.inverse_sabine(reverberation_seconds, size, c=SPEED_OF_SOUND)
+    microphone = _position(generator, size)
+    talkers = [_talker_position(generator, size, microphone) for _ in range(num_sources)]
+    room = pyroomacoustics.ShoeBox(
+        size, fs=sample_rate, materials=pyroomacoustics.Material(absorption), max_order=max_order
+    )
+    room.set_sound_speed(SPEED_OF_SOUND)
+    room.add_microphone(microphone)
+    for talker in talkers:
+        room.add_source(talker)
+    room.compute_rir()
+    nearest_metres = min(float(np.linalg.norm(talker - microphone)) for talker in talkers)
+    common_delay = int(nearest_metres / SPEED_OF_SOUND * sample_rate)
+    return _trimmed(room.rir[0], common_delay, common_delay + round(reverberation_seconds * sample_rate))
+
+
+def _trimmed(responses: list[np.ndarray], begin: int, end: int) -> np.ndarray:
+    trimmed = np.zeros((len(responses), end - begin))
+    for row, response in zip(trimmed, responses, strict=True):
+        kept = response[begin:end]
+        row[: len(kept)] = kept / np.linalg.norm(kept)
+    return trimmed.astype(np.float32)
+
+
+def _sabine_seconds(size: np.ndarray, absorption: float) -> float:
+    """Reverberation time of a shoe box whose walls all absorb this share of the energy (Sabine)."""
+    length, width, height = size
+    surface = 2 * (length * width + length * height + width * height)
+    return 24 * np.log(10) / SPEED_OF_SOUND * size.prod() / (surface * absorption)
+
+
+def _position(generator: np.random.Generator, size: np.ndarray) -> np.ndarray:
+    floor_plan = generator.uniform(_WALL_DISTANCE, size[:2] - _WALL_DISTANCE)
+    return np.append(floor_plan, generator.uniform(1.0, 2.0))
+
+
+def _talker_position(generator: np.random.Generator, size: np.ndarray, microphone: np.ndarray) -> np.ndarray:
+    while True:
+        position = _position(generator, size)
+        if np.linalg.norm(position - microphone) >= _TALKER_DISTANCE:
+            return position
