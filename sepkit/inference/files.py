@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -80,7 +79,7 @@ def separate_files(
     report = FilesReport(out)
     way = {
         "model": model_name,
-        "weights": _fingerprint(separator.model),
+        "weights": separator.fingerprint(),
         "model_sample_rate": separator.sample_rate,
         "levels": separator.levels,
         "channel": channel,
@@ -238,15 +237,6 @@ def _is_done(target: Path, description: dict[str, Any]) -> bool:
 def _identity(path: Path) -> dict[str, int]:
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}
-
-
-def _fingerprint(model: torch.nn.Module) -> str:
-    """Hexadecimal digest of all weights and buffers."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _reason(error: Exception, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,6 +76,14 @@ class Separator:
     def hypotheses(self) -> int:
         """How many estimates the model makes (n)."""
         return self.model.hypotheses
+
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of all weights and buffers: tells outputs of this model from those of another."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def separate(self, waveform: np.ndarray | Tensor, sample_rate: int) -> Separated:
         """The estimates of the sources in one recording, as long as it is, at its rate and level.
