@@ -413,6 +413,8 @@ class TrainerConfig:
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = 1
     num_nodes: int = 1
+    sync_batchnorm: bool = False
+    """With several GPUs: batch normalisation over the batches of all; without it such models are refused."""
     accumulate_batches: int = 1
     """Batches whose gradients are averaged before a step."""
     checkpoint_every_steps: int = 500

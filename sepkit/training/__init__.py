@@ -1,0 +1,1 @@
+"""How models are optimised: the Lightning task, its callbacks, and `train`."""

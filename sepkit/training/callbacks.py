@@ -1,0 +1,343 @@
+"""What happens around the steps: resumable state, best and last models, learning-rate halving, early stopping, records."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from tqdm import tqdm
+
+from sepkit.config import TrainerConfig
+from sepkit.models import save_model
+from sepkit.models.checkpoints import read_description
+from sepkit.training.task import SeparationTask
+
+__all__ = ["Keeper", "Recorder", "Resume", "resume_file", "say"]
+
+SHOW_EVERY_BATCHES = 10
+RECORD_EVERY_STEPS = 50
+
+
+def say(line: str) -> None:
+    """Write a line to standard error, above the progress bar if there is one."""
+    tqdm.write(line, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def resume_file(out: Path) -> Path:
+    """Where the state of the run in the experiment folder `out` is kept."""
+    return out / "resume" / "last.ckpt"
+
+
+class Keeper(Callback):
+    """Keeps the best and the last model, halves the learning rate on plateaus and stops early.
+
+    Every decision follows from the scores alone, in order, so a resumed run makes the same ones.
+
+    Args:
+        out: folder of the experiment.
+        config: patience and the like.
+        monitored: whether there is a validation score; without, the last model is the best.
+    """
+
+    def __init__(self, out: Path, config: TrainerConfig, monitored: bool) -> None:
+        self.out = out
+        self.config = config
+        self.monitored = monitored
+        self.best_score: float | None = None
+        self.epochs_since_best = 0
+        self.epochs_since_change = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scores' outcome so far."""
+        names = ("best_score", "epochs_since_best", "epochs_since_change")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes back to that."""
+        vars(self).update(state_dict)
+
+    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """A run that had stopped early stays stopped."""
+        if self._is_over():
+            trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Judge the epoch, and save the models."""
+        task = pl_module
+        score = task.validation.get("dev_si_sdr_db") if self.monitored else None
+        info = {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.validation
+        if trainer.is_global_zero:
+            save_model(task.model, self.out / "last_model", info)
+            if score is None or score >= self._saved_score():
+                save_model(task.model, self.out / "model", info)
+        if score is None:
+            return
+        if self.best_score is None or score > self.best_score:
+            self.best_score, self.epochs_since_best, self.epochs_since_change = score, 0, 0
+            return
+        self.epochs_since_best += 1
+        self.epochs_since_change += 1
+        if self.epochs_since_change >= self.config.halve_patience:
+            self._halve_learning_rate(trainer)
+        if self._is_over():
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                say(f"no better score in {self.epochs_since_best} epochs: stopping (best {self.best_score:.2f} dB)")
+
+    def _is_over(self) -> bool:
+        return 0 < self.config.early_stop_patience <= self.epochs_since_best
+
+    def _halve_learning_rate(self, trainer: Trainer) -> None:
+        self.epochs_since_change = 0
+        for group in trainer.optimizers[0].param_groups:
+            group["lr"] *= 0.5
+        if trainer.is_global_zero:
+            say(f"no better score in {self.config.halve_patience} epochs: learning rate halved")
+
+    def _saved_score(self) -> float:
+        """Score of EXP/model, which may be better than what a resumed run remembers: it repeats its last epoch."""
+        if not (self.out / "model" / "model.yaml").exists():
+            return -math.inf
+        return read_description(self.out / "model")["info"].get("dev_si_sdr_db", -math.inf)
+
+
+class Resume(Callback):
+    """Saves the state that exact resume needs, every so many steps, at the end of epochs and when asked to stop.
+
+    Saved states lie between steps. One that would lie at the end of an epoch waits until the epoch has been judged.
+
+    Args:
+        out: folder of the experiment.
+        config: how often, and the budget.
+    """
+
+    def __init__(self, out: Path, config: TrainerConfig) -> None:
+        self.file = resume_file(out)
+        self.config = config
+        self.stopped_by: str | None = None
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+        self._last_attempt = 0
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in training, earlier runs included."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Time spent."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Counts on from there."""
+        self._seconds_before = state_dict["seconds"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Listen to signals, from here on without losing a step."""
+        self._started = time.monotonic()
+        self._last_attempt = pl_module.position.attempts
+        self._check_budget(pl_module)
+        if pl_module.stop_wanted:
+            trainer.should_stop = True
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda number, _: self._on_signal(number, pl_module))
+
+    def on_train_batch_end(  # type: ignore[override]
+        self, trainer: Trainer, pl_module: SeparationTask, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save if it is time to, and stop if that was agreed."""
+        self._check_budget(pl_module)
+        position = pl_module.position
+        between_steps = position.batches_done % self.config.accumulate_batches == 0
+        if position.batches_done >= position.batches_per_epoch or not between_steps:
+            return
+        due = position.attempts % self.config.checkpoint_every_steps == 0 and position.attempts != self._last_attempt
+        if due or pl_module.stopping:
+            self._save(trainer, position.attempts)
+        if pl_module.stopping:
+            self._stop(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Save, unless the epoch was cut short: its state was saved where it was cut."""
+        position = pl_module.position
+        if position.batches_done < position.batches_per_epoch:
+            return
+        self._save(trainer, position.attempts)
+        if pl_module.stopping:
+            self._stop(trainer)
+
+    def _check_budget(self, task: SeparationTask) -> None:
+        if self.config.max_minutes is not None and self.seconds >= 60 * self.config.max_minutes:
+            task.stop_wanted = True
+
+    def _on_signal(self, number: int, task: SeparationTask) -> None:
+        # A second one is not waited for.
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        self.stopped_by = signal.Signals(number).name
+        task.stop_wanted = True
+
+    def _stop(self, trainer: Trainer) -> None:
+        if self.stopped_by is not None:
+            if trainer.is_global_zero:
+                say(f"{self.stopped_by}: state saved; the same command again continues")
+            raise SystemExit(128 + signal.Signals[self.stopped_by])
+        trainer.should_stop = True
+
+    def _save(self, trainer: Trainer, attempt: int) -> None:
+        self._last_attempt = attempt
+        temporary = self.file.with_name(".last.ckpt.tmp")
+        trainer.save_checkpoint(temporary)
+        if trainer.is_global_zero:
+            os.replace(temporary, self.file)
+
+
+class Recorder(Callback):
+    """Writes EXP/metrics.jsonl and TensorBoard's events, and shows progress.
+
+    Records are of two kinds: "step", every 50 steps, and "epoch". A resumed run first removes the records of steps that
+    it is going to repeat.
+
+    Args:
+        out: folder of the experiment.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._bar: tqdm[Any] | None = None
+        self._board: Any = None
+        self._since: dict[str, float] = {}
+        self._epoch_began = self._window_began = time.monotonic()
+
+    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Open the records."""
+        if not trainer.is_global_zero:
+            return
+        attempts = pl_module.position.attempts
+        self._forget_after(attempts)
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=attempts + 1 if attempts else None)
+        self._epoch_began = self._window_began = time.monotonic()
+        self._since = dict(pl_module.position.sums)
+        self._open_bar(pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Start the epoch's bar."""
+        self._epoch_began = time.monotonic()
+        self._since = {}
+        if trainer.is_global_zero:
+            self._open_bar(pl_module)
+
+    def on_train_batch_end(  # type: ignore[override]
+        self, trainer: Trainer, pl_module: SeparationTask, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Show, and every so often record, how the step went."""
+        if not trainer.is_global_zero:
+            return
+        task = pl_module
+        position, accumulate = task.position, task.config.trainer.accumulate_batches
+        if self._bar is not None:
+            self._bar.update()
+            if not self._bar.disable and position.batches % SHOW_EVERY_BATCHES == 0:
+                self._bar.set_postfix_str(self._describe(task))
+        if position.batches_done % accumulate == 0 and position.attempts % RECORD_EVERY_STEPS == 0:
+            self._record_step(trainer, task)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+        """Record the epoch and say how it went."""
+        if not trainer.is_global_zero:
+            return
+        task = pl_module
+        seconds = time.monotonic() - self._epoch_began
+        means = {f"train_{name}": value for name, value in task.epoch_means().items()}
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        if self._bar is not None:
+            self._bar.close()
+        self._write(task, "epoch", means | task.validation | {"learning_rate": rate, "seconds": seconds})
+        say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
+
+    def teardown(self, trainer: Trainer, pl_module: SeparationTask, stage: str) -> None:  # type: ignore[override]
+        """Close bar and board, also after a failure."""
+        if self._bar is not None:
+            self._bar.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _open_bar(self, task: SeparationTask) -> None:
+        position = task.position
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = tqdm(
+            total=position.batches_per_epoch,
+            initial=position.batches_done,
+            desc=f"epoch {position.epoch + 1}",
+            unit="batch",
+            leave=False,
+            disable=None,
+        )
+
+    def _describe(self, task: SeparationTask) -> str:
+        text = f"loss {task.epoch_means().get('loss', math.nan):.3f}, SI-SDR {_batch_si_sdr_db(task):.2f} dB"
+        if "dev_si_sdr_db" in task.validation:
+            text += f", dev {task.validation['dev_si_sdr_db']:.2f} dB"
+        return text
+
+    def _record_step(self, trainer: Trainer, task: SeparationTask) -> None:
+        now, sums = time.monotonic(), task.position.sums
+        new = {name: value - self._since.get(name, 0.0) for name, value in sums.items()}
+        utterances = new.pop("utterances", 0.0)
+        values = {f"train_{name}": value / utterances for name, value in new.items()} if utterances else {}
+        values["train_si_sdr_db"] = _batch_si_sdr_db(task)
+        if "gradient_norm" in task.last:
+            values["gradient_norm"] = task.last["gradient_norm"].item()
+        values["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
+        values["mixtures_per_second"] = utterances / max(now - self._window_began, 1e-9)
+        self._since, self._window_began = dict(sums), now
+        self._write(task, "step", values)
+
+    def _write(self, task: SeparationTask, kind: str, values: dict[str, float]) -> None:
+        position = task.position
+        head = {"kind": kind, "epoch": position.epoch + 1, "step": position.attempts}
+        plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        with (self.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(head | plain) + "\n")
+        for name, value in values.items():
+            self._board.add_scalar(f"{kind}/{name}", value, position.attempts)
+
+    def _forget_after(self, step: int) -> None:
+        """Drop the records of steps that are about to be repeated, and a line that a kill cut short."""
+        file = self.out / "metrics.jsonl"
+        if not file.exists():
+            return
+        kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        temporary = file.with_name(".metrics.jsonl.tmp")
+        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        os.replace(temporary, file)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except json.JSONDecodeError:
+        return math.inf
+
+
+def _batch_si_sdr_db(task: SeparationTask) -> float:
+    return task.si_sdr_db(task.last["estimates"], task.last["batch"]).nanmean().item()
+
+
+def _epoch_line(task: SeparationTask, train_loss: float, seconds: float) -> str:
+    text = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {train_loss:.3f}"
+    if "dev_si_sdr_db" in task.validation:
+        text += "; dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**task.validation)
+    return text

@@ -1,0 +1,348 @@
+"""The Lightning task: what one training step and one validation step are.
+
+Optimisation is manual, so that every rank agrees on a bad loss before the backward pass, and a skipped step is skipped
+everywhere. All randomness of a step follows from (seed, batches seen, rank): a resumed run needs no random state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from sepkit.config import TrainConfig
+from sepkit.data._files import atomic_output
+from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.objectives.objective import Objective, ObjectiveResult, build_objective, hard_pit_si_sdr_db
+from sepkit.types import Batch, Separation
+
+__all__ = ["Position", "SeparationTask", "TrainingDiverged"]
+
+MAX_SAVED_BAD_BATCHES = 100
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a non-finite loss or gradient."""
+
+
+@dataclass
+class Position:
+    """Where a run stands; what exact resume needs beside weights and optimiser.
+
+    Args:
+        epoch: epochs begun before this one.
+        batches_done: batches of this epoch already used.
+        batches_per_epoch: batches in an epoch when this was saved.
+        batches: batches used since the beginning.
+        attempts: optimiser steps tried, skipped ones included.
+        steps: optimiser steps taken; schedules advance with these.
+        bad_in_a_row: steps skipped since the last one taken.
+        sums: sums over this epoch's utterances, for its means.
+    """
+
+    epoch: int = 0
+    batches_done: int = 0
+    batches_per_epoch: int = 0
+    batches: int = 0
+    attempts: int = 0
+    steps: int = 0
+    bad_in_a_row: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def enter_epoch(self) -> None:
+        """Go to the next epoch if this one is complete."""
+        if self.batches_per_epoch and self.batches_done >= self.batches_per_epoch:
+            self.epoch, self.batches_done, self.sums = self.epoch + 1, 0, {}
+
+
+class SeparationTask(LightningModule):
+    """A model, its objective and its data, as Lightning's Trainer runs them.
+
+    Args:
+        model: what is trained.
+        config: objective, data and optimisation.
+        train_data: training mixtures.
+        dev_data: validation mixtures; None: no validation.
+        out: folder of the experiment, for bad batches.
+    """
+
+    def __init__(
+        self,
+        model: EncoderMaskerDecoder,
+        config: TrainConfig,
+        train_data: MixtureDataset,
+        dev_data: MixtureDataset | None,
+        out: Path,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = model
+        self.config = config
+        self.train_data = train_data
+        self.dev_data = dev_data
+        self.out = out
+        self.position = Position()
+        self.validation: dict[str, float] = {}
+        self.last: dict[str, Any] = {}
+        self.stop_wanted = False
+        self.stopping = False
+        self._objective: Objective | None = None
+        self._sampler: EpochSampler | None = None
+        self._window_is_bad = False
+        self._scores: dict[str, list[float]] = {}
+
+    # ------------------------------------------------------------------------------------------------------- the data
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Loader of this rank's batches, from the saved position on."""
+        self._sampler = self._make_sampler(self.train_data, shuffle=True)
+        self._sampler.load_state_dict({"epoch": self.position.epoch, "batches_done": self.position.batches_done})
+        return self._make_loader(self.train_data, self._sampler)
+
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        """Loader of this rank's validation batches."""
+        if self.dev_data is None:
+            return []
+        return self._make_loader(self.dev_data, self._make_sampler(self.dev_data, shuffle=False))
+
+    def _make_sampler(self, data: MixtureDataset, shuffle: bool) -> EpochSampler:
+        batch_size, world = self.config.data.batch_size, self.trainer.world_size
+        return EpochSampler(
+            len(data),
+            seed=self.config.trainer.seed,
+            shuffle=shuffle,
+            rank=self.trainer.global_rank,
+            world=world,
+            batch_size=batch_size,
+            drop_last=shuffle and len(data) >= batch_size * world,
+        )
+
+    def _make_loader(self, data: MixtureDataset, sampler: EpochSampler) -> DataLoader[Batch]:
+        workers = self.config.data.workers
+        return DataLoader(
+            data,
+            batch_sampler=sampler,
+            collate_fn=collate,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=self.device.type == "cuda",
+            worker_init_fn=_leave_interrupts_to_parent,
+        )
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """The batch on the device, copied while the host goes on."""
+        return batch.to(device, non_blocking=True)
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam, in one fused kernel where the device has it."""
+        trainer = self.config.trainer
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        fused = self.device.type in ("cpu", "cuda")
+        return torch.optim.Adam(parameters, lr=trainer.learning_rate, weight_decay=trainer.weight_decay, fused=fused)
+
+    def on_train_start(self) -> None:
+        """Builds the objective, now that the model's stored deviation is known."""
+        saved, found = self.position.batches_per_epoch, int(self.trainer.num_training_batches)
+        if self.position.batches_done and saved != found:
+            raise UserError(
+                f"{self.out}: an epoch had {saved} batches when this training stopped, now {found}; "
+                "resume with the same training manifest, batch size and number of devices, or take a new --out"
+            )
+        self.position.batches_per_epoch = found
+        self._objective = build_objective(self.config.objective, float(self.model.signal_std))
+
+    def on_train_epoch_start(self) -> None:
+        """Moves on to the next epoch's order."""
+        self.position.enter_epoch()
+        assert self._sampler is not None
+        self._sampler.set_epoch(self.position.epoch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """One batch: forward, agreement on the loss, backward, and at the end of a window the optimiser's step."""
+        position, accumulate = self.position, self.config.trainer.accumulate_batches
+        first = position.batches_done % accumulate == 0
+        last = (position.batches_done + 1) % accumulate == 0 or position.batches_done + 1 == position.batches_per_epoch
+        if first:
+            self._window_is_bad = False
+        window = min(accumulate, position.batches_per_epoch - position.batches_done // accumulate * accumulate)
+
+        torch.manual_seed(_step_seed(self.config.trainer.seed, position.batches, self.global_rank))
+        self.objective.set_progress(position.steps / math.ceil(position.batches_per_epoch / accumulate))
+        separation = self.model(batch.mixture)
+        result = self.evaluate_objective(batch, separation)
+        self.last = {"batch": batch, "estimates": separation.estimates.detach(), "losses": result.loss.detach()}
+
+        utterances = self._agree(result)
+        if utterances == 0:
+            self._reject(batch, result.loss)
+        elif not self._window_is_bad:
+            self._backward(result.loss, separation, self.trainer.world_size / (utterances * window), sync=last)
+        position.batches_done += 1
+        position.batches += 1
+        if last:
+            self._step(batch, result.loss)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        assert self._objective is not None
+        return self._objective
+
+    def evaluate_objective(self, batch: Batch, separation: Separation) -> ObjectiveResult:
+        """The objective in at least float32, outside autocast."""
+        with torch.autocast(self.device.type, enabled=False):
+            if separation.estimates.dtype in (torch.float16, torch.bfloat16):
+                separation.estimates = separation.estimates.float()
+            return self.objective(batch, separation)
+
+    def _agree(self, result: ObjectiveResult) -> int:
+        """Utterances in the batches of all ranks; 0 if the loss of any rank is not finite.
+
+        One sum over ranks tells all: a single non-finite value makes it non-finite everywhere.
+        """
+        names = ["utterances", "loss", *result.terms]
+        loss = result.loss.detach()
+        sums = [loss.new_tensor(len(loss)), loss.sum(), *(term.detach().sum() for term in result.terms.values())]
+        votes = torch.stack([*sums, loss.new_tensor(self.stop_wanted)])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(votes)
+        *values, stop = votes.tolist()
+        self.stopping = stop > 0
+        if not all(map(math.isfinite, values)):
+            return 0
+        for name, value in zip(names, values, strict=True):
+            self.position.sums[name] = self.position.sums.get(name, 0.0) + value
+        return round(values[0])
+
+    def _backward(self, losses: Tensor, separation: Separation, scale: float, sync: bool) -> None:
+        loss = losses.sum() * scale
+        if not loss.requires_grad:
+            # No utterance has an active source; the other ranks still wait for this one's gradients.
+            loss = loss + 0.0 * separation.estimates.sum()
+        blocked = nullcontext() if sync or self.trainer.world_size == 1 else self.trainer.strategy.block_backward_sync()
+        with blocked:
+            self.manual_backward(loss)
+
+    def _step(self, batch: Batch, losses: Tensor) -> None:
+        position, trainer = self.position, self.config.trainer
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        position.attempts += 1
+        if not self._window_is_bad:
+            # Under a gradient scaler the gradients are still scaled: so is the norm they are clipped to.
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            scale = scaler.get_scale() if scaler is not None else 1.0
+            limit = trainer.gradient_clip_norm * scale if trainer.gradient_clip_norm > 0 else math.inf
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit) / scale
+            self.last["gradient_norm"] = norm
+            finite = math.isfinite(norm.item())
+            if finite or scaler is not None:
+                optimizer.step()
+            # An overflow while the scaler still has room to shrink is its search for a scale, not a bad step.
+            if not finite and scale <= 1.0:
+                self._reject(batch, losses, everywhere=True)
+            position.steps += finite
+        optimizer.zero_grad(set_to_none=True)
+        position.bad_in_a_row = position.bad_in_a_row + 1 if self._window_is_bad else 0
+        if position.bad_in_a_row >= trainer.max_bad_steps:
+            raise TrainingDiverged(
+                f"{position.bad_in_a_row} steps in a row had a non-finite loss or gradient (epoch {position.epoch}); "
+                f"the batches are in {self.out / 'bad_batches'}; lower trainer.learning_rate or use another precision"
+            )
+
+    def _reject(self, batch: Batch, losses: Tensor, everywhere: bool = False) -> None:
+        """Mark the step as skipped; the ranks that caused it save their batch."""
+        self._window_is_bad = True
+        if everywhere or not bool(torch.isfinite(losses).all()):
+            self._save_bad_batch(batch, losses.detach())
+
+    def _save_bad_batch(self, batch: Batch, losses: Tensor) -> None:
+        folder, position = self.out / "bad_batches", self.position
+        if len(list(folder.glob("*.pt"))) >= MAX_SAVED_BAD_BATCHES:
+            return
+        content = asdict(batch.to("cpu")) | {
+            "losses": losses.cpu(),
+            "epoch": position.epoch,
+            "batch": position.batches_done,
+            "step": position.attempts,
+        }
+        name = f"epoch_{position.epoch:04d}_batch_{position.batches_done:06d}_rank_{self.global_rank}.pt"
+        with atomic_output(folder / name) as temporary:
+            torch.save(content, temporary)
+
+    def epoch_means(self) -> dict[str, float]:
+        """Means over the utterances of this epoch so far, on all ranks: the loss and each of its terms."""
+        sums = dict(self.position.sums)
+        count = sums.pop("utterances", 0.0)
+        return {name: value / count for name, value in sums.items()} if count else {}
+
+    # ----------------------------------------------------------------------------------------------------- validation
+
+    def on_validation_epoch_start(self) -> None:
+        """Forgets the scores of the last validation."""
+        self._scores = {}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Scores of the utterances of a batch, by name: each counts once, on however many ranks it stood."""
+        separation = self.model(batch.mixture)
+        losses = self.evaluate_objective(batch, separation).loss
+        score = self.si_sdr_db(separation.estimates, batch)
+        before = self.si_sdr_db(batch.mixture.unsqueeze(1).expand_as(batch.sources), batch)
+        rows = torch.stack([losses, score.to(losses), (score - before).to(losses)], dim=1).tolist()
+        self._scores.update(zip(batch.ids, rows, strict=True))
+
+    def si_sdr_db(self, estimates: Tensor, batch: Batch) -> Tensor:
+        """Hard PIT SI-SDR of each utterance, (B,) dB, outside autocast; NaN where no source is active."""
+        with torch.autocast(self.device.type, enabled=False):
+            return hard_pit_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
+
+    def on_validation_epoch_end(self) -> None:
+        """Means over all ranks; utterances without an active source do not count."""
+        scores = self._scores
+        if self.trainer.world_size > 1:
+            gathered: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(gathered, scores)
+            scores = {name: row for part in gathered for name, row in part.items()}
+        rows = [scores[name] for name in sorted(scores) if not math.isnan(scores[name][1])]
+        names = ("dev_loss", "dev_si_sdr_db", "dev_si_sdri_db")
+        self.validation = {name: _mean(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
+
+    # -------------------------------------------------------------------------------------------------------- resuming
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the position to Lightning's checkpoint."""
+        checkpoint["position"] = asdict(self.position)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes back to the saved position."""
+        self.position = Position(**checkpoint["position"])
+        self.position.enter_epoch()
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _leave_interrupts_to_parent(worker: int) -> None:
+    # Ctrl-C reaches every process of the terminal; a worker that died of it would take the step being saved with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
