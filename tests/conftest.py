@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before anything imports torch: tests run in several processes, one thread each.
@@ -14,6 +16,16 @@ import pytest
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_deferred_speechbrain_modules() -> Iterator[None]:
+    """Hypothesis touches every module in sys.modules, and those that speechbrain defers fail when touched."""
+    yield
+    if "speechbrain" in sys.modules:
+        for name, module in list(sys.modules.items()):
+            if type(module).__module__ == "speechbrain.utils.importutils":
+                del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
     y = gamma * (x - mean) / sqrt(variance + eps) + beta
 
-They differ only in what the mean and the (biased) variance are taken over. Silence comes out as `beta`. All statistics are
+They differ only in what the mean and the (biased) variance are taken over. Silence comes out as `beta`. Statistics are
 taken in float32 or better, also under autocast: eps is below the smallest number of float16.
 """
 
@@ -33,7 +33,7 @@ class _ChannelAffineNorm(nn.Module):
 
 
 class GlobalLayerNorm(_ChannelAffineNorm):
-    """gLN: statistics over everything but the batch (Luo & Mesgarani 2019, eq. 14-16).
+    """gLN: statistics over everything but the batch (Luo & Mesgarani, Conv-TasNet, 2019).
 
     Args:
         channels: C.
@@ -61,7 +61,9 @@ class ChannelLayerNorm(_ChannelAffineNorm):
 
 
 class CumulativeLayerNorm(_ChannelAffineNorm):
-    """Statistics over all channels of the frames up to this one: causal (Luo & Mesgarani 2019, eq. 17-19; asteroid's "cgLN").
+    """Statistics over all channels of the frames up to this one: causal.
+
+    The cLN of the Conv-TasNet paper (Luo & Mesgarani 2019); asteroid's "cgLN".
 
     Args:
         channels: C.
@@ -83,8 +85,10 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
         """Running mean and 1/deviation, each (B, 1, F)."""
         # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators know no float64.
         accumulator = torch.float32 if x.device.type == "mps" else torch.float64
-        frame_variance, frame_mean = torch.var_mean(x.float() if x.dtype.itemsize < 4 else x, 1, correction=0, keepdim=True)
-        frame_variance, frame_mean = frame_variance.to(accumulator), frame_mean.to(accumulator)
+        frames = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        frame_variance, frame_mean = (
+            statistic.to(accumulator) for statistic in torch.var_mean(frames, 1, correction=0, keepdim=True)
+        )
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=accumulator)
         mean = frame_mean.cumsum(-1) / count
         power = (frame_variance + frame_mean.square()).cumsum(-1) / count
@@ -99,7 +103,7 @@ class BatchNorm(_BatchNorm):
         channels: C.
     """
 
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (torch's name)
+    def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in (3, 4):
             raise ValueError(f"batch norm: found {input.dim()} dimensions, expected 3 or 4")
 

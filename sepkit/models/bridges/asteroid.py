@@ -1,7 +1,7 @@
 """Weights of asteroid's ConvTasNet, DPRNNTasNet, SuDORMRFNet and SuDORMRFImprovedNet, in and out.
 
-asteroid itself need not be installed to read its files. They are pickles, and are read by torch's restricted loader, which
-makes tensors and plain data and runs nothing.
+asteroid itself need not be installed to read its files. They are pickles, and are read by torch's restricted loader,
+which makes tensors and plain data and runs nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +26,55 @@ from sepkit.config import (
     MaskerConfig,
     ModelConfig,
     SuDoRMRFConfig,
+    from_dict,
+    to_dict,
 )
 from sepkit.errors import UserError
+from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
-from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
 __all__ = ["from_asteroid", "to_asteroid_state_dict"]
+
+_EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
 
 # ------------------------------------------------------------------------------------------- asteroid -> sepkit
 
 
 def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | None = None) -> EncoderMaskerDecoder:
-    """The sepkit model with the weights of an asteroid model, and the same outputs to rounding, in evaluation mode.
+    """The sepkit model with the weights of an asteroid model, and its outputs to rounding; in evaluation mode.
 
     Args:
-        model_or_path: an asteroid model, or a file that holds what its `serialize()` gives (model_name, model_args,
-            state_dict).
-        sample_rate: Hz; for old files that do not say theirs, which wins otherwise.
+        model_or_path: an asteroid model, or a file of what its `serialize()` gives.
+        sample_rate: Hz, for old files that do not say theirs.
 
     Raises:
         UserError: no such file, not an asteroid checkpoint, one that holds more than tensors and plain data, an
             architecture or option that sepkit does not have, or weights that do not fit it.
     """
-    where, name, arguments, weights = _unpack(model_or_path)
-    if name not in _CONFIGS:
-        raise UserError(f"{where}: found an asteroid {name}, expected one of {', '.join(_CONFIGS)}")
+    where, checkpoint = _unpack(model_or_path)
+    name, arguments, weights = (checkpoint[key] for key in ("model_name", "model_args", "state_dict"))
+    if name not in _MASKERS:
+        raise UserError(f"{where}: found an asteroid {name}, expected one of {', '.join(_MASKERS)}")
     try:
-        config = _model_config(where, name, arguments, sample_rate)
-    except KeyError as error:
-        raise UserError(f"{where}: model_args of {name} has no {error}; the file is not complete") from None
-    model = build_model(config)
+        config = _model_config(where, name, {"sample_rate": sample_rate} | dict(arguments))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
+    # Types and ranges are config's to check.
+    model = build_model(from_dict(ModelConfig, to_dict(config), where))
     _load(where, model, weights)
     return model.eval()
 
 
-def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, str, Mapping[str, Any], Mapping[str, Tensor]]:
-    """(what to call it in messages, model name, model arguments, state dict)."""
-    if isinstance(model_or_path, nn.Module):
-        classes = [cls.__name__ for cls in type(model_or_path).__mro__]
-        name = next((name for name in classes if name in _CONFIGS), classes[0])
-        arguments = model_or_path.get_model_args() if name in _CONFIGS else {}
-        return "asteroid model", name, arguments, model_or_path.state_dict()
-    checkpoint = _read(Path(model_or_path))
-    absent = [key for key in ("model_name", "model_args", "state_dict") if key not in checkpoint]
-    if absent:
-        raise UserError(f"{model_or_path}: no {', '.join(absent)} in it, expected what asteroid's serialize() gives")
-    return str(model_or_path), checkpoint["model_name"], checkpoint["model_args"], checkpoint["state_dict"]
+def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, Any]]:
+    """What to call the source in messages, and asteroid's checkpoint."""
+    if not isinstance(model_or_path, nn.Module):
+        return str(model_or_path), _read(Path(model_or_path))
+    classes = [cls.__name__ for cls in type(model_or_path).__mro__]
+    name = next((name for name in classes if name in _MASKERS), classes[0])
+    arguments = model_or_path.get_model_args() if name in _MASKERS else {}  # type: ignore[operator]
+    return "asteroid model", {"model_name": name, "model_args": arguments, "state_dict": model_or_path.state_dict()}
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -82,45 +84,75 @@ def _read(path: Path) -> Mapping[str, Any]:
         with torch.serialization.safe_globals(_HARMLESS):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it names {found[1]}, which could run code" if found else "it is no torch checkpoint of tensors and plain data"
-        raise UserError(f"{path}: refused, {reason}; expected what asteroid's serialize() gives") from None
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it names {named[1]}, which could run code" if named else "it is no file of tensors and plain data"
+        raise UserError(f"{path}: refused, {reason}; {_EXPECTED}") from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise UserError(f"{path}: cannot be read as a torch checkpoint ({type(error).__name__}); is it complete?") from None
-    if not isinstance(checkpoint, Mapping):
-        raise UserError(f"{path}: found {type(checkpoint).__name__}, expected what asteroid's serialize() gives")
+        raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {_EXPECTED}") from None
+    kinds = {"model_name": str, "model_args": Mapping, "state_dict": Mapping}
+    for key, kind in kinds.items():
+        if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
+            raise UserError(f"{path}: no {key} in it; {_EXPECTED}")
     return checkpoint
 
 
+_SCALAR = np.float64(0).__reduce__()[0]
 # asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
 _HARMLESS: list[Any] = [
-    torch.torch_version.TorchVersion,
+    type(torch.__version__),
     np.dtype,
     type(np.dtype(np.float64)),
     type(np.dtype(np.float32)),
-    (np.float64(0).__reduce__()[0], "numpy.core.multiarray.scalar"),
-    (np.float64(0).__reduce__()[0], "numpy._core.multiarray.scalar"),
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    (_SCALAR, "numpy._core.multiarray.scalar"),
 ]
 
 
-def _model_config(where: str, name: str, arguments: Mapping[str, Any], sample_rate: int | None) -> ModelConfig:
-    rate = arguments.get("sample_rate") or sample_rate
+def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
+    """Copies asteroid's weights into `model`; names must match both ways, and shapes."""
+    expected = to_asteroid_state_dict(model)
+    for name in sorted(set(expected) | set(weights)):
+        if name not in weights or name not in expected:
+            kind = "unexpected" if name in weights else "missing"
+            raise UserError(f"{where}: the weights are not those of its model_args, {name} is {kind}")
+        found, asked = tuple(getattr(weights[name], "shape", ())), tuple(expected[name].shape)
+        if found != asked:
+            raise UserError(f"{where}: {name} has shape {found}, its model_args ask for {asked}")
+    with torch.no_grad():
+        for name, tensor in _weights(model).items():
+            for theirs, piece in asteroid_pieces(model.masker, name, tensor).items():
+                piece.copy_(weights[theirs])
+
+
+def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelConfig:
+    rate, filters = arguments["sample_rate"], arguments["n_filters"]
     if not rate:
         raise UserError(f"{where}: it does not say its sample rate; give it (sample_rate=8000)")
-    _refuse_unless(where, arguments, "fb_name", {"free", "FreeFB"}, "free")
-    _refuse_unless(where, arguments, "out_chan", {None, arguments["n_filters"]}, None)
-    mask_link = _link(where, arguments, "mask_act", arguments.get("mask_act"))
-    if name == "DPRNNTasNet" and mask_link == "softmax":
-        raise UserError(f"{where}: mask_act softmax runs over filters in asteroid's DPRNNTasNet, which sepkit does not have")
+    _require(where, "fb_name", arguments.get("fb_name", "free"), ["free", "FreeFB"])
+    _require(where, "out_chan", arguments.get("out_chan") or filters, [filters])
+    # SuDORMRFNet's encoder activation is fixed; the others say theirs, where they have one.
+    activation = "relu" if name == "SuDORMRFNet" else arguments.get("encoder_activation") or "linear"
+    # In asteroid a softmax of DPRNNTasNet runs over filters.
+    softmax = [] if name == "DPRNNTasNet" else ["softmax"]
     return ModelConfig(
         sample_rate=round(rate),
         hypotheses=arguments["n_src"],
         filterbank=_filterbank_config(name, arguments),
-        encoding=DeterministicConfig(link=_link(where, arguments, "encoder_activation", _encoder_activation(name, arguments))),
-        masker=_CONFIGS[name](where, arguments),
-        masks=DeterministicConfig(link=mask_link),
+        encoding=DeterministicConfig(link=_require(where, "encoder_activation", activation, _LINKS)),
+        masker=_MASKERS[name](where, arguments),
+        masks=DeterministicConfig(
+            link=_require(where, "mask_act", arguments["mask_act"] or "linear", [*_LINKS, *softmax])
+        ),
         pad="asteroid",
     )
+
+
+def _require(where: str, field: str, found: Any, known: Collection[Any]) -> Any:
+    """`found`, if it is one of the `known`."""
+    if found not in known:
+        choices = ", ".join(str(choice) for choice in known)
+        raise UserError(f"{where}: {field} is {found!r}, which sepkit does not have; expected one of {choices}")
+    return found
 
 
 def _filterbank_config(name: str, arguments: Mapping[str, Any]) -> FreeFilterbankConfig:
@@ -133,26 +165,8 @@ def _filterbank_config(name: str, arguments: Mapping[str, Any]) -> FreeFilterban
     return config
 
 
-def _encoder_activation(name: str, arguments: Mapping[str, Any]) -> str | None:
-    return "relu" if name == "SuDORMRFNet" else arguments.get("encoder_activation")
-
-
-def _link(where: str, arguments: Mapping[str, Any], field: str, activation: str | None) -> Any:
-    known = {"linear", "relu", "sigmoid", "softmax", "tanh"} - ({"softmax"} if field == "encoder_activation" else set())
-    _refuse_unless(where, {**arguments, field: activation}, field, {None} | known, None)
-    return activation or "linear"
-
-
 def _norm(where: str, arguments: Mapping[str, Any]) -> Any:
-    _refuse_unless(where, arguments, "norm_type", set(_NORMS), "gLN")
-    return _NORMS[arguments.get("norm_type", "gLN")]
-
-
-def _refuse_unless(where: str, arguments: Mapping[str, Any], field: str, known: set[Any], default: Any) -> None:
-    found = arguments.get(field, default)
-    if not isinstance(found, str | int | None) or found not in known:
-        choices = ", ".join(sorted(str(choice) for choice in known))
-        raise UserError(f"{where}: {field} is {found!r}, which sepkit does not have; expected one of {choices}")
+    return _NORMS[_require(where, "norm_type", arguments.get("norm_type", "gLN"), _NORMS)]
 
 
 def _conv_tasnet_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfig:
@@ -169,9 +183,7 @@ def _conv_tasnet_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfi
 
 
 def _dual_path_rnn_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfig:
-    _refuse_unless(where, arguments, "use_mulcat", {False}, False)
-    rnn = str(arguments["rnn_type"]).lower()
-    _refuse_unless(where, {"rnn_type": rnn}, "rnn_type", {"lstm", "gru"}, "lstm")
+    _require(where, "use_mulcat", arguments.get("use_mulcat", False), [False])
     layers = arguments["num_layers"]
     return DualPathRNNConfig(
         bottleneck_channels=arguments["bn_chan"],
@@ -179,7 +191,7 @@ def _dual_path_rnn_config(where: str, arguments: Mapping[str, Any]) -> MaskerCon
         chunk_size=arguments["chunk_size"],
         hop_size=arguments["hop_size"],
         repeats=arguments["n_repeats"],
-        rnn=rnn,  # type: ignore[arg-type]
+        rnn=_require(where, "rnn_type", str(arguments["rnn_type"]).lower(), ["lstm", "gru"]),
         num_layers=layers,
         # Dropout acts between layers; asteroid accepts it, without effect, for a single one.
         dropout=float(arguments["dropout"]) if layers > 1 else 0.0,
@@ -197,7 +209,7 @@ def _sudormrf_sizes(arguments: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-_CONFIGS: dict[str, Callable[[str, Mapping[str, Any]], MaskerConfig]] = {
+_MASKERS: dict[str, Callable[[str, Mapping[str, Any]], MaskerConfig]] = {
     "ConvTasNet": _conv_tasnet_config,
     "DPRNNTasNet": _dual_path_rnn_config,
     "SuDORMRFNet": lambda where, arguments: SuDoRMRFConfig(**_sudormrf_sizes(arguments)),
@@ -215,26 +227,7 @@ _NORMS = {
     "BatchNorm": "batch_norm",
 }
 
-
-def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
-    """Copies asteroid's weights into `model`; both sets of names must match exactly, and all shapes."""
-    names = _asteroid_names(model)
-    expected = {name for theirs in names.values() for name in theirs}
-    differing = sorted(expected ^ set(weights))
-    if differing:
-        kind = "missing" if differing[0] in expected else "unexpected"
-        raise UserError(f"{where}: {len(differing)} weights do not fit its model_args, first {kind}: {differing[0]}")
-    state = model.state_dict()
-    for ours, theirs in names.items():
-        # Several names are pieces of one tensor of ours, or, for the encoder's filters, the same tensor twice.
-        tensor = torch.cat([weights[name] for name in theirs]) if _is_merged(ours) else weights[theirs[0]]
-        if tensor.shape != state[ours].shape:
-            raise UserError(
-                f"{where}: {theirs[0]} has shape {tuple(tensor.shape)}, its model_args ask for {tuple(state[ours].shape)}"
-            )
-        state[ours] = tensor
-    model.load_state_dict(state)
-
+_LINKS = ["linear", "relu", "sigmoid", "tanh"]
 
 # ------------------------------------------------------------------------------------------- sepkit -> asteroid
 
@@ -242,8 +235,8 @@ def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]
 def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
     """The weights of `model` under the names and in the shapes of asteroid's model of the same sizes; copies.
 
-    The training deviation, by which a sepkit model divides its input and multiplies its estimates, goes into the filters. The
-    outputs are equal to rounding if the model was built with pad="asteroid"; else they differ at the edges.
+    The training deviation, by which a sepkit model divides its input and multiplies its estimates, goes into the
+    filters. Outputs are equal to rounding if the model was built with pad="asteroid"; else they differ at the edges.
 
     Args:
         model: free filterbank, deterministic latents, and a masker that asteroid has.
@@ -252,125 +245,40 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
         UserError: something that asteroid's models do not have, among it a training mean above 0.1 % of the
             training deviation (a smaller one is dropped).
     """
-    _check_exportable(model)
-    state = model.state_dict()
-    scale = model.signal_std
-    state["filterbank.encoder.filterbank._filters"] = state["filterbank.encoder.filterbank._filters"] / scale
-    state["filterbank.decoder.filterbank._filters"] = state["filterbank.decoder.filterbank._filters"] * scale
+    _check_portable(model)
     exported: dict[str, Tensor] = {}
-    for ours, theirs in _asteroid_names(model).items():
-        pieces = [state[ours]] * len(theirs)
-        if _is_merged(ours) and len(theirs) > 1:
-            pieces = list(state[ours].split([model.masker.bottleneck_channels, model.masker.skip_channels]))
-        exported.update({name: piece.clone() for name, piece in zip(theirs, pieces, strict=True)})
+    for name, tensor in _weights(model).items():
+        pieces = asteroid_pieces(model.masker, name, tensor)
+        exported.update({theirs: piece.detach().clone() for theirs, piece in pieces.items()})
+    exported["encoder.filterbank._filters"] /= model.signal_std
+    exported["decoder.filterbank._filters"] *= model.signal_std
+    if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
+        # asteroid's padding wrapper holds the same encoder filters under a second name.
+        exported["encoder.encoder.filterbank._filters"] = exported["encoder.filterbank._filters"].clone()
     return exported
 
 
-def _check_exportable(model: EncoderMaskerDecoder) -> None:
+def _weights(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
+    """Parameters and buffers that asteroid has too: all but the signal statistics."""
+    statistics = ("signal_mean", "signal_std")
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in statistics}
+
+
+def _check_portable(model: EncoderMaskerDecoder) -> None:
     masker = model.masker
-    if type(masker) not in _RULES:
-        raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {', '.join(c.__name__ for c in _RULES)}")
+    if not isinstance(masker, PORTABLE):
+        known = ", ".join(cls.__name__ for cls in PORTABLE)
+        raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {known}")
     if not isinstance(model.filterbank, FreeFilterbank):
         raise UserError(f"filterbank {type(model.filterbank).__name__}: only free filterbanks go to asteroid")
     if masker.values_per_dimension != 1 or model.encoding_family.values_per_dimension != 1:
         raise UserError("latents: found a variational family; only deterministic models go to asteroid")
     if isinstance(masker, ConvTasNetMasker) and masker.skip_scale != 1:
-        raise UserError("model.masker.normalize_skip_sum: found true; asteroid's ConvTasNet does not divide its skip sum")
+        raise UserError("model.masker.normalize_skip_sum: found true; asteroid does not divide its skip sum")
     if isinstance(masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker) and masker.hidden_channels != masker.encoding_dim:
         raise UserError(
-            f"model.masker.hidden_channels: found {masker.hidden_channels}; asteroid has as many as filters, {masker.encoding_dim}"
+            f"model.masker.hidden_channels: found {masker.hidden_channels}; "
+            f"asteroid has as many as filters, {masker.encoding_dim}"
         )
     if model.signal_mean.abs() > 1e-3 * model.signal_std:
         raise UserError(f"signal_mean: found {model.signal_mean:.3g}; asteroid's models cannot remove a mean")
-
-
-# ------------------------------------------------------------------------------------------------------- names
-
-
-def _asteroid_names(model: EncoderMaskerDecoder) -> dict[str, list[str]]:
-    """Our name -> asteroid's (two where it keeps two tensors for one of ours), for every weight."""
-    encoders = ["encoder.filterbank._filters"]
-    if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
-        encoders.append("encoder.encoder.filterbank._filters")
-    names = {
-        "filterbank.encoder.filterbank._filters": encoders,
-        "filterbank.decoder.filterbank._filters": ["decoder.filterbank._filters"],
-    }
-    for key in model.masker.state_dict():
-        names[f"masker.{key}"] = [f"masker.{name}" for name in _masker_names(model.masker, key)]
-    return names
-
-
-def _masker_names(masker: nn.Module, key: str) -> list[str]:
-    for pattern, *templates in _RULES[type(masker)]:
-        match = re.match(pattern, key)
-        if match:
-            names = [match.expand(template) + key[match.end() :] for template in templates]
-            break
-    else:
-        names = [key]
-    if isinstance(masker, SuDoRMRFMasker):
-        return [re.sub("gamma$", "weight", re.sub("beta$", "bias", name)) for name in names]
-    if isinstance(masker, ConvTasNetMasker):
-        if masker.causal:
-            names = [name.replace("shared_block.3.", "shared_block.3.0.") for name in names]
-        if not masker.skip_channels:
-            names = names[:1]
-    return names
-
-
-def _is_merged(ours: str) -> bool:
-    return re.match(r"masker\.blocks\.\d+\.output\.(weight|bias)$", ours) is not None
-
-
-_RESOLUTIONS = [
-    (r"blocks\.(\d+)\.resolutions\.expand\.0\.", r"sm.\1.proj_1x1.conv."),
-    (r"blocks\.(\d+)\.resolutions\.expand\.1\.", r"sm.\1.proj_1x1.norm."),
-    (r"blocks\.(\d+)\.resolutions\.expand\.2\.", r"sm.\1.proj_1x1.act."),
-    (r"blocks\.(\d+)\.resolutions\.levels\.(\d+)\.0\.", r"sm.\1.spp_dw.\2.conv."),
-    (r"blocks\.(\d+)\.resolutions\.levels\.(\d+)\.1\.", r"sm.\1.spp_dw.\2.norm."),
-    (r"blocks\.(\d+)\.resolutions\.merge\.0\.", r"sm.\1.final_norm.norm."),
-    (r"blocks\.(\d+)\.resolutions\.merge\.1\.", r"sm.\1.final_norm.act."),
-]
-
-# Start of our name -> start of asteroid's; the first rule that matches is applied, a name without one is the same.
-_RULES: dict[type[nn.Module], list[tuple[str, ...]]] = {
-    ConvTasNetMasker: [
-        (r"norm\.", r"bottleneck.0."),
-        (r"bottleneck\.", r"bottleneck.1."),
-        (r"blocks\.(\d+)\.expand\.", r"TCN.\1.shared_block."),
-        (r"blocks\.(\d+)\.depthwise\.", r"TCN.\1.shared_block.3."),
-        (r"blocks\.(\d+)\.activation\.", r"TCN.\1.shared_block.4."),
-        (r"blocks\.(\d+)\.norm\.", r"TCN.\1.shared_block.5."),
-        (r"blocks\.(\d+)\.output\.", r"TCN.\1.res_conv.", r"TCN.\1.skip_conv."),
-        (r"activation\.", r"mask_net.0."),
-        (r"output\.", r"mask_net.1."),
-    ],
-    DualPathRNNMasker: [
-        (r"norm\.", r"bottleneck.0."),
-        (r"bottleneck\.", r"bottleneck.1."),
-        (r"blocks\.(\d+)\.(intra|inter)\.rnn\.", r"net.\1.\2_RNN.rnn."),
-        (r"blocks\.(\d+)\.(intra|inter)\.(linear|norm)\.", r"net.\1.\2_\3."),
-        (r"spread\.", r"first_out."),
-        (r"value\.", r"net_out."),
-        (r"gate\.", r"net_gate."),
-        (r"output\.", r"mask_net."),
-    ],
-    SuDoRMRFMasker: [
-        (r"norm\.", r"ln."),
-        (r"bottleneck\.", r"l1."),
-        *_RESOLUTIONS,
-        (r"blocks\.(\d+)\.project\.0\.", r"sm.\1.conv_1x1_exp.conv."),
-        (r"blocks\.(\d+)\.project\.1\.", r"sm.\1.conv_1x1_exp.norm."),
-        (r"blocks\.(\d+)\.output\.0\.", r"sm.\1.module_act.norm."),
-        (r"blocks\.(\d+)\.output\.1\.", r"sm.\1.module_act.act."),
-        (r"expand\.", r"reshape_before_masks."),
-        (r"output\.", r"m."),
-    ],
-    ImprovedSuDoRMRFMasker: [
-        (r"norm\.", r"ln."),
-        *_RESOLUTIONS,
-        (r"blocks\.(\d+)\.project\.", r"sm.\1.res_conv."),
-        (r"output\.", r"mask_net."),
-    ],
-}

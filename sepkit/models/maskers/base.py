@@ -14,8 +14,8 @@ __all__ = ["Masker", "require_at_least"]
 class Masker(nn.Module):
     """The network between encoder and decoder.
 
-    A masker ends in linear values: the link (relu, sigmoid, softmax over hypotheses ...) belongs to the latent family of the
-    masks, which also says how many values P it needs for each of its entries.
+    A masker ends in linear values: the link (relu, sigmoid, softmax over hypotheses ...) belongs to the latent family
+    of the masks, which also says how many values P it needs for each of its entries.
 
     Args:
         encoding_dim: K, values in a frame.

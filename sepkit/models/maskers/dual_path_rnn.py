@@ -18,14 +18,14 @@ __all__ = ["DualPathBlock", "DualPathRNNMasker", "overlap_add", "segment"]
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
     """Overlapping chunks (B, S, Q, C), S chunks of Q = chunk_size frames, of x (B, C, F).
 
-    A chunk of zeros is put at both ends, so that every frame lies in equally many chunks (where the hop divides the chunk).
+    A chunk of zeros is put at both ends: every frame lies in equally many chunks, where the hop divides the chunk.
     """
     padded = functional.pad(x, (chunk_size, chunk_size))
     return padded.unfold(-1, chunk_size, hop_size).permute(0, 2, 3, 1).contiguous()
 
 
 def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
-    """The sum (B, C, F) of overlapping chunks (B, C, S, Q) as `segment` cut them, F = frames; not divided by the overlap."""
+    """The plain sum (B, C, F), F = frames, of overlapping chunks (B, C, S, Q) as `segment` cut them."""
     batch, channels, _, chunk_size = chunks.shape
     columns = chunks.transpose(-1, -2).reshape(batch, channels * chunk_size, -1)
     folded = functional.fold(

@@ -10,9 +10,9 @@ from sepkit.models.maskers.base import Masker, require_at_least
 from sepkit.models.norms import build_norm
 from sepkit.registry import register
 
-__all__ = ["RNN_TYPES", "RecurrentMasker"]
+__all__ = ["RecurrentMasker", "build_rnn"]
 
-RNN_TYPES: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+_RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @register(RecurrentConfig)
@@ -69,10 +69,10 @@ def build_rnn(
     Raises:
         UserError: an unknown kind, or dropout with one layer, where it would do nothing.
     """
-    if kind not in RNN_TYPES:
-        raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(RNN_TYPES)}")
+    if kind not in _RNNS:
+        raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")
     if not 0 <= dropout < 1:
         raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
     if dropout and num_layers == 1:
         raise UserError(f"model.masker.dropout: found {dropout} with num_layers 1, but it acts between layers; use 0")
-    return RNN_TYPES[kind](input_size, hidden_size, num_layers, bidirectional=bidirectional, dropout=dropout)
+    return _RNNS[kind](input_size, hidden_size, num_layers, bidirectional=bidirectional, dropout=dropout)

@@ -22,11 +22,14 @@ class SepFormerMasker(Masker):
         values_per_dimension: P.
         model_dim: channels of the transformers, even.
         num_layers: dual-path blocks.
-        chunk_size: frames in a chunk.
+        chunk_size: frames in a chunk, 2 to 2500.
         transformer_layers: layers in each intra- and inter-chunk transformer.
-        num_heads: attention heads; divides model_dim.
+        num_heads: attention heads, a divisor of model_dim.
         feedforward_dim: units of the feed-forward layers.
         dropout: probability.
+
+    Attributes:
+        max_frames: the longest input, in frames.
 
     Raises:
         UserError: speechbrain is not installed, or sizes do not fit.
@@ -87,10 +90,24 @@ class SepFormerMasker(Masker):
             skip_around_intra=True,
             linear_layer_after_inter_intra=False,
         )
-        self.network.activation = nn.Identity()
+        # speechbrain's table of positions serves both transformers, and there are two chunks for every chunk_size frames.
+        positions: int = self.network.dual_mdl[0].intra_mdl.pos_enc.max_len
+        if chunk_size > positions:
+            raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {positions}")
+        self.max_frames = chunk_size * (positions // 2) - chunk_size // 2 - 1
+        self.network.activation = nn.Identity()  # type: ignore[assignment]
         self.network.end_conv1x1 = nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        """Raw mask values (B, n, P, K, F) of features (B, K, F).
+
+        Raises:
+            UserError: more frames than speechbrain's table of positions has chunks for.
+        """
+        if features.shape[-1] > self.max_frames:
+            raise UserError(
+                f"the masker sepformer takes at most {self.max_frames} frames, found {features.shape[-1]}; "
+                "separate the recording in shorter pieces"
+            )
         raw = self.network(features).transpose(0, 1)
         return raw.unflatten(2, (self.values_per_dimension, self.encoding_dim))

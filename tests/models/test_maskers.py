@@ -1,0 +1,289 @@
+"""What every masker owes: shapes at every length, causality where promised, and one line for sizes that cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from sepkit.config import (
+    ConvTasNetConfig,
+    DualPathRNNConfig,
+    ImprovedSuDoRMRFConfig,
+    RecurrentConfig,
+    SepFormerConfig,
+    SuDoRMRFConfig,
+)
+from sepkit.errors import UserError
+from sepkit.models.maskers import (
+    ConvTasNetMasker,
+    DualPathRNNMasker,
+    ImprovedSuDoRMRFMasker,
+    Masker,
+    RecurrentMasker,
+    SepFormerMasker,
+    SuDoRMRFMasker,
+)
+from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
+from sepkit.registry import build
+
+# Small, and no two sizes alike, so that a mixed-up pair of axes cannot go unseen.
+SMALL = {
+    ConvTasNetMasker: ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=3, repeats=2),
+    DualPathRNNMasker: DualPathRNNConfig(bottleneck_channels=6, hidden_channels=5, chunk_size=8, hop_size=4, repeats=2),
+    SuDoRMRFMasker: SuDoRMRFConfig(bottleneck_channels=6, hidden_channels=10, blocks=2, upsampling_depth=3),
+    ImprovedSuDoRMRFMasker: ImprovedSuDoRMRFConfig(
+        bottleneck_channels=6, hidden_channels=10, blocks=2, upsampling_depth=3
+    ),
+    RecurrentMasker: RecurrentConfig(hidden_size=5, num_layers=2),
+    SepFormerMasker: SepFormerConfig(
+        model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
+    ),
+}
+MASKERS = list(SMALL)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small(masker_class: type[Masker], encoding_dim: int = 9, hypotheses: int = 2, values: int = 1, **changes) -> Masker:
+    if masker_class is SepFormerMasker:
+        pytest.importorskip("speechbrain", reason="the extra sepformer is not installed")
+    config = dataclasses.replace(SMALL[masker_class], **changes)
+    structure = {"encoding_dim": encoding_dim, "hypotheses": hypotheses, "values_per_dimension": values}
+    return build(config, **structure).eval()
+
+
+@pytest.mark.parametrize("masker_class", MASKERS)
+class TestEveryMasker:
+    def test_configuration_is_the_constructor(self, masker_class):
+        parameters = inspect.signature(masker_class).parameters
+        assert list(parameters)[:3] == ["encoding_dim", "hypotheses", "values_per_dimension"]
+        options = {k: p.default for k, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert options == dataclasses.asdict(type(SMALL[masker_class])())
+        masker = small(masker_class, 9, 3, 2)
+        assert type(masker) is masker_class
+        assert (masker.encoding_dim, masker.hypotheses, masker.values_per_dimension) == (9, 3, 2)
+
+    @pytest.mark.parametrize(("encoding_dim", "hypotheses", "values"), [(9, 3, 2), (8, 1, 1), (1, 5, 1)])
+    def test_output_has_the_frames_of_the_input(self, masker_class, encoding_dim, hypotheses, values):
+        masker = small(masker_class, encoding_dim, hypotheses, values)
+        for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64):
+            raw = masker(torch.randn(2, encoding_dim, frames))
+            assert raw.shape == (2, hypotheses, values, encoding_dim, frames)
+
+    def test_every_parameter_gets_a_gradient(self, masker_class):
+        masker = small(masker_class, hypotheses=3, values=2)
+        (masker(torch.randn(2, 9, 23)) * torch.randn(2, 3, 2, 9, 23)).sum().backward()
+        for name, parameter in masker.named_parameters():
+            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+    def test_utterances_of_a_batch_do_not_meet(self, masker_class):
+        masker = small(masker_class).double()
+        batch = torch.randn(3, 9, 21, dtype=torch.float64)
+        alone = torch.cat([masker(batch[i : i + 1]) for i in range(3)])
+        torch.testing.assert_close(masker(batch), alone, rtol=1e-9, atol=1e-9)
+
+    def test_raw_values_have_both_signs_in_every_hypothesis(self, masker_class):
+        raw = small(masker_class, hypotheses=3)(torch.randn(1, 9, 50))
+        assert (raw.amin((0, 2, 3, 4)) < 0).all() and (raw.amax((0, 2, 3, 4)) > 0).all()
+
+    def test_silence_is_finite_and_so_is_its_gradient(self, masker_class):
+        masker = small(masker_class)
+        features = torch.zeros(1, 9, 13, requires_grad=True)
+        raw = masker(features)
+        raw.sum().backward()
+        assert raw.isfinite().all() and features.grad.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in masker.parameters())
+
+    def test_nan_is_not_repaired(self, masker_class):
+        features = torch.randn(1, 9, 13)
+        features[0, 2, 5] = torch.nan
+        assert small(masker_class)(features).isnan().any()
+
+    def test_bfloat16_autocast(self, masker_class):
+        masker, features = small(masker_class), torch.randn(1, 9, 40)
+        with torch.autocast("cpu", torch.bfloat16):
+            raw = masker(features)
+        exact = masker(features)
+        assert (raw.float() - exact).norm() < 0.1 * exact.norm()
+
+    @pytest.mark.parametrize("field", ["encoding_dim", "hypotheses", "values_per_dimension"])
+    def test_sizes_below_one_are_refused(self, masker_class, field):
+        sizes = {"encoding_dim": 9, "hypotheses": 2, "values_per_dimension": 1} | {field: 0}
+        with pytest.raises(UserError, match=f"^model.masker.{field}: found 0, expected at least 1$"):
+            masker_class(**sizes)
+
+
+@given(frames=st.integers(1, 200), masker_class=st.sampled_from([m for m in MASKERS if m is not SepFormerMasker]))
+@settings(max_examples=40, deadline=None)
+def test_every_length(frames, masker_class):
+    assert small(masker_class)(torch.randn(1, 9, frames)).shape == (1, 2, 1, 9, frames)
+
+
+def future_changes_past(masker: Masker, frames: int = 40, at: int = 25) -> bool:
+    features = torch.randn(2, masker.encoding_dim, frames)
+    changed = features.clone()
+    changed[..., at:] += torch.randn(2, masker.encoding_dim, frames - at)
+    with torch.no_grad():
+        before, after = masker(features), masker(changed)
+    assert not torch.equal(before[..., at], after[..., at])
+    return not torch.equal(before[..., :at], after[..., :at])
+
+
+class TestConvTasNet:
+    @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm", "batch_norm"])
+    @pytest.mark.parametrize("kernel_size", [2, 3, 4])
+    def test_causal_output_does_not_see_the_future(self, norm, kernel_size):
+        masker = small(ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size)
+        assert not future_changes_past(masker)
+
+    def test_non_causal_output_does(self):
+        assert future_changes_past(small(ConvTasNetMasker, norm="channel_layer_norm"))
+
+    def test_causal_receptive_field_is_as_long_as_the_dilations_say(self):
+        masker = small(ConvTasNetMasker, causal=True, norm="channel_layer_norm").double()
+        features = torch.randn(1, 9, 60, dtype=torch.float64, requires_grad=True)
+        masker(features)[..., -1].sum().backward()
+        seen = features.grad.abs().sum((0, 1)) > 0
+        # 2 repeats of dilations 1, 2, 4, kernel 3: 28 frames before the last.
+        assert seen.nonzero().min() == 60 - 1 - 28
+
+    def test_causal_refuses_the_norm_of_the_whole_utterance(self):
+        with pytest.raises(UserError, match="^model.masker.norm: found global_layer_norm.*choose cumulative"):
+            ConvTasNetMasker(8, causal=True)
+
+    def test_normalized_skip_sum_is_the_mean_over_blocks(self):
+        plain, mean = small(ConvTasNetMasker), small(ConvTasNetMasker, normalize_skip_sum=True)
+        mean.load_state_dict(plain.state_dict())
+        features, bias = torch.randn(1, 9, 12), plain.output.bias.view(2, 1, 9, 1)
+        torch.testing.assert_close((mean(features) - bias) * 6, plain(features) - bias, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("frames", [1, 30])
+    def test_without_skip_path(self, frames):
+        assert small(ConvTasNetMasker, skip_channels=0)(torch.randn(2, 9, frames)).shape == (2, 2, 1, 9, frames)
+
+    @pytest.mark.parametrize("field", ["bottleneck_channels", "hidden_channels", "kernel_size", "blocks", "repeats"])
+    def test_sizes_below_one_are_refused(self, field):
+        with pytest.raises(UserError, match=f"^model.masker.{field}: found 0"):
+            ConvTasNetMasker(8, **{field: 0})
+
+
+class TestDualPathRNN:
+    @given(frames=st.integers(1, 70), chunk_size=st.integers(1, 12), data=st.data(), seed=st.integers(0, 1000))
+    @settings(max_examples=60, deadline=None)
+    def test_overlap_add_is_the_adjoint_of_segmenting_and_misses_no_frame(self, frames, chunk_size, data, seed):
+        torch.manual_seed(seed)
+        hop_size = data.draw(st.integers(1, chunk_size))
+        x = torch.randn(2, 3, frames, dtype=torch.float64)
+        chunks = segment(x, chunk_size, hop_size)
+        other = torch.randn_like(chunks)
+        back = overlap_add(other.permute(0, 3, 1, 2), frames, hop_size)
+        torch.testing.assert_close((chunks * other).sum(), (x * back).sum())
+        count = overlap_add(torch.ones_like(chunks).permute(0, 3, 1, 2), frames, hop_size)
+        assert (count >= 1).all()
+        if chunk_size % hop_size == 0:
+            assert (count == chunk_size // hop_size).all()
+
+    def test_chunks_are_those_of_torch_unfold(self):
+        x = torch.randn(2, 3, 29)
+        expected = functional.unfold(x.unsqueeze(-1), (8, 1), padding=(8, 0), stride=(4, 1)).view(2, 3, 8, -1)
+        assert torch.equal(segment(x, 8, 4).permute(0, 3, 2, 1), expected)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"rnn": "gru"}, {"bidirectional": False}, {"num_layers": 2, "dropout": 0.1}, {"norm": "channel_layer_norm"},
+         {"norm": "batch_norm"}, {"chunk_size": 7, "hop_size": 3}],
+    )  # fmt: skip
+    def test_options(self, changes):
+        assert small(DualPathRNNMasker, **changes)(torch.randn(1, 9, 30)).isfinite().all()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"hop_size": 9}, "hop_size: found 9, expected at most chunk_size 8"),
+            ({"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm has no order in time"),
+            ({"dropout": 0.1}, "dropout: found 0.1 with num_layers 1"),
+            ({"rnn": "rnn"}, "rnn: found 'rnn', expected one of lstm, gru"),
+            ({"dropout": 1.0, "num_layers": 2}, "dropout: found 1.0, expected 0 <= dropout < 1"),
+        ],
+    )
+    def test_refusals(self, changes, message):
+        with pytest.raises(UserError, match=f"^model.masker.{message}"):
+            small(DualPathRNNMasker, **changes)
+
+
+class TestSuDoRMRF:
+    @pytest.mark.parametrize("encoding_dim", [1, 2, 5, 8])
+    def test_first_version_slides_one_filter_over_the_encoding_dimensions(self, encoding_dim):
+        masker = small(SuDoRMRFMasker, encoding_dim, 3).double()
+        masker.blocks = torch.nn.Identity()
+        features = torch.randn(2, encoding_dim, 4, dtype=torch.float64)
+        x = masker.expand(masker.bottleneck(masker.norm(features)))
+        before = encoding_dim - encoding_dim // 2
+        padded = functional.pad(x, (0, 0, before, encoding_dim))
+        weight, bias = masker.output.weight[:, 0, :, 0], masker.output.bias
+        rows = [
+            torch.einsum("nk,bkf->bnf", weight, padded[:, k : k + encoding_dim + 1]) + bias[:, None]
+            for k in range(encoding_dim)
+        ]
+        torch.testing.assert_close(masker(features).squeeze(2), torch.stack(rows, 2))
+
+    @pytest.mark.parametrize("masker_class", [SuDoRMRFMasker, ImprovedSuDoRMRFMasker])
+    @pytest.mark.parametrize("depth", [1, 2, 5])
+    def test_depths(self, masker_class, depth):
+        masker = small(masker_class, upsampling_depth=depth)
+        for frames in (1, 15, 16, 17):
+            assert masker(torch.randn(1, 9, frames)).shape[-1] == frames
+
+
+class TestRecurrent:
+    @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
+    @pytest.mark.parametrize("rnn", ["lstm", "gru"])
+    def test_unidirectional_is_causal(self, rnn, norm):
+        assert not future_changes_past(small(RecurrentMasker, rnn=rnn, norm=norm, bidirectional=False))
+
+    def test_bidirectional_is_not(self):
+        assert future_changes_past(small(RecurrentMasker))
+
+    def test_dropout_acts_in_training_only(self):
+        masker, features = small(RecurrentMasker, dropout=0.5), torch.randn(1, 9, 12)
+        assert torch.equal(masker(features), masker(features))
+        masker.train()
+        assert not torch.equal(masker(features), masker(features))
+
+
+class TestSepFormer:
+    def test_longest_input(self):
+        masker = small(SepFormerMasker, 2, chunk_size=2, model_dim=2, num_layers=1, num_heads=1)
+        assert masker.max_frames == 2498
+        with torch.no_grad():
+            assert masker(torch.randn(1, 2, 2498)).shape[-1] == 2498
+            with pytest.raises(UserError, match="takes at most 2498 frames, found 2499"):
+                masker(torch.randn(1, 2, 2499))
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"num_heads": 3}, "model_dim: found 8, expected an even multiple of num_heads 3"),
+            ({"model_dim": 7, "num_heads": 1}, "model_dim: found 7"),
+            ({"chunk_size": 1}, "chunk_size: found 1, expected at least 2"),
+            ({"chunk_size": 2501}, "chunk_size: found 2501, expected at most 2500"),
+        ],
+    )
+    def test_refusals(self, changes, message):
+        with pytest.raises(UserError, match=f"^model.masker.{message}"):
+            small(SepFormerMasker, **changes)
+
+    def test_without_speechbrain(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "speechbrain.lobes.models.dual_path", None)
+        with pytest.raises(UserError, match=r"pip install 'sepkit\[sepformer\]'"):
+            SepFormerMasker(8)
