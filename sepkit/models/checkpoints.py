@@ -100,7 +100,8 @@ def _complete_or_absent(path: Path) -> Iterator[Path]:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give a folder that can") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

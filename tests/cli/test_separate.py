@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.data import audio
+from sepkit.models import build_model, save_model
+
+CONFIG = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return str(save_model(build_model(CONFIG), tmp_path / "exp" / "model"))
+
+
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "x.wav"
+    audio.write(path, 0.1 * np.random.default_rng(0).standard_normal(500).astype(np.float32), 8000)
+    return str(path)
+
+
+def test_separates_and_ends_with_the_folder(tmp_path, model, recording, capsys):
+    out = str(tmp_path / "out")
+    assert main(["separate", recording, "--model", model, "--out", out, "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == out
+    assert (tmp_path / "out" / "x_s2.wav").is_file()
+
+
+def test_some_failures_exit_with_1(tmp_path, model, recording, capsys):
+    (tmp_path / "bad.wav").write_text("no audio")
+    out = str(tmp_path / "out")
+    with pytest.raises(SystemExit) as ended:
+        main(["separate", recording, str(tmp_path / "bad.wav"), "--model", model, "--out", out])
+    captured = capsys.readouterr()
+    assert ended.value.code == 1
+    assert captured.out.splitlines()[-1] == out
+    assert "bad.wav" in captured.err and "failed 1" in captured.err
+
+
+@pytest.mark.parametrize("option", ["--model", "--device", "--import"])
+def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, option):
+    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out")]
+    assert main([*line, option, str(tmp_path / "none")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_models_lists_and_describes(model, capsys):
+    assert main(["models"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("conv_tasnet", "sepformer", "asteroid:FILE"))
+    assert main(["models", "--model", model]) == 0
+    described = capsys.readouterr().out
+    assert "sample_rate: 8000" in described and "name: recurrent" in described
+    assert main(["models", "--model", model + "/none"]) == 2

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference import Separator, separate_files
+from sepkit.inference.files import find_recordings, name_outputs
+from sepkit.models import build_model
+
+CONFIG = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+
+
+@pytest.fixture(scope="module")
+def separator():
+    torch.manual_seed(0)
+    return Separator(build_model(CONFIG))
+
+
+def record(path, num_samples=400, sample_rate=8000, channels=None, level=0.1):
+    shape = (num_samples,) if channels is None else (channels, num_samples)
+    waveform = level * np.random.default_rng(num_samples).standard_normal(shape).astype(np.float32)
+    subtype = "PCM_16" if path.suffix == ".flac" else "FLOAT"
+    audio.write(path, waveform, sample_rate, subtype=subtype)
+    return waveform
+
+
+def files_of(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_estimates_are_those_of_the_separator(tmp_path, separator):
+    waveform = record(tmp_path / "in" / "talk.wav", 4410, 44100, channels=2)
+    report = separate_files([tmp_path / "in"], separator, tmp_path / "out", model_name="a model")
+    expected = separator.separate(waveform, 44100)
+    assert files_of(tmp_path / "out") == ["talk.json", "talk_s1.wav", "talk_s2.wav"]
+    for index in range(2):
+        path = tmp_path / "out" / f"talk_s{index + 1}.wav"
+        assert audio.info(path).sample_rate == 44100
+        np.testing.assert_allclose(audio.read(path), expected.estimates[index], atol=1e-6)
+    told = json.loads((tmp_path / "out" / "talk.json").read_text())
+    assert (told["model"], told["sample_rate"], told["num_samples"]) == ("a model", 44100, 4410)
+    assert told["estimates"] == ["talk_s1.wav", "talk_s2.wav"]
+    assert told["gains"] == pytest.approx(expected.gains.tolist(), rel=1e-5)
+    assert told["scores"] is None and told["predicted_si_sdr_db"] is None
+    assert (report.separated, report.already_done, report.failed) == (1, 0, {})
+
+
+def test_a_tree_keeps_its_shape_and_equal_names_stay_apart(tmp_path, separator):
+    for name in ("a/x.wav", "b/x.wav", "b/deep/x.flac"):
+        record(tmp_path / "in" / name)
+    separate_files([tmp_path / "in"], separator, tmp_path / "tree")
+    assert {"a/x_s1.wav", "b/x_s1.wav", "b/deep/x_s2.wav"} <= set(files_of(tmp_path / "tree"))
+    separate_files([tmp_path / "in/a/x.wav", tmp_path / "in/b/x.wav"], separator, tmp_path / "named")
+    assert {"a/x_s1.wav", "b/x_s1.wav"} <= set(files_of(tmp_path / "named"))
+    separate_files([tmp_path / "in/a", tmp_path / "in/b"], separator, tmp_path / "folders")
+    assert {"a/x_s1.wav", "b/x_s1.wav", "deep/x_s1.wav"} <= set(files_of(tmp_path / "folders"))
+
+
+@pytest.mark.parametrize(
+    ("recordings", "expected"),
+    [
+        ({"/d/x.wav": "x.wav"}, ["x"]),
+        ({"/d/x.y.wav": "x.y.wav"}, ["x.y"]),
+        ({"/d/x.wav": "x.wav", "/d/x.flac": "x.flac"}, ["x_wav", "x_flac"]),
+        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/y.wav": "y.wav"}, ["a/x", "b/x", "y"]),
+        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/x.flac": "x.flac"}, ["a/x", "b/x_wav", "b/x_flac"]),
+        ({}, []),
+    ],
+)
+def test_names_of_outputs(recordings, expected):
+    names = name_outputs({Path(path): Path(relative) for path, relative in recordings.items()})
+    assert [str(name) for name in names.values()] == expected
+
+
+def test_names_that_cannot_be_told_apart():
+    same = {
+        Path("/d/x.a.wav"): Path("x.a.wav"),
+        Path("/d/x.a.flac"): Path("x.a.flac"),
+        Path("/d/x_a.wav"): Path("x_a.wav"),
+    }
+    assert len(set(name_outputs(same).values())) == 3
+    clash = {
+        Path("/d/x.wav"): Path("x.wav"),
+        Path("/d/x.flac"): Path("x.flac"),
+        Path("/d/x_wav.wav"): Path("x_wav.wav"),
+    }
+    assert len(set(name_outputs(clash).values())) == 3
+
+
+def test_a_file_named_twice_is_separated_once(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    report = separate_files([tmp_path / "x.wav", tmp_path / "." / "x.wav"], separator, tmp_path / "out")
+    assert report.separated == 1
+
+
+def test_the_same_command_continues(tmp_path, separator):
+    for name in ("x", "y", "z"):
+        record(tmp_path / "in" / f"{name}.wav")
+    out = tmp_path / "out"
+    separate_files([tmp_path / "in"], separator, out)
+    (out / "y.json").unlink()
+    (out / "z_s2.wav").unlink()
+    before = (out / "x_s1.wav").stat().st_mtime_ns
+    report = separate_files([tmp_path / "in"], separator, out)
+    assert (report.separated, report.already_done) == (2, 1)
+    assert (out / "x_s1.wav").stat().st_mtime_ns == before and (out / "z_s2.wav").exists()
+
+
+def test_what_changed_is_separated_again(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    arguments = ([tmp_path / "x.wav"], separator, tmp_path / "out")
+    separate_files(*arguments)
+    assert separate_files(*arguments).already_done == 1
+    assert separate_files(*arguments, channel=0).separated == 1
+    other = Separator(build_model(CONFIG))
+    assert separate_files([tmp_path / "x.wav"], other, tmp_path / "out").separated == 1
+    record(tmp_path / "x.wav", 500)
+    assert separate_files([tmp_path / "x.wav"], other, tmp_path / "out").separated == 1
+
+
+def test_bad_recordings_are_listed_and_the_rest_goes_on(tmp_path, separator):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    record(folder / "good.wav")
+    record(folder / "long.flac", 40000)
+    data = (folder / "long.flac").read_bytes()
+    (folder / "truncated.flac").write_bytes(data[: len(data) // 3])
+    (folder / "text.wav").write_text("no audio")
+    audio.write(folder / "empty.wav", np.zeros(0, np.float32), 8000)
+    (folder / "nan.wav").write_bytes((folder / "good.wav").read_bytes()[:-4] + np.float32("nan").tobytes())
+    report = separate_files([folder], separator, out)
+    assert report.separated == 2
+    bad = ["empty.wav", "nan.wav", "text.wav", "truncated.flac"]
+    assert sorted(Path(path).name for path in report.failed) == bad
+    lines = [json.loads(line) for line in (out / "failed.jsonl").read_text().splitlines()]
+    assert sorted(Path(line["input"]).name for line in lines) == bad
+    assert all("\n" not in line["reason"] and line["input"] in line["reason"] for line in lines)
+    assert "failed 4" in str(report) and not list(out.glob("nan*"))
+    for name in bad:
+        (folder / name).unlink()
+    assert separate_files([folder], separator, out).already_done == 2
+    assert not (out / "failed.jsonl").exists()
+
+
+def test_one_channel(tmp_path, separator):
+    waveform = record(tmp_path / "x.wav", channels=3)
+    separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", channel=2)
+    expected = separator.separate(waveform[2], 8000).estimates
+    np.testing.assert_allclose(audio.read(tmp_path / "out" / "x_s1.wav"), expected[0], atol=1e-6)
+    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", channel=3)
+    assert "channel 3" in next(iter(report.failed.values()))
+
+
+def test_nothing_clips(tmp_path, separator, capsys):
+    record(tmp_path / "loud.wav", level=50.0)
+    record(tmp_path / "quiet.wav", level=0.01)
+    separate_files([tmp_path / "loud.wav", tmp_path / "quiet.wav"], separator, tmp_path / "out", subtype="PCM_16")
+    assert audio.info(tmp_path / "out" / "loud_s1.wav").subtype == "FLOAT"
+    assert audio.info(tmp_path / "out" / "quiet_s1.wav").subtype == "PCM_16"
+    assert np.abs(audio.read(tmp_path / "out" / "loud_s1.wav")).max() > 1
+    assert "would clip" in capsys.readouterr().err
+
+
+def test_inputs_that_make_no_sense(tmp_path, separator):
+    (tmp_path / "empty").mkdir()
+    record(tmp_path / "in" / "x.wav")
+    for inputs, out, message in (
+        ([tmp_path / "none"], "out", "no such file"),
+        ([tmp_path / "empty"], "out", "no audio files"),
+        ([tmp_path / "in"], "in", "also an input"),
+    ):
+        with pytest.raises(UserError, match=message):
+            separate_files(inputs, separator, tmp_path / out)
+
+
+def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    record(tmp_path / ".hidden.wav")
+    for _ in range(2):
+        separate_files([tmp_path], separator, tmp_path / "out")
+    assert files_of(tmp_path / "out") == ["x.json", "x_s1.wav", "x_s2.wav"]
+    assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_output_folder(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    (tmp_path / "out").mkdir(mode=0o500)
+    with pytest.raises(UserError, match="cannot be written to"):
+        separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
+
+
+def test_an_output_folder_that_is_a_file(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UserError, match="cannot be written to"):
+        separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")

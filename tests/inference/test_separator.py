@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sepkit
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.errors import UserError
+from sepkit.inference import Separator
+from sepkit.models import EncoderMaskerDecoder, build_model, save_model
+from sepkit.models.filterbanks import STFTFilterbank
+from sepkit.models.latents import Deterministic
+
+CONFIG = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+
+
+class BandSplit(nn.Module):
+    """Masks that give the lower half of the bins to the first hypothesis and the upper half to the second, scaled."""
+
+    hypotheses = 2
+
+    def __init__(self, scales=(1.0, 1.0)):
+        super().__init__()
+        self.scales = scales
+
+    def forward(self, features):
+        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
+        masks = torch.stack([self.scales[0] * lower, self.scales[1] * (1 - lower)])
+        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+
+
+def band_split(scales=(1.0, 1.0), **kwargs):
+    linear = Deterministic("linear")
+    model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(scales), linear, linear, sample_rate=8000)
+    return Separator(model, **kwargs)
+
+
+def tones(sample_rate=8000, num_samples=8000, frequencies=(440.0, 3000.0)):
+    """(2, T): one tone for each half of the bins."""
+    time = np.arange(num_samples) / sample_rate
+    return np.stack([0.3 * np.sin(2 * np.pi * f * time) for f in frequencies]).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def separator():
+    return Separator(build_model(CONFIG))
+
+
+def test_two_tones_come_apart_at_their_levels():
+    sources = tones()
+    separated = band_split().separate(sources.sum(0), 8000)
+    np.testing.assert_allclose(separated.estimates[:, 500:-500], sources[:, 500:-500], atol=2e-3)
+    assert separated.scores is None and separated.predicted_si_sdr_db is None
+
+
+@pytest.mark.parametrize("scales", [(1e3, 1e-3), (-5.0, 0.2)])
+def test_a_model_without_levels_gets_those_of_the_mixture(scales):
+    sources = tones()
+    expected = band_split().separate(sources.sum(0), 8000)
+    separated = band_split(scales).separate(sources.sum(0), 8000)
+    np.testing.assert_allclose(separated.estimates, expected.estimates, atol=1e-5)
+    np.testing.assert_allclose(separated.gains * np.array(scales), expected.gains, rtol=1e-4)
+
+
+def test_gains_are_least_squares_fits_of_the_mixture():
+    mixture = tones().sum(0)
+    raw = band_split((3.0, 0.5), levels="model").separate(mixture, 8000)
+    separated = band_split((3.0, 0.5)).separate(mixture, 8000)
+    expected = [np.linalg.lstsq(estimate[:, None], mixture, rcond=None)[0][0] for estimate in raw.estimates]
+    np.testing.assert_allclose(separated.gains, expected, rtol=1e-4)
+    np.testing.assert_allclose(raw.gains, 1)
+    assert (np.square(separated.estimates).sum(-1) <= np.square(mixture).sum() * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("gain", [1e-3, 1.0, 30.0])
+def test_levels_follow_the_recording(gain):
+    sources = tones()
+    separated = band_split().separate(gain * sources.sum(0), 8000)
+    np.testing.assert_allclose(separated.estimates[:, 500:-500], gain * sources[:, 500:-500], atol=2e-3 * gain)
+
+
+def test_levels_of_the_model():
+    model = build_model(CONFIG)
+    mixture = torch.randn(500)
+    separated = Separator(model, levels="model").separate(mixture, 8000)
+    torch.testing.assert_close(separated.estimates, model(mixture[None]).estimates[0].detach())
+
+
+@pytest.mark.parametrize("sample_rate", [7999, 11025, 16000, 44100, 48000, 6000])
+def test_other_rates_come_back_at_their_own(sample_rate):
+    sources = tones(sample_rate, sample_rate, (440.0, 2400.0))
+    separated = band_split().separate(sources.sum(0), sample_rate)
+    edge = sample_rate // 10
+    assert separated.estimates.shape == sources.shape
+    np.testing.assert_allclose(separated.estimates[:, edge:-edge], sources[:, edge:-edge], atol=5e-3)
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 44100, 6000])
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 17, 1000])
+def test_every_length_comes_back(separator, num_samples, sample_rate):
+    separated = separator.separate(torch.randn(num_samples), sample_rate)
+    assert separated.estimates.shape == (2, num_samples) and separated.estimates.isfinite().all()
+
+
+def test_channels_are_averaged(separator):
+    stereo = torch.randn(2, 400)
+    torch.testing.assert_close(
+        separator.separate(stereo, 8000).estimates, separator.separate(stereo.mean(0), 8000).estimates
+    )
+
+
+@pytest.mark.parametrize("kind", [list, np.float64, np.float32, torch.float64, torch.float16])
+def test_results_are_of_the_kind_of_the_recording(separator, kind):
+    samples = torch.randn(300)
+    if isinstance(kind, torch.dtype):
+        waveform = samples.to(kind).requires_grad_()
+    else:
+        waveform = samples.tolist() if kind is list else samples.numpy().astype(kind)
+    separated = separator.separate(waveform, 8000)
+    expected = torch.Tensor if isinstance(kind, torch.dtype) else np.ndarray
+    assert isinstance(separated.estimates, expected) and isinstance(separated.gains, expected)
+    assert str(separated.estimates.dtype).endswith("float32")
+
+
+def test_the_recording_is_left_as_it_was(separator):
+    waveform = np.random.default_rng(0).standard_normal((2, 300))
+    before = waveform.copy()
+    separator.separate(waveform, 16000)
+    np.testing.assert_array_equal(waveform, before)
+
+
+def test_silence_gives_silence(separator):
+    separated = separator.separate(np.zeros(500), 8000)
+    np.testing.assert_array_equal(separated.estimates, 0)
+
+
+@pytest.mark.parametrize(
+    ("waveform", "sample_rate", "message"),
+    [
+        (np.zeros(0), 8000, "no samples"),
+        (np.zeros((2, 0)), 8000, "no samples"),
+        (np.zeros((0, 5)), 8000, "shape"),
+        (np.zeros((8000, 2)), 8000, "transpose"),
+        (np.zeros((1, 1, 5)), 8000, "shape"),
+        (np.float64(3.0), 8000, "shape"),
+        (np.array([0.0, math.nan]), 8000, "NaN"),
+        (torch.tensor([0.0, math.inf]), 8000, "infinite"),
+        (np.zeros(5, np.int16), 8000, "int16"),
+        (torch.zeros(5, dtype=torch.int32), 8000, "int32"),
+        (np.zeros(5), 0, "sample_rate"),
+        (np.zeros(5), -8000, "sample_rate"),
+        (np.zeros(5), 8000.5, "sample_rate"),
+        (np.zeros(5), math.nan, "sample_rate"),
+    ],
+)
+def test_bad_recordings_are_refused_in_one_line(separator, waveform, sample_rate, message):
+    with pytest.raises(UserError, match=message) as caught:
+        separator.separate(waveform, sample_rate)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_model_is_said_to_be_broken(separator):
+    separator.model.signal_std.fill_(math.nan)
+    with pytest.raises(UserError, match="not finite"):
+        separator.separate(torch.randn(100), 8000)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(UserError, match="device: found") as caught:
+        Separator(build_model(CONFIG), device)
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_device():
+    assert Separator(build_model(CONFIG), "auto").device.type in ("cpu", "cuda")
+
+
+def test_load_model_from_an_experiment_folder(tmp_path):
+    model = build_model(CONFIG)
+    save_model(model, tmp_path / "exp" / "model")
+    mixture = torch.randn(400)
+    expected = Separator(model).separate(mixture, 8000).estimates
+    for name in ("exp", "exp/model", "exp/model/model.safetensors"):
+        separator = sepkit.load_model(tmp_path / name)
+        assert isinstance(separator, sepkit.Separator)
+        assert (separator.sample_rate, separator.hypotheses) == (8000, 2)
+        assert not separator.model.training
+        torch.testing.assert_close(separator.separate(mixture, 8000).estimates, expected)
+
+
+def test_load_model_from_asteroid(tmp_path):
+    models = pytest.importorskip("asteroid.models")
+    theirs = models.ConvTasNet(
+        2, n_repeats=1, n_blocks=2, bn_chan=8, hid_chan=8, skip_chan=8, n_filters=16, mask_act="relu", sample_rate=8000
+    ).eval()
+    torch.save(theirs.serialize(), tmp_path / "theirs.pth")
+    mixture = torch.randn(1001)
+    separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")
+    ours = Separator(separator.model, levels="model").separate(mixture, 8000)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.estimates, theirs(mixture[None])[0], rtol=1e-4, atol=1e-6)
+
+
+def test_load_model_of_nothing(tmp_path):
+    for name in (tmp_path / "none", f"asteroid:{tmp_path / 'none'}", "conv_tasnet"):
+        with pytest.raises(UserError) as caught:
+            sepkit.load_model(name)
+        assert "\n" not in str(caught.value)

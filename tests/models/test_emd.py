@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sepkit.config import (
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    ImprovedSuDoRMRFConfig,
+    ModelConfig,
+    RecurrentConfig,
+    STFTFilterbankConfig,
+    SuDoRMRFConfig,
+)
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder, build_model
+from sepkit.models.filterbanks import FreeFilterbank, STFTFilterbank
+from sepkit.models.latents import Deterministic
+from sepkit.types import Latent, Separation
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+FREE = FreeFilterbankConfig(num_filters=16)
+SUDORMRF = FreeFilterbankConfig(num_filters=16, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
+TINY_CONV = ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1)
+CONFIGS = {
+    "conv_tasnet": ModelConfig(filterbank=FREE, masker=TINY_CONV),
+    "dual_path_rnn": ModelConfig(
+        filterbank=FREE,
+        masker=DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
+    ),
+    "sudormrf": ModelConfig(
+        filterbank=SUDORMRF,
+        encoding=DeterministicConfig("relu"),
+        masker=SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+        masks=DeterministicConfig("softmax"),
+    ),
+    "improved_sudormrf": ModelConfig(
+        filterbank=SUDORMRF, masker=ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1)
+    ),
+    "stft": ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 16), masker=RecurrentConfig(hidden_size=8, num_layers=1), hypotheses=3
+    ),
+}
+
+
+class ConstantMasker(nn.Module):
+    """Raw values that are the same everywhere."""
+
+    def __init__(self, hypotheses: int = 2, value: float = 1.0) -> None:
+        super().__init__()
+        self.hypotheses, self.value = hypotheses, value
+
+    def forward(self, features):
+        batch, dim, frames = features.shape
+        return torch.full((batch, self.hypotheses, 1, dim, frames), self.value, dtype=features.dtype)
+
+
+def constant(filterbank, value=1.0, **kwargs):
+    linear = Deterministic("linear")
+    return EncoderMaskerDecoder(filterbank, ConstantMasker(value=value), linear, linear, sample_rate=8000, **kwargs)
+
+
+@pytest.mark.parametrize("pad", ["full", "asteroid"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_estimates_are_as_long_as_the_mixture(name, pad):
+    model = build_model(CONFIGS[name])
+    model.pad = pad
+    for num_samples in (1, 2, 7, 8, 9, 16, 79, 80, 81, 255, 1001):
+        separation = model.eval()(torch.randn(2, num_samples))
+        assert isinstance(separation, Separation)
+        assert separation.estimates.shape == (2, model.hypotheses, num_samples)
+        assert separation.estimates.isfinite().all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_latents_have_their_shapes(name):
+    model = build_model(CONFIGS[name])
+    separation = model(torch.randn(2, 500))
+    bank = model.filterbank
+    frames = separation.encoding.shape[-1]
+    assert isinstance(separation.masks, Latent)
+    assert separation.encoding.shape == (2, bank.full_dim, frames)
+    assert separation.masks.shape == (2, model.hypotheses, bank.encoding_dim, frames)
+
+
+@pytest.mark.parametrize("num_samples", [1, 5, 64, 65, 999])
+def test_a_mask_of_ones_gives_the_mixture_back_to_its_very_ends(num_samples):
+    mixture = torch.randn(3, num_samples)
+    model = constant(STFTFilterbank(64, 16))
+    model.set_signal_statistics(0.0, 0.05)
+    torch.testing.assert_close(model(mixture).estimates, mixture.unsqueeze(1).expand(-1, 2, -1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pad", ["full", "asteroid"])
+@pytest.mark.parametrize("geometry", [(16, 8, 0, 0, 1), (21, 10, 10, 9, 80), (5, 5, 0, 0, 1)])
+def test_no_sample_is_lost(geometry, pad):
+    """Every sample of the output depends on every input sample near it; "asteroid" may lose less than a stride."""
+    model = constant(FreeFilterbank(8, *geometry), pad=pad)
+    for num_samples in (1, 30, 77, 160):
+        mixture = torch.randn(1, num_samples, requires_grad=True)
+        estimates = model(mixture).estimates[0, 0]
+        (gradient,) = torch.autograd.grad(estimates.square().sum(), mixture)
+        silent = (gradient[0] == 0) | (estimates == 0)
+        assert not (silent.any() if pad == "full" else silent[: max(num_samples - geometry[1], 0)].any())
+
+
+def test_edges_weigh_as_the_middle():
+    """Sliding the content by whole frames slides the estimates, at both ends of the waveform too."""
+    model = constant(FreeFilterbank(8, 16, 4))
+    content = torch.randn(1, 100)
+    alone = model(content).estimates
+    embedded = model(nn.functional.pad(content, (40, 60))).estimates[..., 40:140]
+    torch.testing.assert_close(alone, embedded, rtol=1e-5, atol=1e-6)
+
+
+def test_standardisation_goes_in_and_comes_out():
+    model = build_model(CONFIGS["conv_tasnet"]).eval()
+    mixture = torch.randn(2, 400)
+    plain = model(mixture).estimates
+    model.set_signal_statistics(0.25, 0.01)
+    torch.testing.assert_close(model(0.25 + 0.01 * mixture).estimates, 0.01 * plain, rtol=1e-3, atol=1e-6)
+
+
+def test_statistics_are_stored_with_the_weights_and_must_make_sense():
+    model = build_model(CONFIGS["conv_tasnet"])
+    assert (model.signal_mean.item(), model.signal_std.item()) == (0.0, 1.0)
+    assert {"signal_mean", "signal_std"} <= set(model.state_dict())
+    for mean, std in ((0.0, 0.0), (0.0, -1.0), (math.nan, 1.0), (0.0, math.inf)):
+        with pytest.raises(ValueError, match="deviation"):
+            model.set_signal_statistics(mean, std)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_silence_is_finite_with_finite_gradients(name):
+    model = build_model(CONFIGS[name])
+    estimates = model(torch.zeros(1, 300)).estimates
+    estimates.sum().backward()
+    assert estimates.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nan_stays_in_its_utterance_and_is_not_hidden(name):
+    model = build_model(CONFIGS[name]).eval()
+    mixture = torch.randn(2, 300)
+    mixture[0, 150] = math.nan
+    estimates = model(mixture).estimates
+    assert estimates[0].isnan().any() and estimates[1].isfinite().all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_utterances_do_not_see_each_other(name):
+    model = build_model(CONFIGS[name]).eval()
+    mixture = torch.randn(3, 500)
+    alone = torch.cat([model(row.unsqueeze(0)).estimates for row in mixture])
+    torch.testing.assert_close(model(mixture).estimates, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_points_are_the_same_in_training_and_evaluation():
+    model = build_model(CONFIGS["conv_tasnet"])
+    mixture = torch.randn(1, 300)
+    assert torch.equal(model.train()(mixture).estimates, model.eval()(mixture, torch.Generator()).estimates)
+
+
+def test_gradients_match_finite_differences():
+    model = build_model(CONFIGS["conv_tasnet"]).double()
+    mixture = torch.randn(1, 10, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: model(x).estimates, mixture, rtol=1e-4, atol=1e-6)
+
+
+def test_half_precision_autocast():
+    model = build_model(CONFIGS["stft"]).eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        estimates = model(torch.randn(2, 400)).estimates
+    assert estimates.shape == (2, 3, 400) and estimates.isfinite().all()
+
+
+def test_a_copy_is_a_model_of_its_own():
+    model = build_model(CONFIGS["conv_tasnet"]).eval()
+    twin = copy.deepcopy(model)
+    mixture = torch.randn(1, 100)
+    assert torch.equal(model(mixture).estimates, twin(mixture).estimates)
+    twin.set_signal_statistics(0.0, 2.0)
+    assert model.signal_std == 1
+
+
+@pytest.mark.parametrize(
+    "mixture",
+    [torch.zeros(5), torch.zeros(1, 1, 5), torch.zeros(2, 0), torch.zeros(1, 5, dtype=torch.int64)],
+    ids=["1d", "3d", "empty", "integers"],
+)
+def test_wrong_mixtures_are_refused(mixture):
+    with pytest.raises(ValueError, match=r"expected floating-point \(B, T\)"):
+        build_model(CONFIGS["conv_tasnet"])(mixture)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (ModelConfig(hypotheses=0, masker=TINY_CONV), "model.hypotheses"),
+        (ModelConfig(sample_rate=0, masker=TINY_CONV), "model.sample_rate"),
+        (ModelConfig(encoding=DeterministicConfig("softmax"), masker=TINY_CONV), "model.encoding.link"),
+        (
+            ModelConfig(filterbank=STFTFilterbankConfig(), encoding=DeterministicConfig("relu"), masker=TINY_CONV),
+            "model.encoding.link",
+        ),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused(config, field):
+    with pytest.raises(UserError, match=field):
+        build_model(config)
+
+
+def test_built_model_knows_its_configuration():
+    config = CONFIGS["stft"]
+    model = build_model(config)
+    assert (model.config, model.sample_rate, model.hypotheses) == (config, 8000, 3)

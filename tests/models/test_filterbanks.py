@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sepkit.errors import UserError
+from sepkit.models.filterbanks import FreeFilterbank, STFTFilterbank
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+@st.composite
+def geometries(draw):
+    kernel_size = draw(st.integers(1, 24))
+    stride = draw(st.integers(1, kernel_size))
+    return {
+        "kernel_size": kernel_size,
+        "stride": stride,
+        "padding": draw(st.integers(0, kernel_size - stride)),
+        "output_padding": draw(st.integers(0, stride - 1)),
+        "multiple": draw(st.sampled_from([1, 2, 7, 80])),
+    }
+
+
+@settings(deadline=None, max_examples=150)
+@given(geometry=geometries(), num_samples=st.integers(1, 60))
+def test_full_padding_keeps_every_frame_that_holds_a_sample(geometry, num_samples):
+    bank = FreeFilterbank(num_filters=2, **geometry)
+    left, right = bank.padding_for(num_samples, "full")
+    assert left >= 0 and right >= 0
+    frames = bank.encode(torch.zeros(1, left + num_samples + right)).shape[-1]
+    for sample in (0, num_samples // 2, num_samples - 1):
+        position = sample + left + bank.padding
+        holding = [f for f in range(-100, 400) if f * bank.stride <= position < f * bank.stride + bank.kernel_size]
+        assert holding and min(holding) >= 0 and max(holding) < frames
+
+
+@settings(deadline=None, max_examples=150)
+@given(geometry=geometries(), num_samples=st.integers(1, 60), pad=st.sampled_from(["full", "asteroid"]))
+def test_decoded_waveforms_reach_the_end_and_the_right_multiple(geometry, num_samples, pad):
+    bank = FreeFilterbank(num_filters=2, **geometry)
+    left, right = bank.padding_for(num_samples, pad)
+    padded = left + num_samples + right
+    decoded = bank.decode(bank.encode(torch.zeros(1, padded)).unsqueeze(1)).shape[-1]
+    assert padded % bank.multiple == 0
+    if pad == "full":
+        assert decoded >= left + num_samples
+    else:
+        assert left == 0 and decoded > num_samples - bank.stride
+
+
+def test_free_filterbank_convolves_and_transposes():
+    bank = FreeFilterbank(num_filters=5, kernel_size=6, stride=2)
+    waveform = torch.randn(3, 20)
+    encoding = bank.encode(waveform)
+    windows = waveform.unfold(-1, 6, 2)
+    torch.testing.assert_close(encoding, torch.einsum("bft,kt->bkf", windows, bank.encoder.filters()[:, 0]))
+    decoded = bank.decode(encoding.unsqueeze(1))
+    expected = torch.zeros(3, 20)
+    for frame in range(encoding.shape[-1]):
+        expected[:, 2 * frame : 2 * frame + 6] += encoding[:, :, frame] @ bank.decoder.filters()[:, 0]
+    torch.testing.assert_close(decoded[:, 0], expected)
+
+
+def test_free_filterbank_is_linear_without_bias():
+    bank = FreeFilterbank(num_filters=5)
+    assert [name for name, _ in bank.named_parameters()] == [
+        "encoder.filterbank._filters",
+        "decoder.filterbank._filters",
+    ]
+    assert bank.encode(torch.zeros(1, 64)).abs().max() == 0
+
+
+def test_sudormrf_geometry_equals_asteroid():
+    models = pytest.importorskip("asteroid.models.sudormrf")
+    filterbanks = pytest.importorskip("asteroid_filterbanks")
+    theirs_in, theirs_out = filterbanks.make_enc_dec("free", 8, 21, stride=10, padding=10, output_padding=9)
+    padder = models._Padder(theirs_in, upsampling_depth=4, kernel_size=21)
+    ours = FreeFilterbank(8, 21, 10, padding=10, output_padding=9, multiple=80)
+    ours.encoder.load_state_dict(theirs_in.state_dict())
+    ours.decoder.load_state_dict(theirs_out.state_dict())
+    for num_samples in (79, 80, 81, 1003):
+        waveform = torch.randn(2, num_samples)
+        left, right = ours.padding_for(num_samples, "asteroid")
+        encoding = ours.encode(torch.nn.functional.pad(waveform, (left, right)))
+        expected = padder(waveform.unsqueeze(1))
+        torch.testing.assert_close(encoding, expected)
+        torch.testing.assert_close(ours.decode(encoding.unsqueeze(1))[:, 0], theirs_out(expected)[:, 0])
+
+
+def test_initial_filters():
+    small = FreeFilterbank(num_filters=64, init_range=0.01)
+    for filters in (small.encoder.filters(), small.decoder.filters()):
+        assert filters.abs().max() <= 0.01
+        assert filters.std().item() == pytest.approx(0.01 / 3**0.5, rel=0.1)
+    xavier = FreeFilterbank(num_filters=512, kernel_size=16)
+    assert xavier.encoder.filters().std().item() == pytest.approx((2 / (512 * 16 + 16)) ** 0.5, rel=0.05)
+
+
+def test_encoder_makes_as_many_values_as_the_family_asks_for():
+    bank = FreeFilterbank(num_filters=4, values_per_dimension=2)
+    assert bank.encode(torch.randn(1, 40)).shape == (1, 8, 4)
+    assert bank.decode(torch.randn(1, 3, 4, 4)).shape == (1, 3, 40)
+
+
+def test_free_mask_is_elementwise():
+    bank = FreeFilterbank(num_filters=4)
+    mask, encoding = torch.rand(2, 3, 4, 5), torch.randn(2, 4, 5)
+    masked = bank.apply_mask(mask, encoding)
+    assert torch.equal(masked[1, 2], mask[1, 2] * encoding[1])
+    assert bank.features(encoding) is encoding
+
+
+@pytest.mark.parametrize(("kernel_size", "stride"), [(256, 64), (256, 128), (64, 10), (32, 16), (2, 1)])
+def test_stft_matches_torch(kernel_size, stride):
+    bank = STFTFilterbank(kernel_size, stride)
+    waveform = torch.randn(2, 10 * kernel_size)
+    window = torch.hann_window(kernel_size).sqrt()
+    expected = torch.stft(waveform, kernel_size, stride, window=window, center=False, return_complex=True)
+    expected *= 2 / (kernel_size * kernel_size / stride) ** 0.5
+    # STFTFB scales the two real bins so that the transform is a tight frame.
+    expected[:, [0, -1]] /= 2**0.5
+    real, imaginary = bank.encode(waveform).chunk(2, dim=1)
+    torch.testing.assert_close(torch.complex(real, imaginary), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel_size", "stride"), [(256, 64), (256, 128), (300, 100), (64, 30), (64, 1), (2, 1)])
+def test_stft_reconstructs_every_sample(kernel_size, stride):
+    bank = STFTFilterbank(kernel_size, stride)
+    for num_samples in (1, stride, kernel_size - 1, kernel_size + 1, 1001):
+        waveform = torch.randn(2, num_samples)
+        left, right = bank.padding_for(num_samples)
+        decoded = bank.decode(bank.encode(torch.nn.functional.pad(waveform, (left, right))).unsqueeze(1))
+        torch.testing.assert_close(decoded[:, 0, left : left + num_samples], waveform, rtol=0, atol=1e-5)
+
+
+def test_stft_features_are_compressed_magnitudes():
+    encoding = torch.randn(2, 2 * 17, 5)
+    magnitude = torch.complex(*encoding.chunk(2, dim=1)).abs()
+    for compression, expected in ((1.0, magnitude), (0.3, magnitude**0.3), (0.0, torch.log(1e-4 + magnitude))):
+        features = STFTFilterbank(32, 16, compression).features(encoding)
+        torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("compression", [0.0, 0.3, 1.0])
+def test_stft_features_of_silence_have_a_finite_gradient(compression):
+    encoding = torch.zeros(1, 34, 3, requires_grad=True)
+    features = STFTFilterbank(32, 16, compression).features(encoding)
+    features.sum().backward()
+    assert features.isfinite().all() and encoding.grad is not None and encoding.grad.isfinite().all()
+
+
+def test_stft_mask_scales_both_parts_alike():
+    bank = STFTFilterbank(32, 16)
+    encoding, mask = torch.randn(2, 34, 5), torch.rand(2, 3, 17, 5)
+    masked = torch.complex(*bank.apply_mask(mask, encoding).chunk(2, dim=2))
+    expected = mask * torch.complex(*encoding.chunk(2, dim=1)).unsqueeze(1)
+    torch.testing.assert_close(masked, expected)
+
+
+def test_stft_has_no_parameters():
+    assert not list(STFTFilterbank().parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: FreeFilterbank(num_filters=0), "num_filters"),
+        (lambda: FreeFilterbank(kernel_size=0), "kernel_size"),
+        (lambda: FreeFilterbank(kernel_size=8, stride=9), "stride"),
+        (lambda: FreeFilterbank(stride=0), "stride"),
+        (lambda: FreeFilterbank(kernel_size=8, stride=4, padding=5), "padding"),
+        (lambda: FreeFilterbank(output_padding=8, stride=8), "output_padding"),
+        (lambda: FreeFilterbank(multiple=0), "multiple"),
+        (lambda: FreeFilterbank(init_range=-1.0), "init_range"),
+        (lambda: STFTFilterbank(kernel_size=255), "kernel_size"),
+        (lambda: STFTFilterbank(kernel_size=256, stride=129), "stride"),
+        (lambda: STFTFilterbank(compression=-0.1), "compression"),
+        (lambda: STFTFilterbank(values_per_dimension=2), "model.encoding"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(make, field):
+    with pytest.raises(UserError, match=field) as caught:
+        make()
+    assert "\n" not in str(caught.value)
