@@ -221,7 +221,7 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
 
     Args:
         waveform: floating point, any shape.
-        rounding: "floor" is `floor(32768 x)`, what python-soundfile and so LibriMix write; "nearest" rounds half to
+        rounding: "floor" is `floor(32768 x)`, as python-soundfile and so LibriMix write wav; "nearest" rounds half to
             even, what the WHAM and pywsj0-mix scripts do.
     """
     scaled = waveform * np.float32(32768)
@@ -267,7 +267,7 @@ def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: 
 
 
 def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:
-    """The inputs, first and last, that outputs `start` to `start + count` depend on, and the outputs before `start`.
+    """First and last input that outputs `start` to `start + count` depend on, and how many to skip.
 
     `first` falls on an output sample, so that resampling the window keeps the phase of resampling the whole.
     """

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.config import DynamicMixingConfig
+from sepkit.data import audio
+from sepkit.data.dynamic_mixing import DynamicMixer
+from sepkit.data.manifest import Manifest, MixtureEntry, NoiseEntry, SourceEntry
+from sepkit.data.mixing import Mixed, active_level
+from sepkit.errors import UserError
+
+RATE = 8000
+
+
+def draws(mixer: DynamicMixer, count: int = 40) -> list[Mixed]:
+    return [mixer.mix(np.random.default_rng([5, index])) for index in range(count)]
+
+
+def level_db(waveform: np.ndarray) -> float:
+    return 20 * np.log10(np.sqrt(np.mean(waveform.astype(np.float64) ** 2)))
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> Manifest:
+    """Speakers "0" to "3", each a sine of its own frequency and level; levels are equal with the manifest's gains."""
+    entries = []
+    for speaker in range(4):
+        sine = 0.1 * (speaker + 1) * np.sin(2 * np.pi * 250 * (speaker + 1) * np.arange(8000) / RATE)
+        audio.write(tmp_path / f"{speaker}.wav", sine.astype(np.float32), RATE)
+    for first in range(4):
+        pair = (first, (first + 1) % 4)
+        sources = [SourceEntry(f"{s}.wav", speaker=str(s), gain=0.5 / (s + 1)) for s in pair]
+        entries.append(MixtureEntry(f"m{first}", RATE, 8000, sources))
+    return Manifest(tmp_path / "train.jsonl", entries)
+
+
+def speaker_of(source: np.ndarray) -> int:
+    """Which sine it is."""
+    spectrum = np.abs(np.fft.rfft(source * np.hanning(len(source))))
+    return round(np.argmax(spectrum) * RATE / len(source) / 250) - 1
+
+
+def test_mixture_is_the_sum_and_speakers_differ(steady: Manifest) -> None:
+    pairs: Counter[frozenset[int]] = Counter()
+    for mixed in draws(DynamicMixer(steady, DynamicMixingConfig(enabled=True), 4000), 150):
+        np.testing.assert_array_equal(mixed.mixture, mixed.sources.sum(axis=0))
+        assert mixed.sources.shape == (2, 4000) and mixed.noise is None
+        pairs[frozenset(speaker_of(source) for source in mixed.sources)] += 1
+    assert len(pairs) == 6 and all(len(pair) == 2 for pair in pairs)
+    assert min(pairs.values()) > 8
+
+
+def test_gains_are_uniform_around_the_manifests_level(steady: Manifest) -> None:
+    mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, gain_range_db=2.5), 4000)
+    manifest_db = level_db(0.5 * 0.1 * np.sqrt(0.5) * np.ones(10))
+    levels = np.array([[level_db(source) - manifest_db for source in mixed.sources] for mixed in draws(mixer, 200)])
+    assert np.abs(levels).max() < 2.55
+    assert np.abs(levels.mean(axis=0)).max() < 0.4
+    assert levels.std(axis=0) == pytest.approx([5 / np.sqrt(12)] * 2, rel=0.15)
+    assert abs(np.corrcoef(levels.T)[0, 1]) < 0.2
+
+
+def test_equal_gains_give_equal_levels(corpus: Manifest) -> None:
+    mixer = DynamicMixer(corpus, DynamicMixingConfig(enabled=True, gain_range_db=0.0))
+    for mixed in draws(mixer, 10):
+        levels = [active_level(source, RATE) for source in mixed.sources]
+        assert levels[0] == pytest.approx(levels[1], rel=0.05)
+
+
+def test_it_is_a_function_of_the_generator(corpus: Manifest, tmp_path: Path) -> None:
+    config = DynamicMixingConfig(enabled=True, speed_range=0.05, overlap_probability=0.5)
+    forwards = draws(DynamicMixer(corpus, config, 3000), 12)
+    backwards = DynamicMixer(corpus, config, 3000)
+    for index in reversed(range(12)):
+        again = backwards.mix(np.random.default_rng([5, index]))
+        np.testing.assert_array_equal(again.sources, forwards[index].sources)
+    assert len({mixed.mixture.tobytes() for mixed in forwards}) == 12
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("min", 600), ("max", 900)])
+def test_without_segments_the_mode_settles_the_length(tmp_path: Path, mode: str, expected: int) -> None:
+    for name, count in {"a": 600, "b": 900}.items():
+        audio.write(tmp_path / f"{name}.wav", np.full(count, 0.1, np.float32), RATE)
+    sources = [SourceEntry("a.wav", "a"), SourceEntry("b.wav", "b")]
+    manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 600, sources, mode=mode)])
+    for mixed in draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True)), 5):
+        assert mixed.mixture.shape == (expected,)
+        assert sorted(int((source != 0).sum()) for source in mixed.sources) == [600, expected]
+    short = draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 500), 1)[0]
+    assert short.mixture.shape == (500,)
+
+
+def test_speed_shifts_the_pitch(steady: Manifest) -> None:
+    mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, speed_range=0.1), 6000)
+    ratios = []
+    for mixed in draws(mixer, 60):
+        for source in mixed.sources:
+            spectrum = np.abs(np.fft.rfft(source * np.hanning(6000), 1 << 17))
+            frequency = np.argmax(spectrum) * RATE / (1 << 17)
+            ratios.append(frequency / (250 * round(frequency / 250)))
+    assert min(ratios) == pytest.approx(0.9, abs=0.02) and max(ratios) == pytest.approx(1.1, abs=0.02)
+    assert len({round(ratio, 3) for ratio in ratios}) > 20
+
+
+def test_partial_overlap_starts_later_sources_within_the_first_half(steady: Manifest) -> None:
+    mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, overlap_probability=0.5), 4000)
+    onsets = [int(np.argmax(np.abs(mixed.sources[1]) > 1e-3)) for mixed in draws(mixer, 100)]
+    assert all(np.argmax(np.abs(mixed.sources[0]) > 1e-3) < 20 for mixed in draws(mixer, 20))
+    late = [onset for onset in onsets if onset > 20]
+    assert 30 < len(late) < 70 and max(late) <= 2020 and min(late) < 500
+
+
+def test_noise_has_the_drawn_ratio_and_share(steady: Manifest, tmp_path: Path) -> None:
+    noise_folder = tmp_path / "noise" / "deep"
+    for name, count in {"long": 9000, "short": 700}.items():
+        waveform = np.random.default_rng(0).uniform(-0.5, 0.5, count).astype(np.float32)
+        audio.write(noise_folder / f"{name}.wav", waveform, RATE)
+    config = DynamicMixingConfig(
+        enabled=True, noise=str(tmp_path / "noise"), noise_probability=0.7, noise_snr_db=(3.0, 9.0)
+    )
+    mixtures = draws(DynamicMixer(steady, config, 4000), 120)
+    noisy = [mixed for mixed in mixtures if mixed.noise is not None]
+    assert 66 < len(noisy) < 100
+    ratios = []
+    for mixed in noisy:
+        speech = mixed.sources.sum(axis=0)
+        np.testing.assert_array_equal(mixed.mixture, speech + mixed.noise)
+        assert mixed.noise is not None and np.count_nonzero(mixed.noise) > 3900
+        ratios.append(level_db(speech) - level_db(mixed.noise))
+    assert 2.99 < min(ratios) < 4 and 8 < max(ratios) < 9.01
+
+
+def test_noise_of_the_manifest_stays_where_no_other_is_given(steady: Manifest, tmp_path: Path) -> None:
+    audio.write(tmp_path / "hum.wav", np.full(300, 0.25, np.float32), RATE)
+    for entry in steady:
+        entry.noise = NoiseEntry("hum.wav", gain=0.5)
+    for mixed in draws(DynamicMixer(steady, DynamicMixingConfig(enabled=True), 4000), 5):
+        np.testing.assert_array_equal(mixed.noise, np.full(4000, 0.125, np.float32))
+
+
+def test_silent_noise_and_silent_speech_stay_finite(tmp_path: Path) -> None:
+    for name in ("a", "b", "noise/n"):
+        audio.write(tmp_path / f"{name}.wav", np.zeros(1000, np.float32), RATE)
+    sources = [SourceEntry("a.wav", "a"), SourceEntry("b.wav", "b")]
+    manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 1000, sources)])
+    config = DynamicMixingConfig(enabled=True, noise=str(tmp_path / "noise"))
+    for mixed in draws(DynamicMixer(manifest, config, 500), 3):
+        assert not mixed.mixture.any() and mixed.noise is None
+
+
+def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -> None:
+    pytest.importorskip("pyroomacoustics")
+    config = DynamicMixingConfig(
+        enabled=True, gain_range_db=0.0, reverberation_probability=1.0, reverberation_cache=str(tmp_path)
+    )
+    dry_config = DynamicMixingConfig(enabled=True, gain_range_db=0.0)
+    wet = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
+    dry = DynamicMixer(corpus, dry_config, 3000).mix(np.random.default_rng(0))
+    np.testing.assert_array_equal(wet.mixture, wet.sources.sum(axis=0))
+    # A room's energy is one, so loudness stays about the same while the waveform does not.
+    assert level_db(wet.sources[0]) == pytest.approx(level_db(dry.sources[0]), abs=3)
+    assert abs(np.corrcoef(wet.sources[0], dry.sources[0])[0, 1]) < 0.9
+
+
+def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyroomacoustics")
+    generator = np.random.default_rng(0)
+    for name in ("a", "b"):
+        audio.write(tmp_path / f"{name}.wav", generator.uniform(-0.3, 0.3, 40000).astype(np.float32), RATE)
+    sources = [SourceEntry("a.wav", "a"), SourceEntry("b.wav", "b")]
+    manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 40000, sources)])
+    config = DynamicMixingConfig(enabled=True, reverberation_probability=1.0, reverberation_cache=str(tmp_path / "r"))
+    for mixed in draws(DynamicMixer(manifest, config, 2000), 3):
+        # The first 4 ms of a convolution that begins in silence would be all but empty.
+        assert level_db(mixed.sources[0][:32]) > level_db(mixed.sources[0]) - 6
+
+
+def test_parts_of_a_file_stay_within_their_bounds(tmp_path: Path) -> None:
+    waveform = np.concatenate([np.full(1000, 0.1), np.full(1000, 0.2), np.full(1000, 0.3)]).astype(np.float32)
+    audio.write(tmp_path / "long.wav", waveform, RATE)
+    sources = [
+        SourceEntry("long.wav", "a", start=0, num_samples=1000),
+        SourceEntry("long.wav", "b", start=1000, num_samples=1000),
+    ]
+    manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 1000, sources)])
+    for mixed in draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 400), 20):
+        for source in mixed.sources:
+            assert len(np.unique(source)) == 1
+
+
+def test_three_speakers_of_unequal_amounts_are_drawn_by_recording(tmp_path: Path) -> None:
+    amounts = {"a": 1, "b": 2, "c": 5}
+    sources = []
+    for speaker, amount in amounts.items():
+        for take in range(amount):
+            audio.write(tmp_path / f"{speaker}{take}.wav", np.full(50, 0.1, np.float32), RATE)
+            sources.append(SourceEntry(f"{speaker}{take}.wav", speaker))
+    entries = [MixtureEntry(f"{s.path}", RATE, 50, [sources[0], s]) for s in sources[1:]]
+    mixer = DynamicMixer(Manifest(tmp_path / "m.jsonl", entries), DynamicMixingConfig(enabled=True))
+    generator = np.random.default_rng(0)
+    first = mixer._recordings[0]
+    chosen = Counter(mixer._draw_recordings(first, 2, generator)[1].path.name for _ in range(1400))
+    assert first.speaker == "a" and set(chosen) == {s.path for s in sources[1:]}
+    assert all(150 < count < 250 for count in chosen.values())
+    assert {r.speaker for r in mixer._draw_recordings(first, 3, generator)} == {"a", "b", "c"}
+
+
+def test_bad_set_ups_give_one_clear_line(corpus: Manifest, tmp_path: Path) -> None:
+    one = [MixtureEntry("x", RATE, 10, [SourceEntry("a.wav", "a"), SourceEntry("b.wav", "a")])]
+    with pytest.raises(UserError, match=r"names 1 speaker\(s\), but has mixtures of 2 sources"):
+        DynamicMixer(Manifest(tmp_path / "m.jsonl", one), DynamicMixingConfig(enabled=True))
+    with pytest.raises(UserError, match="no such folder"):
+        DynamicMixer(corpus, DynamicMixingConfig(enabled=True, noise=str(tmp_path / "absent")))
+    with pytest.raises(UserError, match="no audio files"):
+        DynamicMixer(corpus, DynamicMixingConfig(enabled=True, noise=str(tmp_path)))
+    unreferenced = [MixtureEntry("x", RATE, 10, [], mixture="m.wav")]
+    with pytest.raises(UserError, match=r"names 0 speaker\(s\)"):
+        DynamicMixer(Manifest(tmp_path / "m.jsonl", unreferenced), DynamicMixingConfig(enabled=True))

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, read_manifest, write_manifest
+from sepkit.errors import UserError
+
+CONTRACT_LINE = {
+    "id": "1272-0_1462-3",
+    "sample_rate": 8000,
+    "num_samples": 31234,
+    "mode": "min",
+    "mixture": None,
+    "resampler": "soxr_hq",
+    "corpus": "librimix",
+    "task": "sep_clean",
+    "sources": [
+        {"path": "wav/1272/0.flac", "speaker": "1272", "sex": "F", "start": 0, "gain": 0.83, "offset": 0},
+        {"path": "/abs/3.flac", "speaker": "1462", "sex": "M", "start": 5, "gain": 1, "offset": 7},
+    ],
+    "noise": {"path": "noise/n1.wav", "start": 0, "gain": 0.2, "extend": None},
+}
+
+
+def written(folder: Path, *lines: Any) -> Path:
+    path = folder / "m.jsonl"
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return CONTRACT_LINE | fields
+
+
+def test_the_contracts_line_is_read_and_written_back_the_same(tmp_path: Path) -> None:
+    manifest = read_manifest(written(tmp_path, CONTRACT_LINE))
+    (entry,) = manifest
+    assert entry.id == "1272-0_1462-3" and entry.noise == NoiseEntry("noise/n1.wav", gain=0.2)
+    assert entry.sources[0] == SourceEntry("wav/1272/0.flac", "1272", "F", gain=0.83)
+    assert entry.resolve(entry.sources[0].path) == tmp_path / "wav/1272/0.flac"
+    assert manifest.resolve(entry.sources[1].path) == Path("/abs/3.flac")
+    assert manifest.max_sources == 2 and manifest.folder == tmp_path
+    again = write_manifest(tmp_path / "again.jsonl", manifest)
+    assert json.loads(again.read_text()) == CONTRACT_LINE
+    assert list(json.loads(again.read_text())) == list(CONTRACT_LINE)
+
+
+def test_absent_fields_have_defaults_and_unknown_ones_are_kept(tmp_path: Path) -> None:
+    line = {
+        "id": "ü",
+        "sample_rate": 8000,
+        "num_samples": 5,
+        "sources": [{"path": "a.wav", "take": 3}],
+        "room": {"x": [1]},
+    }
+    (entry,) = read_manifest(written(tmp_path, line, ""))
+    assert (entry.mode, entry.mixture, entry.resampler, entry.noise) == ("min", None, "soxr_hq", None)
+    assert entry.extra == {"room": {"x": [1]}} and entry.sources[0].extra == {"take": 3}
+    back = json.loads(write_manifest(tmp_path / "b.jsonl", [entry]).read_text(encoding="utf-8"))
+    assert back["room"] == {"x": [1]} and back["sources"][0]["take"] == 3 and back["id"] == "ü"
+
+
+def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
+    (entry,) = read_manifest(written(tmp_path, changed(sources=[], mixture="mix/a.wav")))
+    assert entry.sources == [] and entry.mixture == "mix/a.wav"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{not json", r":2: not JSON \(.*\); expected one JSON object a line"),
+        ([1, 2], r":2: found \[1, 2\], expected a JSON object"),
+        ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r":2: field 'num_samples' is missing"),
+        (changed(id="b", sample_rate="8000"), r":2: sample_rate is '8000', expected a whole number above 0"),
+        (changed(id="b", num_samples=0), r":2: num_samples is 0, expected a whole number above 0"),
+        (changed(id="b", num_samples=True), r":2: num_samples is True"),
+        (changed(id=""), r":2: id is '', expected text that is not empty"),
+        (changed(id="b", mode="avg"), r":2: mode is 'avg', expected one of min, max"),
+        (changed(id="b", resampler="sox"), r":2: resampler is 'sox', expected one of soxr_hq, scipy_poly"),
+        (changed(id="b", sources={}), r":2: sources is {}, expected a list"),
+        (changed(id="b", sources=[{"speaker": "1"}]), r":2: sources\[0\]: field 'path' is missing"),
+        (
+            changed(id="b", sources=[{"path": "x", "gain": "1"}]),
+            r":2: sources\[0\]: gain is '1', expected a finite number",
+        ),
+        (changed(id="b", sources=[{"path": "x", "gain": float("nan")}]), r":2: sources\[0\]: gain is nan"),
+        (changed(id="b", sources=[{"path": "x", "start": -1}]), r":2: sources\[0\]: start is -1"),
+        (changed(id="b", sources=["x.wav"]), r":2: sources\[0\]: found 'x.wav', expected a JSON object"),
+        (changed(id="b", noise={"path": 3}), r":2: noise: path is 3, expected text"),
+        (changed(id="b", sources=[]), r":2: neither mixture nor sources"),
+        (CONTRACT_LINE, r":2: id '1272-0_1462-3' is that of line 1; ids must differ"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number_and_field(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        read_manifest(written(tmp_path, CONTRACT_LINE, line))
+    assert str(error.value).startswith(f"{tmp_path / 'm.jsonl'}:2: ") and "\n" not in str(error.value)
+
+
+def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read_manifest(tmp_path / "absent.jsonl")
+    with pytest.raises(UserError, match="holds no mixtures"):
+        read_manifest(written(tmp_path, ""))
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_manifest(tmp_path / "binary.jsonl")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_manifest(tmp_path)
+
+
+def test_write_refuses_what_read_would(tmp_path: Path) -> None:
+    entry = MixtureEntry("a", 8000, 10, [SourceEntry("x.wav")])
+    with pytest.raises(UserError, match="two mixtures have the id 'a'"):
+        write_manifest(tmp_path / "m.jsonl", [entry, entry])
+    with pytest.raises(UserError, match="mixture 'b': num_samples is -1"):
+        write_manifest(tmp_path / "m.jsonl", [MixtureEntry("b", 8000, -1, [SourceEntry("x.wav")])])
+    assert list(tmp_path.iterdir()) == []
+
+
+texts = st.text(min_size=1, max_size=8)
+numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)
+sources = st.builds(
+    SourceEntry,
+    path=texts,
+    speaker=texts,
+    sex=st.none() | st.sampled_from(["F", "M"]),
+    start=st.integers(0, 2**40),
+    gain=numbers,
+    offset=st.integers(0, 2**40),
+    num_samples=st.none() | st.integers(1, 2**40),
+    channel=st.none() | st.integers(0, 8),
+)
+noises = st.builds(NoiseEntry, path=texts, start=st.integers(0, 99), gain=numbers, extend=st.none() | texts)
+mixtures = st.builds(
+    MixtureEntry,
+    id=texts,
+    sample_rate=st.integers(1, 192000),
+    num_samples=st.integers(1, 2**40),
+    sources=st.lists(sources, min_size=1, max_size=3),
+    mode=st.sampled_from(["min", "max"]),
+    mixture=st.none() | texts,
+    resampler=st.sampled_from(["soxr_hq", "scipy_poly"]),
+    corpus=st.text(max_size=5),
+    noise=st.none() | noises,
+)
+
+
+@given(st.lists(mixtures, min_size=1, max_size=4, unique_by=lambda entry: entry.id))
+@settings(max_examples=60, deadline=None)
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, entries: list[MixtureEntry]) -> None:
+    path = tmp_path_factory.mktemp("manifest") / "m.jsonl"
+    content = write_manifest(path, entries).read_bytes()
+    manifest = read_manifest(path)
+    assert list(manifest) == entries
+    assert write_manifest(path, manifest).read_bytes() == content
