@@ -1,0 +1,1 @@
+"""How good it is: metrics, their statistics, and evaluation over manifests."""

@@ -1,0 +1,63 @@
+"""The rows of a long job, written one by one, so that the same command continues where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from sepkit.errors import UserError
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Rows by key, one JSON object a line; the last row of a key counts.
+
+    Args:
+        path: of the file; it and its folder are made if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, Any]] = {}
+        if path.is_file():
+            self.rows = {row["key"]: row for row in _read(path)}
+
+    @contextmanager
+    def writing(self) -> Iterator[Journal]:
+        """While the block runs, `add` appends.
+
+        Raises:
+            UserError: the file cannot be written to.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"{self.path.parent}: cannot be written to ({error.strerror}); give an output folder that can"
+            ) from error
+        with self._file:
+            # The last line of a killed run may be torn: nothing may be appended to it.
+            if self._file.tell():
+                self._file.write("\n")
+            yield self
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a row, which has a `key`, on disk at once."""
+        self.rows[row["key"]] = row
+        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and "key" in row:
+            yield row

@@ -1,0 +1,221 @@
+"""Metrics of an estimate against its source: numpy arrays or torch tensors in, the same kind out, computed in float64.
+
+The order is always (estimates, sources); both have shape (..., T) and broadcast; the result has shape (...), float64.
+Metrics in dB lie between -100 and 100: a silent estimate scores -100, a perfect one 100. Against a silent source a
+metric
+is undefined, so it is NaN, as it is where an input holds NaN or infinity. Silent means constant.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from sepkit.errors import UserError
+
+__all__ = ["pesq", "sdr_db", "si_sdr_db", "si_sdri_db", "stoi"]
+
+LIMIT_DB = 100.0
+FILTER_LENGTH = 512
+PESQ_MODES = {8000: "nb", 16000: "wb"}
+# What the mappings of P.862.1 and P.862.2 make of the lowest raw score, -0.5.
+PESQ_LOWEST = {8000: 1.0169, 16000: 1.0428}
+
+# What is left of a constant signal's energy by rounding, relative to its energy before the mean is removed.
+_ROUNDING = 1e-24
+
+Signal = TypeVar("Signal", np.ndarray, torch.Tensor)
+
+
+def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
+    """Scale-invariant signal-to-distortion ratio, dB.
+
+    With both means removed, `10 log10(||a s||^2 / ||a s - e||^2)`, `a = <e, s> / <s, s>`.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms, broadcast against `estimates`.
+
+    Returns:
+        (...) dB, within +-100; NaN where the source is silent.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+
+    Source: Le Roux et al., "SDR - half-baked or well done?", ICASSP 2019, eq. 4.
+    """
+    (e, s), restore = _prepare(estimates, sources)
+    e, s, silent_source, silent_estimate = _centre(e, s)
+    target = s * ((e * s).sum(-1) / s.square().sum(-1)).unsqueeze(-1)
+    ratio = target.square().sum(-1) / (target - e).square().sum(-1)
+    return restore(_in_range(10 * torch.log10(ratio), silent_source, silent_estimate))
+
+
+def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
+    """Improvement in SI-SDR over taking the mixture as the estimate, dB: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms.
+        mixture: (..., T), or (..., T) without the axis of the sources.
+
+    Returns:
+        (...) dB; NaN where the source is silent.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+    """
+    if mixture.ndim == sources.ndim - 1 and mixture.ndim > 1:
+        mixture = mixture[..., None, :]
+    return si_sdr_db(estimates, sources) - si_sdr_db(mixture, sources)
+
+
+def sdr_db(estimates: Signal, sources: Signal) -> Any:
+    """Signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
+
+    `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms, broadcast against `estimates`.
+
+    Returns:
+        (...) dB, within +-100; NaN where the source is silent.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+
+    Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
+    """
+    (e, s), restore = _prepare(estimates, sources)
+    silent_source, silent_estimate = _centre(e, s)[2:]
+    e, s = torch.broadcast_tensors(e, s)
+    usable = ~(silent_source | silent_estimate) & e.isfinite().all(-1) & s.isfinite().all(-1)
+    values = torch.full(e.shape[:-1], torch.nan, dtype=torch.float64, device=e.device)
+    if usable.any():
+        # fast_bss_eval pairs signals along the last axis but one.
+        values[usable] = -_negative_sdr(e[usable].unsqueeze(-2), s[usable].unsqueeze(-2)).squeeze(-1)
+    return restore(_in_range(values, silent_source, silent_estimate))
+
+
+def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = False) -> Any:
+    """Short-time objective intelligibility, about 0 to 1.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms, broadcast against `estimates`.
+        sample_rate: Hz.
+        extended: the variant for fluctuating maskers (Jensen & Taal 2016).
+
+    Returns:
+        (...); NaN where the source is silent or has less than 0.4 s of speech.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+
+    Source: Taal et al., IEEE TASLP 19(7), 2011; computed by pystoi.
+    """
+    from pystoi import stoi as pystoi
+
+    def one(e: np.ndarray, s: np.ndarray) -> float:
+        with warnings.catch_warnings():
+            # pystoi warns that too little speech is left and then returns 1e-5 as if it were a score.
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                return float(pystoi(s, e, sample_rate, extended=extended))
+            except (RuntimeWarning, ValueError):
+                return float("nan")
+
+    return _each_pair(one, estimates, sources)
+
+
+def pesq(estimates: Signal, sources: Signal, sample_rate: int) -> Any:
+    """Perceptual evaluation of speech quality, mean opinion score: P.862.1 (narrow band) at 8 kHz, P.862.2 at 16.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms, broadcast against `estimates`.
+        sample_rate: 8000 or 16000 Hz.
+
+    Returns:
+        (...); the lowest score for a silent estimate; NaN where PESQ finds no utterance, or less than 0.25 s.
+
+    Raises:
+        ValueError: another sample rate, lengths that differ, or no samples.
+        UserError: the package pesq is not installed.
+    """
+    if sample_rate not in PESQ_MODES:
+        raise ValueError(f"sample_rate: found {sample_rate} Hz, PESQ is defined at 8000 and 16000")
+    try:
+        import pesq as package
+    except ImportError:
+        raise UserError("pesq: the package is not installed; pip install 'sepkit[metrics]'") from None
+
+    def one(e: np.ndarray, s: np.ndarray) -> float:
+        if not e.any():
+            return PESQ_LOWEST[sample_rate]
+        try:
+            return float(package.pesq(sample_rate, s.astype(np.float32), e.astype(np.float32), PESQ_MODES[sample_rate]))
+        except package.PesqError:
+            return float("nan")
+
+    return _each_pair(one, estimates, sources)
+
+
+def _prepare(*signals: Any) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], Any]]:
+    """The signals as float64 tensors, and the way back to the caller's kind."""
+    is_torch = any(isinstance(signal, torch.Tensor) for signal in signals)
+    tensors = [torch.as_tensor(signal) for signal in signals]
+    lengths = {tensor.shape[-1] if tensor.ndim else 0 for tensor in tensors}
+    if len(lengths) != 1 or lengths == {0}:
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(
+            f"signals of shape {shapes}, expected the same number of samples, at least one, in the last axis"
+        )
+    return [tensor.double() for tensor in tensors], (lambda x: x) if is_torch else _to_numpy
+
+
+def _to_numpy(values: torch.Tensor) -> Any:
+    return values.numpy()[()]
+
+
+def _centre(
+    estimates: torch.Tensor, sources: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Both without their means, and which of them (sources, estimates) are silent."""
+    e, s = (signal - signal.mean(-1, keepdim=True) for signal in (estimates, sources))
+    silent_estimate, silent_source = (
+        centred.square().sum(-1) <= _ROUNDING * signal.square().sum(-1)
+        for centred, signal in ((e, estimates), (s, sources))
+    )
+    return e, s, silent_source, silent_estimate
+
+
+def _in_range(values: torch.Tensor, silent_source: torch.Tensor, silent_estimate: torch.Tensor) -> torch.Tensor:
+    values = torch.where(silent_estimate, -LIMIT_DB, values.clamp(-LIMIT_DB, LIMIT_DB))
+    return torch.where(silent_source, torch.nan, values)
+
+
+def _negative_sdr(estimates: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+    from fast_bss_eval.torch import sdr_loss
+
+    # Relative to the energy: keeps the system solvable for sources that their own shifts nearly predict (tones, short
+    # signals) and is below 1e-6 dB for speech up to 60 dB.
+    return sdr_loss(estimates, sources, filter_length=FILTER_LENGTH, clamp_db=LIMIT_DB, load_diag=1e-12)
+
+
+def _each_pair(metric: Callable[[np.ndarray, np.ndarray], float], estimates: Any, sources: Any) -> Any:
+    (e, s), restore = _prepare(estimates, sources)
+    silent_source = _centre(e, s)[2]
+    e, s = torch.broadcast_tensors(e, s)
+    unusable = silent_source | ~e.isfinite().all(-1) | ~s.isfinite().all(-1)
+    unusable = unusable.expand(e.shape[:-1]).reshape(-1).tolist()
+    rows = zip(
+        e.reshape(-1, e.shape[-1]).cpu().numpy(), s.reshape(-1, s.shape[-1]).cpu().numpy(), unusable, strict=True
+    )
+    values = [float("nan") if skip else metric(one, other) for one, other, skip in rows]
+    return restore(torch.tensor(values, dtype=torch.float64, device=e.device).reshape(e.shape[:-1]))

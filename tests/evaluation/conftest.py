@@ -1,0 +1,66 @@
+"""A corpus of a few mixtures of noise, and separators whose scores are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+
+RATE = 8000
+LENGTH = 4000
+
+
+class Corpus:
+    """Mixtures of two coloured noises: their manifest, and the sources by mixture identifier."""
+
+    def __init__(self, folder: Path, count: int = 5) -> None:
+        generator = np.random.default_rng(0)
+        self.sources: dict[str, np.ndarray] = {}
+        self.entries: list[MixtureEntry] = []
+        for number in range(count):
+            name = f"mix{number}"
+            sources = np.cumsum(generator.standard_normal((2, LENGTH)), axis=1).astype(np.float32) / 200
+            sources -= sources.mean(1, keepdims=True)
+            self.sources[name] = sources
+            paths = [f"wav/{name}_{j}.wav" for j in range(2)]
+            for path, source in zip(paths, sources, strict=True):
+                audio.write(folder / path, source, RATE)
+            parts = [SourceEntry(path=path, speaker=f"{name}{j}") for j, path in enumerate(paths)]
+            self.entries.append(
+                MixtureEntry(id=name, sample_rate=RATE, num_samples=LENGTH, sources=parts, corpus="noise")
+            )
+        self.folder = folder
+        self.manifest = write_manifest(folder / "test.jsonl", self.entries)
+
+    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> KnownSeparator:
+        """One that answers with the sources in reverse order, plus a share of the mixture."""
+        return KnownSeparator(self, noise, extra_hypotheses)
+
+    def rewrite(self) -> None:
+        """Write the manifest again after the entries were changed."""
+        write_manifest(self.manifest, self.entries)
+
+
+class KnownSeparator:
+    """Recognises a mixture and gives its sources, reversed, with `noise` times the mixture in each."""
+
+    def __init__(self, corpus: Corpus, noise: float, extra_hypotheses: int) -> None:
+        self.corpus, self.noise, self.extra_hypotheses = corpus, noise, extra_hypotheses
+        self.calls = 0
+
+    def __call__(self, mixture: np.ndarray, sample_rate: int) -> np.ndarray:
+        assert sample_rate == RATE
+        self.calls += 1
+        known = self.corpus.sources.values()
+        sources = min(known, key=lambda sources: np.abs(sources.sum(0)[: len(mixture)] - mixture).sum())
+        return np.stack([*[mixture] * self.extra_hypotheses, *(sources[::-1] + self.noise * mixture)])
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """Five mixtures."""
+    return Corpus(tmp_path / "corpus")

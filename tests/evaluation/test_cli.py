@@ -1,0 +1,57 @@
+"""`sepkit evaluate` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.config import ModelConfig
+from sepkit.data import audio
+
+
+def test_a_model_is_measured(
+    corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sepkit.models import build_model
+    from sepkit.models.checkpoints import save_model
+
+    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
+    arguments = ["evaluate", "--model", str(model), "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert lines[-1] == str(tmp_path / "out") and lines[0].startswith("si_sdr_db: ")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["n_utterances"] == 5 and summary["model"] == str(model)
+
+
+def test_skipped_mixtures_make_exit_code_1(corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "estimates"
+    for k in (1, 2):
+        audio.write(folder / f"mix0_s{k}.wav", corpus.sources["mix0"][k - 1], 8000)
+    arguments = [
+        "evaluate",
+        "--estimates",
+        str(folder),
+        "--manifest",
+        str(corpus.manifest),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 1
+    captured = capsys.readouterr()
+    assert captured.out.strip().split("\n")[-1] == str(tmp_path / "o")
+    assert "4 of 5 mixtures were skipped" in captured.err
+
+
+@pytest.mark.parametrize("more", [[], ["--model", "m", "--estimates", "e"], ["--model", "nowhere"]])
+def test_a_users_mistake_is_one_line_and_exit_code_2(
+    corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    assert main(["evaluate", "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out"), *more]) == 2
+    assert len(capsys.readouterr().err.strip().split("\n")) == 1

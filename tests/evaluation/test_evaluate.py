@@ -1,0 +1,226 @@
+"""Evaluation over manifests: the figures, what is skipped, and going on after an interruption."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry
+from sepkit.errors import UserError
+from sepkit.evaluation import metrics
+from sepkit.evaluation.evaluate import evaluate
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "utterances.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
+    result = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), model="known")
+    rows = _rows(tmp_path / "out")
+    assert [row["id"] for row in rows] == list(corpus.sources)
+    assert result.summary == _summary(tmp_path / "out")
+    expected = []
+    for row, sources in zip(rows, corpus.sources.values(), strict=True):
+        mixture = sources.sum(0)
+        estimates = sources + 0.1 * mixture
+        assert row["assignment"] == "2 1"
+        assert float(row["si_sdr_db"]) == pytest.approx(metrics.si_sdr_db(estimates, sources).mean(), abs=1e-3)
+        improvement = metrics.si_sdri_db(estimates, sources, mixture)
+        assert float(row["si_sdri_db_s2"]) == pytest.approx(improvement[1], abs=1e-3)
+        assert float(row["sdr_db"]) == pytest.approx(metrics.sdr_db(estimates, sources).mean(), abs=1e-3)
+        sdri = metrics.sdr_db(estimates, sources) - metrics.sdr_db(mixture[None], sources)
+        assert float(row["sdri_db"]) == pytest.approx(sdri.mean(), abs=1e-3)
+        expected.append(float(row["si_sdr_db"]))
+    scores = result.summary["metrics"]["si_sdr_db"]
+    assert scores["mean"] == pytest.approx(np.mean(expected)) and scores["n"] == 5
+    assert scores["std"] == pytest.approx(np.std(expected, ddof=1))
+    assert scores["median"] == pytest.approx(np.median(expected))
+    assert scores["ci95"][0] <= scores["mean"] <= scores["ci95"][1]
+
+
+def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) -> None:
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), model="known").summary
+    counts, run = "n_utterances n_skipped skipped metrics", "model manifest sample_rate real_time_factor wall_seconds"
+    assert {*counts.split(), *run.split(), "version", "commit", "hardware"} <= set(summary)
+    assert set(summary["metrics"]) == {"si_sdr_db", "si_sdri_db", "mcl_si_sdr_db", "sdr_db", "sdri_db"}
+    assert (summary["n_utterances"], summary["n_skipped"], summary["skipped"]) == (5, 0, [])
+    assert summary["model"] == "known" and summary["sample_rate"] == 8000 and summary["real_time_factor"] > 0
+
+
+def test_all_metrics(corpus: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pesq")
+    names = ["pesq", "stoi", "si_sdr"]
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), metrics=names).summary
+    assert list(summary["metrics"]) == ["si_sdr_db", "si_sdri_db", "mcl_si_sdr_db", "stoi", "pesq"]
+
+
+def test_surplus_hypotheses_go_free(corpus: Any, tmp_path: Path) -> None:
+    two = evaluate([corpus.manifest], tmp_path / "two", separate=corpus.separator())
+    four = evaluate([corpus.manifest], tmp_path / "four", separate=corpus.separator(extra_hypotheses=2))
+    assert four.summary["metrics"] == two.summary["metrics"]
+    assert {row["assignment"] for row in _rows(tmp_path / "four")} == {"4 3"}
+
+
+def test_one_hypothesis_for_both_sources_counts_only_for_mcl(corpus: Any, tmp_path: Path) -> None:
+    separator = corpus.separator()
+
+    def first_source_and_silence(mixture: np.ndarray, sample_rate: int) -> np.ndarray:
+        estimates = separator(mixture, sample_rate)
+        return np.stack([mixture, 0 * estimates[0]])
+
+    scores = evaluate([corpus.manifest], tmp_path / "out", separate=first_source_and_silence).summary["metrics"]
+    assert scores["si_sdr_db"]["mean"] < -40 < scores["mcl_si_sdr_db"]["mean"]
+
+
+def test_too_few_hypotheses_skip_the_mixture(corpus: Any, tmp_path: Path) -> None:
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=lambda mixture, rate: mixture[None]).summary
+    assert summary["n_skipped"] == 5 and "1 estimates for 2 sources" in summary["skipped"][0]["reason"]
+    assert summary["metrics"]["si_sdr_db"] == {"mean": None, "std": None, "median": None, "ci95": None, "n": 0}
+
+
+def test_a_silent_source_is_left_out_and_counted(corpus: Any, tmp_path: Path) -> None:
+    silent = corpus.folder / corpus.entries[1].sources[0].path
+    audio.write(silent, np.zeros(4000, dtype=np.float32), 8000)
+    corpus.sources["mix1"][0] = 0
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary
+    row = _rows(tmp_path / "out")[1]
+    assert summary["n_silent_sources"] == 1 and summary["n_utterances"] == 5
+    assert row["silent_sources"] == "1" and row["si_sdr_db_s1"] == "" and row["assignment"].startswith("-")
+    assert row["si_sdr_db"] == row["si_sdr_db_s2"]
+
+
+def test_a_mixture_of_silence_alone_has_no_score(corpus: Any, tmp_path: Path) -> None:
+    for source in corpus.entries[0].sources:
+        audio.write(corpus.folder / source.path, np.zeros(4000, dtype=np.float32), 8000)
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=lambda x, rate: np.stack([x, x])).summary
+    assert summary["n_utterances"] == 5 and summary["metrics"]["si_sdr_db"]["n"] == 4
+
+
+def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> None:
+    (corpus.folder / corpus.entries[0].sources[0].path).unlink()
+    (corpus.folder / corpus.entries[2].sources[1].path).write_bytes(b"not audio")
+    unknown = MixtureEntry(id="alone", sample_rate=8000, num_samples=4000, mixture=corpus.entries[1].sources[0].path)
+    corpus.entries.append(unknown)
+    corpus.rewrite()
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary
+    assert [skipped["id"] for skipped in summary["skipped"]] == ["mix0", "mix2", "alone"]
+    assert "mix0_0.wav" in summary["skipped"][0]["reason"] and "references" in summary["skipped"][2]["reason"]
+    assert [row["id"] for row in _rows(tmp_path / "out")] == ["mix1", "mix3", "mix4"]
+
+
+def test_estimates_that_are_not_finite_skip_the_mixture(corpus: Any, tmp_path: Path) -> None:
+    summary = evaluate([corpus.manifest], tmp_path / "o", separate=lambda x, rate: np.stack([x, np.nan * x])).summary
+    assert summary["n_skipped"] == 5 and "finite" in summary["skipped"][0]["reason"]
+
+
+def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Path) -> None:
+    separator = corpus.separator()
+
+    def interrupted(mixture: np.ndarray, sample_rate: int) -> np.ndarray:
+        if separator.calls == 3:
+            raise KeyboardInterrupt
+        return separator(mixture, sample_rate)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate([corpus.manifest], tmp_path / "out", separate=interrupted, fingerprint="a")
+    assert not (tmp_path / "out" / "summary.json").exists()
+    # As a kill in the middle of a write leaves it.
+    with (tmp_path / "out" / "journal.jsonl").open("a") as file:
+        file.write('{"key": "torn')
+    resumed = evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    assert separator.calls == 5
+    whole = evaluate([corpus.manifest], tmp_path / "whole", separate=corpus.separator(), fingerprint="a")
+    assert resumed.summary["metrics"] == whole.summary["metrics"]
+    assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "whole" / "utterances.csv").read_bytes()
+    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    assert separator.calls == 5
+
+
+def test_processes_give_the_same_rows(corpus: Any, tmp_path: Path) -> None:
+    (corpus.folder / corpus.entries[2].sources[1].path).write_bytes(b"not audio")
+    for processes in (0, 1):
+        evaluate([corpus.manifest], tmp_path / str(processes), separate=corpus.separator(), processes=processes)
+    assert (tmp_path / "0" / "utterances.csv").read_bytes() == (tmp_path / "1" / "utterances.csv").read_bytes()
+    assert _summary(tmp_path / "1")["n_skipped"] == 1
+
+
+def test_another_model_or_another_recording_is_evaluated_anew(corpus: Any, tmp_path: Path) -> None:
+    separator = corpus.separator()
+    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="b")
+    assert separator.calls == 10
+    changed = corpus.folder / corpus.entries[0].sources[0].path
+    audio.write(changed, 0.5 * audio.read(changed), 8000)
+    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="b")
+    assert separator.calls == 11
+
+
+@pytest.mark.parametrize("layout", ["{name}_s{k}.wav", "s{k}/{name}.flac"])
+def test_estimates_in_files_score_as_the_separator_that_made_them(corpus: Any, tmp_path: Path, layout: str) -> None:
+    separator = corpus.separator()
+    subtype = "FLOAT" if layout.endswith("wav") else "PCM_16"
+    for name, sources in corpus.sources.items():
+        for k, estimate in enumerate(separator(sources.sum(0), 8000), start=1):
+            audio.write(tmp_path / "estimates" / layout.format(name=name, k=k), 0.1 * estimate, 8000, subtype=subtype)
+    of_files = evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path / "estimates").summary
+    of_model = evaluate([corpus.manifest], tmp_path / "model", separate=separator).summary
+    assert of_files["n_utterances"] == 5 and of_files["real_time_factor"] is None
+    for name, scores in of_model["metrics"].items():
+        assert of_files["metrics"][name]["mean"] == pytest.approx(scores["mean"], abs=0.01)
+
+
+def test_missing_and_unequal_estimates_are_skipped(corpus: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "estimates"
+    audio.write(folder / "mix0_s1.wav", np.ones(3999, dtype=np.float32), 8000)
+    audio.write(folder / "mix0_s2.wav", np.ones(3999, dtype=np.float32), 8000)
+    audio.write(folder / "mix1_s1.wav", np.ones(10, dtype=np.float32), 8000)
+    audio.write(folder / "mix1_s2.wav", np.ones(11, dtype=np.float32), 8000)
+    skipped = evaluate([corpus.manifest], tmp_path / "out", estimates=folder).summary["skipped"]
+    reasons = [entry["reason"] for entry in skipped]
+    assert "3999" in reasons[0] and "mix1_s2.wav" in reasons[1] and "mix2_s1.wav" in reasons[2] and len(reasons) == 5
+
+
+def test_recorded_mixtures_give_the_figures_of_mixing_on_the_fly(corpus: Any, tmp_path: Path) -> None:
+    mixed = evaluate([corpus.manifest], tmp_path / "mixed", separate=corpus.separator()).summary
+    for entry in corpus.entries:
+        entry.mixture = f"mix/{entry.id}.wav"
+        audio.write(corpus.folder / entry.mixture, corpus.sources[entry.id].sum(0), 8000)
+    corpus.rewrite()
+    recorded = evaluate([corpus.manifest], tmp_path / "recorded", separate=corpus.separator()).summary
+    for name, scores in mixed["metrics"].items():
+        assert recorded["metrics"][name]["mean"] == pytest.approx(scores["mean"], abs=1e-3)
+
+
+def test_two_manifests(corpus: Any, tmp_path: Path) -> None:
+    second = corpus.folder / "again.jsonl"
+    second.write_bytes(corpus.manifest.read_bytes())
+    summary = evaluate([corpus.manifest, second], tmp_path / "out", separate=corpus.separator()).summary
+    assert summary["n_utterances"] == 10 and summary["manifest"] == [str(corpus.manifest), str(second)]
+
+
+def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
+    separator = corpus.separator()
+    with pytest.raises(UserError, match="si_sdr, sdr, stoi, pesq"):
+        evaluate([corpus.manifest], tmp_path / "out", separate=separator, metrics=["snr"])
+    with pytest.raises(UserError, match="no such file"):
+        evaluate([tmp_path / "none.jsonl"], tmp_path / "out", separate=separator)
+    with pytest.raises(UserError, match="no such folder"):
+        evaluate([corpus.manifest], tmp_path / "out", estimates=tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written to"):
+        evaluate([corpus.manifest], tmp_path / "file" / "out", separate=separator)
+    with pytest.raises(ValueError, match="either"):
+        evaluate([corpus.manifest], tmp_path / "out")
+    assert separator.calls == 0
