@@ -92,7 +92,8 @@ def read(
 
     Only the part asked for is read, with as much context as the resampler needs: the result equals the same crop of
     the whole resampled file, exactly where nothing is resampled and for "scipy_poly", and within 1e-6 of full scale
-    for "soxr_hq".
+    for "soxr_hq". Samples outside the part asked for are not checked. A wav whose data end early is as long as its
+    data, whatever its header says: only a manifest or a partner tells that something is missing.
 
     Args:
         path: file in any format libsndfile reads. PCM comes out in [-1, 1).
@@ -258,9 +259,8 @@ def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: 
             f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
         ) from error
     if len(frames) < count:
-        raise UserError(
-            f"{path}: damaged or truncated (ends after sample {start + len(frames)} of {file.frames}); get the file again"
-        )
+        end = start + len(frames)
+        raise UserError(f"{path}: damaged or truncated (ends after sample {end} of {file.frames}); get the file again")
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])

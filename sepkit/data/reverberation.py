@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -108,7 +109,8 @@ def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int
     room.compute_rir()
     nearest_metres = min(float(np.linalg.norm(talker - microphone)) for talker in talkers)
     common_delay = int(nearest_metres / SPEED_OF_SOUND * sample_rate)
-    return _trimmed(room.rir[0], common_delay, common_delay + round(reverberation_seconds * sample_rate))
+    responses = cast("list[list[np.ndarray]]", room.rir)[0]
+    return _trimmed(responses, common_delay, common_delay + round(reverberation_seconds * sample_rate))
 
 
 def _trimmed(responses: list[np.ndarray], begin: int, end: int) -> np.ndarray:

@@ -172,6 +172,22 @@ def test_the_sound_parts_of_damaged_files_are_read(tmp_path: Path) -> None:
         audio.read(paths["damaged or truncated"], 38000, 1000)
 
 
+def test_a_wav_cut_off_is_as_long_as_its_data(tmp_path: Path) -> None:
+    whole = audio.write(tmp_path / "whole.wav", noise(1000), 8000, "PCM_16")
+    cut = tmp_path / "cut.wav"
+    cut.write_bytes(whole.read_bytes()[:-500])
+    assert audio.info(cut).num_samples == len(audio.read(cut)) == 750
+    with pytest.raises(UserError, match="not the one that was described"):
+        audio.read(cut, 0, 1000)
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW"])
+def test_every_sample_format_is_read_at_full_scale(tmp_path: Path, subtype: str) -> None:
+    soundfile.write(tmp_path / "x.wav", noise(500), 8000, subtype=subtype)
+    np.testing.assert_allclose(audio.read(tmp_path / "x.wav"), noise(500), atol=0.03)
+    assert audio.info(tmp_path / "x.wav").subtype == subtype
+
+
 def test_unknown_resampler_is_named() -> None:
     with pytest.raises(UserError, match=r"'sinc'.*soxr_hq, scipy_poly"):
         audio.resample(noise(10), 8000, 16000, "sinc")

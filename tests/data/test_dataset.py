@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,12 @@ def test_items_do_not_depend_on_workers_or_history(
 
     assert load(workers, 4) == load(0, 4)
     assert load(0, 4) != load(0, 5)
+
+
+def test_it_survives_being_sent_to_another_process(corpus: Manifest) -> None:
+    dataset = MixtureDataset(corpus, segment_seconds=0.3, dynamic_mixing=DYNAMIC)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(copy[2, 3].sources, dataset[2, 3].sources)
 
 
 def test_global_random_state_neither_matters_nor_changes(corpus: Manifest) -> None:
