@@ -215,8 +215,8 @@ class STFTFilterbank(Filterbank):
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
         """Masks (B, n, K, F) times both halves of an encoding (B, 2 K, F): (B, n, 2 K, F)."""
-        real, imaginary = encoding.unsqueeze(-3).chunk(2, dim=-2)
-        return torch.cat([mask * real, mask * imaginary], dim=-2)
+        halves = encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)
+        return (mask.unsqueeze(-3) * halves).flatten(-3, -2)
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
