@@ -158,7 +158,7 @@ class TestConvTasNet:
         assert seen.nonzero().min() == 60 - 1 - 28
 
     def test_causal_refuses_the_norm_of_the_whole_utterance(self):
-        with pytest.raises(UserError, match="^model.masker.norm: found global_layer_norm.*choose cumulative"):
+        with pytest.raises(UserError, match=r"^model\.masker\.norm: found global_layer_norm.*choose cumulative"):
             ConvTasNetMasker(8, causal=True)
 
     def test_normalized_skip_sum_is_the_mean_over_blocks(self):

@@ -1,0 +1,338 @@
+"""Our maskers and models against asteroid's and speechbrain's, with the same weights: outputs and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ImprovedSuDoRMRFConfig, ModelConfig, SepFormerConfig
+from sepkit.errors import UserError
+from sepkit.models.bridges import from_asteroid, to_asteroid_state_dict
+from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.registry import build
+
+NAMES = ["ConvTasNet", "DPRNNTasNet", "SuDORMRFNet", "SuDORMRFImprovedNet"]
+PARAMETERS = [5_050_545, 3_652_865, 2_584_196, 2_630_801]
+SMALL = {
+    "ConvTasNet": {"n_filters": 16, "n_blocks": 2, "n_repeats": 2, "bn_chan": 6, "hid_chan": 10, "skip_chan": 7},
+    "DPRNNTasNet": {"n_filters": 16, "bn_chan": 6, "hid_size": 5, "chunk_size": 9, "hop_size": 4, "n_repeats": 2},
+    "SuDORMRFNet": {"n_filters": 16, "bn_chan": 6, "num_blocks": 2, "upsampling_depth": 3},
+    "SuDORMRFImprovedNet": {"n_filters": 16, "bn_chan": 6, "num_blocks": 2, "upsampling_depth": 3},
+}
+
+
+def asteroid_model(name: str, hypotheses: int = 2, **arguments) -> nn.Module:
+    models = pytest.importorskip("asteroid.models", reason="the extra peers is not installed")
+    torch.manual_seed(0)
+    model = getattr(models, name)(hypotheses, **arguments).eval()
+    randomise(model)
+    return model
+
+
+def randomise(model: nn.Module) -> None:
+    """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.dim() == 1 and tensor.is_floating_point():
+            tensor.data += 0.1 * torch.rand_like(tensor)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def assert_same_gradients(
+    found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, of_largest: float = 1e-3
+) -> None:
+    """Relative differences, tensor by tensor; tensors with next to no gradient are held to a share of the largest."""
+    assert found.keys() == expected.keys()
+    largest = max(float(gradient.norm()) for gradient in expected.values())
+    for name, gradient in expected.items():
+        difference = float((found[name] - gradient).norm())
+        assert difference <= tolerance * max(float(gradient.norm()), of_largest * largest), name
+
+
+def asteroid_gradients(model: nn.Module) -> dict[str, Tensor]:
+    # asteroid computes a last residual that nothing uses.
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
+
+
+def our_gradients(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
+    """Gradients under asteroid's names: those of a model whose weights are the gradients."""
+    carrier = build_model(model.config).to(next(model.parameters()).dtype)
+    carrier.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for parameter, source in zip(carrier.parameters(), model.parameters(), strict=True):
+            parameter.copy_(source.grad)
+    names = {name for name, _ in carrier.named_parameters()}
+    assert names == {name for name, _ in model.named_parameters()}
+    return to_asteroid_state_dict(carrier)
+
+
+def forward_backward(model: nn.Module, mixture: Tensor) -> tuple[Tensor, Tensor]:
+    """Estimates, and the gradient of a fixed random projection of them with respect to the mixture."""
+    mixture = mixture.clone().requires_grad_()
+    estimates = model(mixture)
+    estimates = estimates if isinstance(estimates, Tensor) else estimates.estimates
+    projection = torch.randn(estimates.shape, generator=torch.Generator().manual_seed(1)).to(estimates.dtype)
+    (estimates * projection).sum().backward()
+    return estimates.detach(), mixture.grad
+
+
+def compare(theirs: nn.Module, mixture: Tensor, tolerance: float) -> None:
+    ours = from_asteroid(theirs).to(mixture.dtype)
+    expected, expected_input_gradient = forward_backward(theirs, mixture)
+    found, input_gradient = forward_backward(ours, mixture)
+    assert found.shape == expected.shape
+    assert relative(found, expected) <= tolerance
+    assert relative(input_gradient, expected_input_gradient) <= tolerance
+    expected_gradients, found_gradients = asteroid_gradients(theirs), our_gradients(ours)
+    assert_same_gradients({name: found_gradients[name] for name in expected_gradients}, expected_gradients, tolerance)
+
+
+@pytest.mark.parametrize(("name", "parameters"), list(zip(NAMES, PARAMETERS, strict=True)))
+@pytest.mark.parametrize("num_samples", [4001, 2999])
+def test_full_size_models_have_the_same_parameters_and_outputs(name, parameters, num_samples):
+    theirs = asteroid_model(name)
+    ours, mixture = from_asteroid(theirs), torch.randn(1, num_samples)
+    assert sum(p.numel() for p in ours.parameters()) == parameters
+    with torch.no_grad():
+        assert relative(ours(mixture).estimates, theirs(mixture)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_size_gradients_in_float64(name):
+    compare(asteroid_model(name).double(), torch.randn(1, 1501, dtype=torch.float64), 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_size_gradients_in_float32(name):
+    theirs = asteroid_model(name, mask_act="sigmoid")
+    for module in theirs.modules():
+        if isinstance(module, nn.PReLU):
+            # Of millions of values some lie so near to a kink that a rounding error changes their derivative.
+            nn.init.ones_(module.weight)
+    compare(theirs, torch.randn(1, 2501), 1e-5)
+
+
+OPTIONS = [
+    ("ConvTasNet", {"causal": True, "norm_type": "cgLN", "mask_act": "softmax"}),
+    ("ConvTasNet", {"causal": True, "norm_type": "cLN", "skip_chan": 0}),
+    ("ConvTasNet", {"norm_type": "bN", "encoder_activation": "relu", "mask_act": "tanh", "sample_rate": 16000}),
+    ("ConvTasNet", {"conv_kernel_size": 5, "kernel_size": 21, "stride": 9, "mask_act": "linear"}),
+    ("DPRNNTasNet", {"norm_type": "cLN", "bidirectional": False, "rnn_type": "gru"}),
+    ("DPRNNTasNet", {"num_layers": 2, "dropout": 0.3, "chunk_size": 8, "hop_size": 3, "mask_act": "relu"}),
+    ("SuDORMRFNet", {"mask_act": "relu", "bn_chan": 16}),
+    ("SuDORMRFNet", {"kernel_size": 12, "upsampling_depth": 1}),
+    ("SuDORMRFImprovedNet", {"mask_act": "softmax", "upsampling_depth": 5}),
+]
+
+
+@pytest.mark.parametrize("hypotheses", [1, 3])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in NAMES), *OPTIONS])
+def test_options_in_float64(name, options, hypotheses):
+    theirs = asteroid_model(name, hypotheses, **SMALL[name] | options).double()
+    compare(theirs, torch.randn(2, 611, dtype=torch.float64), 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_residue_of_the_length(name):
+    theirs = asteroid_model(name, **SMALL[name])
+    ours = from_asteroid(theirs)
+    with torch.no_grad():
+        for num_samples in (21, 22, 31, 79, 80, 81, *range(160, 176), 333):
+            mixture = torch.randn(1, num_samples)
+            assert relative(ours(mixture).estimates, theirs(mixture)) < 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_come_back_under_the_same_names(name):
+    theirs = asteroid_model(name, **SMALL[name])
+    exported = to_asteroid_state_dict(from_asteroid(theirs))
+    assert exported.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(exported[key], value) for key, value in theirs.state_dict().items())
+    theirs.load_state_dict(exported)
+
+
+def test_the_training_deviation_goes_into_the_filters():
+    theirs = asteroid_model("ConvTasNet", **SMALL["ConvTasNet"], encoder_activation="sigmoid")
+    ours = from_asteroid(theirs)
+    ours.set_signal_statistics(mean=0.0, std=0.07)
+    theirs.load_state_dict(to_asteroid_state_dict(ours))
+    mixture = 0.07 * torch.randn(1, 501)
+    with torch.no_grad():
+        assert relative(theirs(mixture), ours(mixture).estimates) < 1e-5
+
+
+class TestFiles:
+    def test_a_published_file(self, tmp_path):
+        theirs = asteroid_model("ConvTasNet", **SMALL["ConvTasNet"], sample_rate=16000)
+        checkpoint = theirs.serialize()
+        checkpoint["infos"]["final_metrics"] = {"si_sdr": np.float64(14.7), "stoi": np.float32(0.9)}
+        torch.save(checkpoint, tmp_path / "model.pth")
+        ours, mixture = from_asteroid(tmp_path / "model.pth"), torch.randn(1, 1001)
+        assert ours.sample_rate == 16000 and ours.pad == "asteroid" and not ours.training
+        with torch.no_grad():
+            assert relative(ours(mixture).estimates, theirs(mixture)) < 1e-5
+
+    def test_reading_a_file_needs_no_asteroid(self, tmp_path):
+        theirs = asteroid_model("DPRNNTasNet", **SMALL["DPRNNTasNet"])
+        torch.save(theirs.serialize(), tmp_path / "model.pth")
+        code = (
+            "import sys; sys.modules['asteroid'] = None\n"
+            "from sepkit.models.bridges import from_asteroid\n"
+            f"print(from_asteroid({str(tmp_path / 'model.pth')!r}).hypotheses)"
+        )
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == "2"
+
+    def test_an_old_file_without_sample_rate_and_newer_arguments(self, tmp_path):
+        checkpoint = dict(asteroid_model("ConvTasNet", **SMALL["ConvTasNet"]).serialize())
+        for key in ("sample_rate", "causal", "encoder_activation"):
+            del checkpoint["model_args"][key]
+        torch.save(checkpoint, tmp_path / "model.pth")
+        with pytest.raises(UserError, match="does not say its sample rate"):
+            from_asteroid(tmp_path / "model.pth")
+        assert from_asteroid(tmp_path / "model.pth", sample_rate=8000).sample_rate == 8000
+
+    def test_a_file_that_would_run_code_is_refused_and_does_not(self, tmp_path):
+        class Evil:
+            def __reduce__(self):
+                return (open, (str(tmp_path / "ran"), "w"))
+
+        torch.save({"model_name": "ConvTasNet", "model_args": Evil(), "state_dict": {}}, tmp_path / "evil.pth")
+        (tmp_path / "bare.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
+        for name in ("evil.pth", "bare.pth"):
+            with pytest.raises(UserError, match=rf"^\S*{name}: refused, .*; expected what") as caught:
+                from_asteroid(tmp_path / name)
+            assert "\n" not in str(caught.value)
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"model_name": "DCCRNet"}, "found an asteroid DCCRNet, expected one of ConvTasNet, DPRNNTasNet"),
+            ({"state_dict": None}, "no state_dict in it"),
+            ({"model_args": {"fb_name": "STFTFB"}}, "fb_name is 'STFTFB'"),
+            ({"model_args": {"norm_type": "fgLN"}}, "norm_type is 'fgLN'"),
+            ({"model_args": {"mask_act": "swish"}}, "mask_act is 'swish'"),
+            ({"model_args": {"out_chan": 99}}, "out_chan is 99"),
+            ({"model_args": {"n_filters": 8, "in_chan": 8, "out_chan": 8}}, "_filters has shape"),
+            ({"model_args": {"n_blocks": 3}}, "is missing"),
+            ({"model_args": {"n_blocks": 1}}, "is unexpected"),
+            ({"model_args": {"bn_chan": "6"}}, "masker.bottleneck_channels: found '6', expected int"),
+            ({"model_args": {"kernel_size": None}}, "filterbank.kernel_size: found None, expected int"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_in_one_line(self, tmp_path, change, message):
+        checkpoint = dict(asteroid_model("ConvTasNet", **SMALL["ConvTasNet"]).serialize())
+        for key, value in change.items():
+            checkpoint[key] = {**checkpoint[key], **value} if isinstance(value, dict) else value
+        torch.save(checkpoint, tmp_path / "model.pth")
+        with pytest.raises(UserError) as caught:
+            from_asteroid(tmp_path / "model.pth")
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+
+    def test_missing_argument(self, tmp_path):
+        checkpoint = dict(asteroid_model("ConvTasNet", **SMALL["ConvTasNet"]).serialize())
+        del checkpoint["model_args"]["n_blocks"]
+        torch.save(checkpoint, tmp_path / "model.pth")
+        with pytest.raises(UserError, match="model_args are not those of a ConvTasNet"):
+            from_asteroid(tmp_path / "model.pth")
+
+    def test_softmax_over_filters_is_refused(self):
+        with pytest.raises(UserError, match="mask_act is 'softmax'"):
+            from_asteroid(asteroid_model("DPRNNTasNet", **SMALL["DPRNNTasNet"], mask_act="softmax"))
+
+    @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 truncated"])
+    def test_not_a_checkpoint(self, tmp_path, content):
+        (tmp_path / "model.pth").write_bytes(content)
+        with pytest.raises(UserError, match="expected what asteroid's serialize"):
+            from_asteroid(tmp_path / "model.pth")
+
+    def test_truncated_checkpoint(self, tmp_path):
+        torch.save(asteroid_model("ConvTasNet", **SMALL["ConvTasNet"]).serialize(), tmp_path / "model.pth")
+        content = (tmp_path / "model.pth").read_bytes()
+        (tmp_path / "model.pth").write_bytes(content[: len(content) // 2])
+        with pytest.raises(UserError, match=r"model\.pth: no complete torch checkpoint"):
+            from_asteroid(tmp_path / "model.pth")
+
+    def test_no_file_and_no_asteroid_model(self, tmp_path):
+        with pytest.raises(UserError, match="no such file"):
+            from_asteroid(tmp_path / "absent.pth")
+        with pytest.raises(UserError, match="found an asteroid Linear"):
+            from_asteroid(nn.Linear(2, 2))
+
+
+class TestExportRefusals:
+    CONFIG = ModelConfig(
+        filterbank=FreeFilterbankConfig(num_filters=16),
+        masker=ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=1, repeats=1),
+    )
+
+    def test_a_mean(self):
+        model = build_model(self.CONFIG)
+        model.set_signal_statistics(mean=0.01, std=0.1)
+        with pytest.raises(UserError, match=r"signal_mean: found 0\.01"):
+            to_asteroid_state_dict(model)
+
+    def test_a_normalised_skip_sum(self):
+        masker = dataclasses.replace(self.CONFIG.masker, normalize_skip_sum=True, blocks=2)
+        with pytest.raises(UserError, match="normalize_skip_sum"):
+            to_asteroid_state_dict(build_model(dataclasses.replace(self.CONFIG, masker=masker)))
+
+    def test_other_hidden_channels(self):
+        masker = ImprovedSuDoRMRFConfig(bottleneck_channels=6, hidden_channels=10, blocks=1)
+        with pytest.raises(UserError, match="hidden_channels: found 10; asteroid has as many as filters, 16"):
+            to_asteroid_state_dict(build_model(dataclasses.replace(self.CONFIG, masker=masker)))
+
+    def test_a_masker_that_asteroid_lacks(self, tiny_model_config):
+        with pytest.raises(UserError, match="masker RecurrentMasker: asteroid has none like it"):
+            to_asteroid_state_dict(build_model(tiny_model_config))
+
+
+def speechbrain_masker() -> nn.Module:
+    """The mask network of speechbrain's WSJ0-2mix recipe."""
+    dual_path = pytest.importorskip("speechbrain.lobes.models.dual_path", reason="the extra sepformer is not installed")
+    torch.manual_seed(0)
+    intra, inter = (
+        dual_path.SBTransformerBlock(8, 256, 8, 1024, dropout=0, use_positional_encoding=True, norm_before=True)
+        for _ in range(2)
+    )
+    masker = dual_path.Dual_Path_Model(
+        256, 256, intra, inter, 2, "ln", K=250, num_spks=2, linear_layer_after_inter_intra=False
+    ).eval()
+    randomise(masker)
+    return masker
+
+
+def test_sepformer_has_the_parameters_outputs_and_gradients_of_speechbrain():
+    theirs = speechbrain_masker()
+    ours = build(SepFormerConfig(), encoding_dim=256, hypotheses=2, values_per_dimension=1).eval()
+    ours.network.load_state_dict(theirs.state_dict())
+    assert sum(p.numel() for p in ours.parameters()) == 25_671_169
+    features = torch.randn(1, 256, 377)
+    projection = torch.randn(1, 2, 256, 377)
+    gradients = []
+    for masker in (lambda x: theirs(x).transpose(0, 1), lambda x: ours(x).squeeze(2).relu()):
+        x = features.clone().requires_grad_()
+        masks = masker(x)
+        (masks * projection).sum().backward()
+        gradients.append((masks.detach(), x.grad))
+    (expected, expected_input), (found, found_input) = gradients
+    assert relative(found, expected) <= 1e-4
+    assert relative(found_input, expected_input) <= 1e-4
+    assert_same_gradients(
+        {name: p.grad for name, p in ours.network.named_parameters()},
+        {name: p.grad for name, p in theirs.named_parameters()},
+        1e-4,
+    )
