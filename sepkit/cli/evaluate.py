@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 def main(
@@ -38,7 +39,7 @@ def main(
 
     from sepkit.evaluation.evaluate import evaluate
 
-    options = {"estimates": estimates} if model is None else _of_model(model, device)
+    options: dict[str, Any] = {"estimates": estimates} if model is None else _of_model(model, device)
     result = evaluate(
         manifest,
         out,
@@ -63,7 +64,7 @@ def main(
     return result.folder
 
 
-def _of_model(model: str, device: str) -> dict:
+def _of_model(model: str, device: str) -> dict[str, Any]:
     from sepkit.inference.separator import load_model
 
     separator = load_model(model, device)
