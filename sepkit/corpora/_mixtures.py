@@ -1,0 +1,220 @@
+"""Descriptions of mixtures, drawn from utterances by seed: fixed crops at equal levels to test on, whole ones to train on."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.corpora._recordings import Utterance
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
+from sepkit.data.mixing import active_level, mix_entry
+
+__all__ = ["MixtureStyle", "draw_mixtures", "manifest_path"]
+
+NOMINAL_LEVEL_DB = -26.0
+"""Level of a source before its gain, dB re full scale: the nominal active speech level of telephony."""
+
+# Attempts at a combination that is new, and at a crop that is not mostly pause.
+_MOST_ATTEMPTS = 50
+_CROP_ATTEMPTS = 8
+# A crop whose level is this far below its recording's is mostly pause.
+_PAUSE_DROP_DB = 6.0
+
+
+@dataclass(frozen=True)
+class MixtureStyle:
+    """How mixtures are made of utterances.
+
+    Args:
+        out: folder of the manifest.
+        corpus: name of the corpus.
+        sample_rate: Hz.
+        speakers: sources in a mixture, each of another speaker.
+        segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
+        gain_range_db: each source's gain is uniform in +-this, relative to equal level, dB.
+        noise: recordings of noise to add; empty: none.
+        noise_snr_db: range of the ratio of speech to noise, dB.
+    """
+
+    out: Path
+    corpus: str
+    sample_rate: int
+    speakers: int = 2
+    segment_samples: int | None = None
+    gain_range_db: float = 2.5
+    noise: tuple[Path, ...] = ()
+    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+
+
+Accept = Callable[[Sequence[Utterance]], bool]
+
+
+def draw_mixtures(
+    utterances: Sequence[Utterance],
+    count: int,
+    style: MixtureStyle,
+    generator: np.random.Generator,
+    first_number: int = 0,
+    accept: Accept = lambda chosen: True,
+) -> list[MixtureEntry]:
+    """Up to `count` descriptions of mixtures, no two of the same utterances; fewer where there are no more combinations.
+
+    Every utterance is the first source of a mixture in its turn, so that all occur if there are at least as many
+    mixtures; each further source is a random utterance of a random other speaker.
+
+    Args:
+        utterances: what to mix.
+        count: how many mixtures.
+        style: how to mix.
+        generator: what to draw with.
+        first_number: of the identifiers.
+        accept: whether a choice of utterances will do.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
+    from tqdm import tqdm
+
+    drawn = tqdm(_combinations(utterances, count, style.speakers, generator, accept), total=count, disable=None)
+    drawn.set_description("mixing")
+    return [_describe(chosen, number, style, generator) for number, chosen in enumerate(drawn, start=first_number)]
+
+
+def manifest_path(path: Path, folder: Path) -> str:
+    """The path as a manifest in `folder` names it: relative if it lies below, absolute elsewhere."""
+    absolute, base = os.path.abspath(path), os.path.abspath(folder)
+    return os.path.relpath(absolute, base) if absolute.startswith(base + os.sep) else absolute
+
+
+def _combinations(
+    utterances: Sequence[Utterance], count: int, speakers: int, generator: np.random.Generator, accept: Accept
+) -> Iterator[list[Utterance]]:
+    of_speaker: dict[str, list[int]] = defaultdict(list)
+    for index, utterance in enumerate(utterances):
+        of_speaker[utterance.speaker].append(index)
+    names = sorted(of_speaker)
+    seen: set[frozenset[int]] = set()
+    exhausted: set[int] = set()
+    while len(seen) < count and len(exhausted) < len(utterances):
+        for first in generator.permutation(len(utterances)):
+            if len(seen) == count:
+                return
+            if int(first) in exhausted:
+                continue
+            for _ in range(_MOST_ATTEMPTS):
+                chosen = _partners(int(first), utterances, names, of_speaker, speakers, generator)
+                if frozenset(chosen) not in seen and accept([utterances[i] for i in chosen]):
+                    seen.add(frozenset(chosen))
+                    yield [utterances[i] for i in chosen]
+                    break
+            else:
+                exhausted.add(int(first))
+
+
+def _partners(
+    first: int,
+    utterances: Sequence[Utterance],
+    names: Sequence[str],
+    of_speaker: dict[str, list[int]],
+    speakers: int,
+    generator: np.random.Generator,
+) -> list[int]:
+    """The first utterance and one each of other speakers."""
+    position = names.index(utterances[first].speaker)
+    others = generator.choice(len(names) - 1, size=speakers - 1, replace=False)
+    chosen = [first]
+    for other in others:
+        candidates = of_speaker[names[other if other < position else other + 1]]
+        chosen.append(candidates[generator.integers(len(candidates))])
+    return chosen
+
+
+def _describe(
+    chosen: Sequence[Utterance], number: int, style: MixtureStyle, generator: np.random.Generator
+) -> MixtureEntry:
+    count = style.segment_samples or min(utterance.num_samples for utterance in chosen)
+    sources = [_describe_source(utterance, count, style, generator) for utterance in chosen]
+    labels = "_".join(utterance.recording.label[:40] for utterance in chosen)
+    entry = MixtureEntry(
+        id=f"{number:05d}_{labels}",
+        sample_rate=style.sample_rate,
+        num_samples=count,
+        sources=sources,
+        corpus=style.corpus,
+        task="sep_noisy" if style.noise else "sep_clean",
+        folder=style.out,
+    )
+    if style.noise:
+        entry.noise = _describe_noise(entry, style, generator)
+    return entry
+
+
+def _describe_source(
+    utterance: Utterance, count: int, style: MixtureStyle, generator: np.random.Generator
+) -> SourceEntry:
+    recording = utterance.recording
+    start, level = _draw_crop(utterance, count, style, generator)
+    num_samples = None
+    if recording.end_seconds is not None and style.segment_samples is None:
+        # Dynamic mixing takes a file for its speaker's to the end unless it is told which part is.
+        start, num_samples = utterance.start, utterance.num_samples
+    gain_db = NOMINAL_LEVEL_DB + generator.uniform(-style.gain_range_db, style.gain_range_db)
+    return SourceEntry(
+        path=manifest_path(recording.path, style.out),
+        speaker=recording.speaker,
+        sex=recording.sex,
+        start=start,
+        gain=_rounded(10 ** (gain_db / 20) / level),
+        num_samples=num_samples,
+    )
+
+
+def _draw_crop(
+    utterance: Utterance, count: int, style: MixtureStyle, generator: np.random.Generator
+) -> tuple[int, float]:
+    """Where a crop of `count` samples begins, and the level that its gain refers to.
+
+    Crops to test on are at their own level, and not mostly pause if that can be had.
+    """
+    spare = utterance.num_samples - count
+    if style.segment_samples is None:
+        return utterance.start + int(generator.integers(spare + 1)), utterance.level
+    crops = []
+    for _ in range(_CROP_ATTEMPTS if spare else 1):
+        start = utterance.start + int(generator.integers(spare + 1))
+        waveform = audio.read(utterance.recording.path, start, count, style.sample_rate)
+        power = float(np.mean(np.square(waveform, dtype=np.float64)))
+        crops.append((power, start, active_level(waveform, style.sample_rate)))
+        if power >= (utterance.level * 10 ** (-_PAUSE_DROP_DB / 20)) ** 2:
+            break
+    else:
+        crops.sort()
+    _, start, level = crops[-1]
+    return start, level or utterance.level
+
+
+def _describe_noise(entry: MixtureEntry, style: MixtureStyle, generator: np.random.Generator) -> NoiseEntry:
+    path = style.noise[generator.integers(len(style.noise))]
+    header = audio.info(path)
+    available = audio.resampled_length(header.num_samples, header.sample_rate, style.sample_rate)
+    start = int(generator.integers(max(0, available - entry.num_samples) + 1))
+    extend = "repeat" if available < entry.num_samples else None
+    unscaled = NoiseEntry(manifest_path(path, style.out), start=start, gain=1.0, extend=extend)
+    snr_db = generator.uniform(*style.noise_snr_db)
+    entry.noise = unscaled
+    mixed = mix_entry(entry)
+    speech_norm = np.linalg.norm(mixed.sources.sum(axis=0))
+    noise_norm = np.linalg.norm(mixed.noise) if mixed.noise is not None else 0.0
+    gain = speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0
+    return NoiseEntry(unscaled.path, start=start, gain=_rounded(gain), extend=extend)
+
+
+def _rounded(gain: float) -> float:
+    """Six significant digits: below any audible or measurable difference, and the same bytes on every machine."""
+    return float(f"{gain:.6g}")

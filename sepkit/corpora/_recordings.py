@@ -1,0 +1,341 @@
+"""Single-speaker recordings: who speaks, which split they belong to, and whether they can be used at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.data import audio
+from sepkit.data._files import atomic_output
+from sepkit.data.mixing import active_level
+from sepkit.errors import UserError
+
+__all__ = [
+    "SPLITS",
+    "Recording",
+    "Utterance",
+    "examine",
+    "find_audio_files",
+    "find_recordings",
+    "read_speaker_sexes",
+    "hold_out_speakers",
+    "split_of",
+    "write_skipped",
+]
+
+SPLITS = ("train", "dev", "test")
+
+# Long recordings are read in blocks of this length, so that memory does not grow with them.
+_BLOCK_SECONDS = 30
+# Blocks this far below the loudest one (as a ratio of powers) are pauses and do not count in a recording's level.
+_PAUSE_POWER_RATIO = 1e-4
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file of one speaker, or a part of one; nothing of it was read yet.
+
+    Args:
+        path: the file.
+        speaker: who speaks.
+        split: "train", "dev", "test" or None where it is not known.
+        sex: "F", "M" or None where it is not known.
+        name: what mixtures that hold it are called after; empty: the file's name.
+        start_seconds: where the part begins.
+        end_seconds: where it ends; None: all of the file is the speaker's.
+    """
+
+    path: Path
+    speaker: str
+    split: str | None = None
+    sex: str | None = None
+    name: str = ""
+    start_seconds: float = 0.0
+    end_seconds: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name, or else that of the file without the ending."""
+        return self.name or self.path.stem
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures.
+
+    Args:
+        recording: where it comes from.
+        start: first sample in the file.
+        num_samples: how many.
+        level: root mean square where somebody speaks.
+    """
+
+    recording: Recording
+    start: int
+    num_samples: int
+    level: float
+
+    @property
+    def speaker(self) -> str:
+        """Who speaks."""
+        return self.recording.speaker
+
+
+def find_audio_files(folder: Path) -> list[Path]:
+    """All audio files below a folder, sorted by path.
+
+    Raises:
+        UserError: no such folder, or no audio files in it.
+    """
+    if not folder.is_dir():
+        found = "it is a file" if folder.is_file() else "no such folder"
+        raise UserError(f"{folder}: {found}; expected a folder of recordings")
+    # os.walk follows links to folders, which Path.rglob does not do in every supported Python.
+    found_paths = (
+        Path(root, name)
+        for root, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if not name.startswith(".") and os.path.splitext(name)[1].lower() in audio.AUDIO_SUFFIXES
+    )
+    paths = sorted(found_paths, key=lambda path: path.relative_to(folder).as_posix())
+    if not paths:
+        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {_suffixes()}")
+    return paths
+
+
+def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Recording], dict[str, str]]:
+    """The recordings below a folder, and the files left out with the reason.
+
+    Args:
+        speech: folder of recordings. A folder below it called train, dev or test, or like "train-clean-100", is a split.
+        speaker_from: who speaks: "first" (the first folder below the split folder), "parent" (the folder that holds the
+            file), "regex:PATTERN" (the first group, or all, of what matches in the path below `speech`) or "csv:FILE" (with the
+            columns path and speaker, and if you like split and sex; paths are relative to `speech` or absolute).
+
+    Raises:
+        UserError: no recordings, a wrong `speaker_from`, or no file whose speaker is known.
+    """
+    paths = find_audio_files(speech)
+    describe = _speaker_rule(speaker_from, speech)
+    recordings: list[Recording] = []
+    left_out: dict[str, str] = {}
+    for path in paths:
+        found = describe(path)
+        if isinstance(found, Recording):
+            recordings.append(found)
+        else:
+            left_out[str(path)] = found
+    if not recordings:
+        raise UserError(
+            f"{speech}: the speaker of none of {len(paths)} files is known: {next(iter(left_out.values()))}"
+        )
+    return recordings, left_out
+
+
+def split_of(relative: Path) -> tuple[str | None, int]:
+    """The split that a path names, and how many of its folders come up to and including the one that names it."""
+    for depth, folder in enumerate(relative.parts[:-1], start=1):
+        word = re.split(r"[-_.]", folder.lower())[0]
+        if word in SPLITS:
+            return word, depth
+    return None, 0
+
+
+def read_speaker_sexes(path: Path) -> dict[str, str]:
+    """Speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's SPEAKERS.TXT.
+
+    Raises:
+        UserError: no such file, or columns that are missing.
+    """
+    if path.suffix.lower() == ".txt":
+        lines = (line.split("|") for line in _read_text(path).splitlines() if not line.startswith(";"))
+        pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
+    else:
+        pairs = [(row["speaker"], row["sex"]) for row in _read_table(path, ("speaker", "sex"))]
+    sexes = {"F": "F", "FEMALE": "F", "M": "M", "MALE": "M"}
+    return {speaker: sexes[sex.upper()] for speaker, sex in pairs if sex.upper() in sexes}
+
+
+def examine(
+    recordings: Sequence[Recording], sample_rate: int, resampler: str = "soxr_hq"
+) -> tuple[list[Utterance], dict[str, str]]:
+    """Those recordings that can be used, in the order given, and the others with the reason.
+
+    Every file is read to its end: a truncated, empty, silent or non-finite one is found here and not in training.
+
+    Args:
+        recordings: what to look at.
+        sample_rate: Hz of the mixtures.
+        resampler: as in manifests.
+    """
+    from tqdm import tqdm
+
+    def look(recording: Recording) -> Utterance | str:
+        try:
+            return _examine_one(recording, sample_rate, resampler)
+        except UserError as error:
+            return str(error)
+
+    usable: list[Utterance] = []
+    unusable: dict[str, str] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = tqdm(pool.map(look, recordings), total=len(recordings), desc="reading", unit="file", disable=None)
+        for recording, result in zip(recordings, results, strict=True):
+            if isinstance(result, Utterance):
+                usable.append(result)
+            else:
+                unusable[f"{recording.path}#{recording.name}" if recording.name else str(recording.path)] = result
+    return usable, unusable
+
+
+def hold_out_speakers(
+    utterances: Sequence[Utterance], names: Sequence[str], smallest: int, seed: int
+) -> dict[str, list[Utterance]]:
+    """The utterances divided by speaker: "train", and for each name a tenth of the speakers and at least `smallest`.
+
+    Raises:
+        UserError: too few speakers.
+    """
+    speakers = sorted({utterance.speaker for utterance in utterances})
+    splits = ["train", *names]
+    if len(speakers) < smallest * len(splits):
+        raise UserError(
+            f"found {len(speakers)} speaker(s) ({', '.join(speakers[:5])}), expected at least {smallest * len(splits)}: {smallest} "
+            f"each for {', '.join(splits)}, which share none; give more speakers, or another --speaker-from"
+        )
+    size = max(smallest, len(speakers) // 10)
+    order = np.random.default_rng([seed, 0]).permutation(len(speakers))
+    held_out = {speakers[i]: names[rank // size] for rank, i in enumerate(order[: size * len(names)])}
+    divided: dict[str, list[Utterance]] = {split: [] for split in splits}
+    for utterance in utterances:
+        divided[held_out.get(utterance.speaker, "train")].append(utterance)
+    return divided
+
+
+def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
+    """The path of the list of what was left out, one `path<TAB>reason` a line; None, and no list, where nothing was."""
+    path = out / "skipped.tsv"
+    if not skipped:
+        path.unlink(missing_ok=True)
+        return None
+    with atomic_output(path) as temporary:
+        temporary.write_text("".join(f"{name}\t{reason}\n" for name, reason in skipped.items()), encoding="utf-8")
+    return path
+
+
+def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utterance:
+    header = audio.info(recording.path)
+    begin = round(recording.start_seconds * header.sample_rate)
+    end = header.num_samples
+    if recording.end_seconds is not None:
+        end = min(end, round(recording.end_seconds * header.sample_rate))
+    if begin >= end:
+        raise UserError(
+            f"{recording.path}: {header.duration_seconds:.2f} s long; the part from {recording.start_seconds:.2f} s on is empty"
+        )
+    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate, resampler) for n in (begin, end))
+    if stop <= start:
+        raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
+    block = _BLOCK_SECONDS * header.sample_rate
+    powers = []
+    for position in range(begin, end, block):
+        waveform = audio.read(recording.path, position, min(block, end - position))
+        powers.append(active_level(waveform, header.sample_rate) ** 2)
+    loudest = max(powers)
+    if loudest == 0:
+        raise UserError(f"{recording.path}: digital silence; leave out the file")
+    level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
+    return Utterance(recording, start, stop - start, level)
+
+
+_Describe = Callable[[Path], "Recording | str"]
+
+
+def _speaker_rule(speaker_from: str, speech: Path) -> _Describe:
+    kind, _, argument = speaker_from.partition(":")
+    if kind == "first" and not argument:
+        return lambda path: _by_first_folder(path, speech)
+    if kind == "parent" and not argument:
+        return lambda path: _by_parent_folder(path, speech)
+    if kind == "regex" and argument:
+        try:
+            pattern = re.compile(argument)
+        except re.error as error:
+            raise UserError(f"--speaker-from {speaker_from}: not a regular expression ({error})") from None
+        return lambda path: _by_pattern(path, speech, pattern)
+    if kind == "csv" and argument:
+        rows = {_from(speech, row["path"]): row for row in _read_table(Path(argument), ("path", "speaker"))}
+        return lambda path: _by_table(path, speech, rows, argument)
+    raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
+
+
+def _by_first_folder(path: Path, speech: Path) -> Recording | str:
+    relative = path.relative_to(speech)
+    split, depth = split_of(relative)
+    folders = relative.parts[depth:-1]
+    if not folders:
+        return (
+            f"{path}: no folder between {speech / Path(*relative.parts[:depth])} and the file names its speaker; "
+            "use --speaker-from parent, regex:PATTERN or csv:FILE"
+        )
+    return Recording(path, folders[0], split)
+
+
+def _by_parent_folder(path: Path, speech: Path) -> Recording | str:
+    relative = path.relative_to(speech)
+    split, depth = split_of(relative)
+    if len(relative.parts) - 1 <= depth:
+        return f"{path}: its folder is no speaker's but the split's or {speech}; use --speaker-from regex:PATTERN or csv:FILE"
+    return Recording(path, relative.parts[-2], split)
+
+
+def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording | str:
+    relative = path.relative_to(speech)
+    match = pattern.search(relative.as_posix())
+    speaker = match and (match.group(1) if pattern.groups else match.group(0))
+    if not speaker:
+        return f"{path}: --speaker-from regex:{pattern.pattern} finds no speaker in {relative.as_posix()!r}"
+    return Recording(path, speaker, split_of(relative)[0])
+
+
+def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], table: str) -> Recording | str:
+    row = rows.get(os.path.abspath(path))
+    if row is None or not row["speaker"]:
+        return f"{path}: {table} has no speaker for it"
+    split = row.get("split") or split_of(path.relative_to(speech))[0]
+    if split is not None and split not in SPLITS:
+        return f"{path}: {table} puts it in split {split!r}, expected one of {', '.join(SPLITS)}"
+    return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
+
+
+def _from(folder: Path, path: str) -> str:
+    return os.path.abspath(folder / path)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise UserError(f"{path}: {reason}; expected a text file") from None
+
+
+def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    reader = csv.DictReader(_read_text(path).splitlines())
+    missing = [name for name in needed if name not in (reader.fieldnames or [])]
+    if missing:
+        raise UserError(
+            f"{path}: column {missing[0]!r} is missing; expected a CSV file whose first line names the columns {', '.join(needed)}"
+        )
+    return [{key: value or "" for key, value in row.items() if key} for row in reader]
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(audio.AUDIO_SUFFIXES))

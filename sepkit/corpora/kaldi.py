@@ -1,0 +1,121 @@
+"""Kaldi data folders: `wav.scp` and `utt2spk`, with `segments` and `spk2gender` where they are there.
+
+What it is: one line an utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments` utterances to
+parts of recordings (seconds), `spk2gender` speakers to f or m.
+Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read as
+their FILE, which libsndfile opens (except shorten-compressed sph), every other command is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sepkit.corpora._recordings import SPLITS, Recording, split_of
+from sepkit.errors import UserError
+
+__all__ = ["read_kaldi"]
+
+_DECODERS = ("flac", "sph2pipe")
+
+
+def read_kaldi(folder: Path) -> tuple[list[Recording], dict[str, str]]:
+    """The recordings that Kaldi data folders name, and those left out with the reason.
+
+    Args:
+        folder: holds wav.scp and utt2spk itself, or has folders train, dev and test (or some of them) that do.
+
+    Raises:
+        UserError: no such files, or a line that cannot be understood.
+    """
+    if (folder / "wav.scp").is_file():
+        return _read_one(folder, None)
+    recordings: list[Recording] = []
+    left_out: dict[str, str] = {}
+    for part in sorted(path.parent for path in folder.glob("*/wav.scp")):
+        split = split_of(Path(part.name, "wav.scp"))[0]
+        if split is not None:
+            found, lost = _read_one(part, split)
+            recordings += found
+            left_out |= lost
+    if not recordings:
+        raise UserError(
+            f"{folder}: no wav.scp, neither here nor in folders {', '.join(SPLITS)}; expected a Kaldi data folder"
+        )
+    return recordings, left_out
+
+
+def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[str, str]]:
+    files = {name: _file_of(value, where) for name, (value, where) in _read(folder / "wav.scp").items()}
+    speakers = _read(folder / "utt2spk")
+    genders = _read(folder / "spk2gender") if (folder / "spk2gender").is_file() else {}
+    sexes = {speaker: {"F": "F", "M": "M"}.get(value.upper()[:1]) for speaker, (value, _) in genders.items()}
+    segments = _read_segments(folder / "segments") if (folder / "segments").is_file() else {}
+    recordings: list[Recording] = []
+    left_out: dict[str, str] = {}
+    for utterance, (speaker, where) in speakers.items():
+        source, start_seconds, end_seconds = segments.get(utterance, (utterance, 0.0, None))
+        if source not in files or (segments and utterance not in segments):
+            missing = "segments" if segments and utterance not in segments else "wav.scp"
+            left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {folder / missing}"
+            continue
+        path = _located(files[source], folder)
+        recordings.append(Recording(path, speaker, split, sexes.get(speaker), utterance, start_seconds, end_seconds))
+    if not recordings:
+        raise UserError(
+            f"{folder}: utt2spk and wav.scp have no utterance in common; expected the same identifiers in both"
+        )
+    return recordings, left_out
+
+
+def _read(path: Path) -> dict[str, tuple[str, str]]:
+    """First word of a line -> the rest of it, and where the line is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise UserError(f"{path}: {reason}; expected lines of an identifier and a value") from None
+    entries: dict[str, tuple[str, str]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split(maxsplit=1)
+        if not words:
+            continue
+        if len(words) < 2:
+            raise UserError(f"{path}:{number}: found only {words[0]!r}, expected an identifier and a value")
+        if words[0] in entries:
+            raise UserError(f"{path}:{number}: {words[0]} has a line already; expected each identifier once")
+        entries[words[0]] = (words[1].strip(), f"{path}:{number}")
+    return entries
+
+
+def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
+    segments: dict[str, tuple[str, float, float | None]] = {}
+    for utterance, (value, where) in _read(path).items():
+        words = value.split()
+        try:
+            source, start, end = words[0], float(words[1]), float(words[2])
+        except (IndexError, ValueError):
+            raise UserError(f"{where}: found {value!r}, expected a recording, a start and an end in seconds") from None
+        if end > 0 and not 0 <= start < end:
+            raise UserError(f"{where}: from {start} s to {end} s, expected a start before the end")
+        # Kaldi writes -1 for the end of the recording.
+        segments[utterance] = (source, start, end if end > 0 else float("inf"))
+    return segments
+
+
+def _file_of(value: str, where: str) -> str:
+    if not value.endswith("|"):
+        return value
+    words = value.rstrip("| \t").split()
+    files = [word for word in words[1:] if re.search(r"\.\w+$", word)]
+    if Path(words[0]).name in _DECODERS and len(files) == 1 and "|" not in words:
+        return files[0]
+    raise UserError(
+        f"{where}: a command ({value}); commands are not run, expected a file, or flac or sph2pipe on one file"
+    )
+
+
+def _located(file: str, folder: Path) -> Path:
+    """The file as Kaldi finds it, from the current folder, or else from the data folder."""
+    path = Path(file)
+    return path if path.is_absolute() or path.exists() else folder / path
