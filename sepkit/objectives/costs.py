@@ -17,11 +17,12 @@ from torch import Tensor
 
 from sepkit.config import BLRConfig, CauchyConfig, LogMSEConfig, MSEConfig, NegSISDRConfig, NegSNRConfig
 from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
-from sepkit.objectives.products import InnerProducts, inner_products, working_dtype
+from sepkit.objectives.products import as_inputs, error_energy, inner_products
 from sepkit.registry import register
 
 __all__ = [
     "PairwiseCost",
+    "Unit",
     "pairwise_blr_nll",
     "pairwise_cauchy_nll",
     "pairwise_log_mse",
@@ -29,6 +30,8 @@ __all__ = [
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
 ]
+
+Unit = Literal["db", "power", "nats"]
 
 
 def pairwise_neg_si_sdr(
@@ -59,7 +62,7 @@ def pairwise_neg_si_sdr(
     scale = products.cross / (products.source_energy + eps)
     target_energy = scale.square() * products.source_energy
     residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
-    return _negative_db(target_energy / (residual_energy + eps) + eps).to(working_dtype(estimates, sources))
+    return as_inputs(_negative_db(target_energy / (residual_energy + eps) + eps), estimates, sources)
 
 
 def pairwise_neg_snr(
@@ -85,8 +88,8 @@ def pairwise_neg_snr(
         ValueError: shapes that do not fit together.
     """
     products = inner_products(estimates, sources, lengths, zero_mean)
-    ratio = products.source_energy / (_error_energy(products) + eps)
-    return _negative_db(ratio + eps).to(working_dtype(estimates, sources))
+    ratio = products.source_energy / (error_energy(products) + eps)
+    return as_inputs(_negative_db(ratio + eps), estimates, sources)
 
 
 def pairwise_mse(estimates: Tensor, sources: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -104,7 +107,7 @@ def pairwise_mse(estimates: Tensor, sources: Tensor, lengths: Tensor | None = No
         ValueError: shapes that do not fit together.
     """
     products = inner_products(estimates, sources, lengths)
-    return (_error_energy(products) / products.num_samples).to(working_dtype(estimates, sources))
+    return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
 
 def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, lengths: Tensor | None = None) -> Tensor:
@@ -123,12 +126,8 @@ def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, leng
         ValueError: shapes that do not fit together.
     """
     products = inner_products(estimates, sources, lengths)
-    mean_squared_error = _error_energy(products) / products.num_samples
-    return (-_negative_db(mean_squared_error + eps)).to(working_dtype(estimates, sources))
-
-
-def _error_energy(products: InnerProducts) -> Tensor:
-    return (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
+    mean_squared_error = error_energy(products) / products.num_samples
+    return as_inputs(-_negative_db(mean_squared_error + eps), estimates, sources)
 
 
 def _negative_db(power: Tensor) -> Tensor:
@@ -144,7 +143,7 @@ class PairwiseCost:
         parameters: of the function, kept.
     """
 
-    def __init__(self, function: Callable[..., Tensor], unit: Literal["db", "power", "nats"], **parameters: Any):
+    def __init__(self, function: Callable[..., Tensor], unit: Unit, **parameters: Any):
         self.function = function
         self.unit = unit
         self.parameters = parameters
@@ -158,12 +157,13 @@ class PairwiseCost:
         return f"{self.function.__name__}({parameters}) [{self.unit}]"
 
 
-for _config, _function, _unit in (
+_COSTS: tuple[tuple[type, Callable[..., Tensor], Unit], ...] = (
     (NegSISDRConfig, pairwise_neg_si_sdr, "db"),
     (NegSNRConfig, pairwise_neg_snr, "db"),
     (MSEConfig, pairwise_mse, "power"),
     (LogMSEConfig, pairwise_log_mse, "db"),
     (BLRConfig, pairwise_blr_nll, "nats"),
     (CauchyConfig, pairwise_cauchy_nll, "nats"),
-):
+)
+for _config, _function, _unit in _COSTS:
     register(_config)(partial(PairwiseCost, _function, _unit))

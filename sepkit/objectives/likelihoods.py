@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from sepkit.objectives.products import float64_device, inner_products, working_dtype
+from sepkit.objectives.products import as_inputs, error_energy, float64_device, inner_products
 
 __all__ = ["pairwise_blr_nll", "pairwise_cauchy_nll"]
 
@@ -70,7 +70,7 @@ def pairwise_blr_nll(
         - torch.lgamma(shape)
         + math.lgamma(a0)
     )
-    return nll.to(working_dtype(estimates, sources))
+    return as_inputs(nll, estimates, sources)
 
 
 def pairwise_cauchy_nll(
@@ -78,10 +78,9 @@ def pairwise_cauchy_nll(
 ) -> Tensor:
     """Negative log density of every source under a multivariate Cauchy around every estimate, nats.
 
-    log Gamma(1/2) - log Gamma((1+T)/2) + T/2 log(pi) + sum_t log(scale_t) + (1+T)/2 log(1 + sum_t ((s_t-e_t)/scale_t)^2)
+    log Gamma(1/2) - log Gamma(h) + T/2 log(pi) + sum_t log(scale_t) + h log(1 + sum_t ((s_t - e_t) / scale_t)^2)
 
-    which is eq. 70 with the scale matrix diag(scale^2). Needs products weighted by the scale; with a number they
-    are the ordinary ones.
+    with h = (1 + T) / 2,     which is eq. 70 with the scale matrix diag(scale^2).
 
     Args:
         estimates: (B, n, T), the locations.
@@ -100,20 +99,22 @@ def pairwise_cauchy_nll(
     """
     if isinstance(scale, Tensor) and scale.ndim > 0:
         return _cauchy_nll_with_scales(estimates, sources, scale, lengths)
-    if not (float(scale) > 0 and math.isfinite(scale)):
-        raise ValueError(f"scale must be positive and finite, found {float(scale)}")
+    scale = float(scale)
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be positive and finite, found {scale}")
     products = inner_products(estimates, sources, lengths)
-    error_energy = (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
     log_determinant = products.num_samples * math.log(scale)
-    nll = _cauchy_nll(error_energy / float(scale) ** 2, log_determinant, products.num_samples)
-    return nll.to(working_dtype(estimates, sources))
+    nll = _cauchy_nll(error_energy(products) / scale**2, log_determinant, products.num_samples)
+    return as_inputs(nll, estimates, sources)
 
 
 def _cauchy_nll_with_scales(estimates: Tensor, sources: Tensor, scale: Tensor, lengths: Tensor | None) -> Tensor:
     if scale.shape != estimates.shape:
-        raise ValueError(f"scale must be a number or of the estimates' shape {tuple(estimates.shape)}, found {tuple(scale.shape)}")
+        raise ValueError(
+            f"scale must be a number or of the estimates' shape {tuple(estimates.shape)}, found {tuple(scale.shape)}"
+        )
     device = float64_device(estimates.device)
-    location, source, deviation = (signal.to(device, torch.float64) for signal in (estimates, sources, scale))
+    location, source, deviation = (signal.to(device).double() for signal in (estimates, sources, scale))
     num_samples = location.new_full((location.shape[0], 1, 1), location.shape[-1])
     if lengths is not None:
         inside = (torch.arange(location.shape[-1], device=device) < lengths.to(device)[:, None])[:, None]
@@ -122,21 +123,21 @@ def _cauchy_nll_with_scales(estimates: Tensor, sources: Tensor, scale: Tensor, l
         num_samples = lengths.to(device, torch.float64)[:, None, None]
     weight = deviation.pow(-2)
     weighted_location = weight * location
-    error_energy = (
+    distance = (
         (weighted_location * location).sum(-1, keepdim=True)
         - 2 * weighted_location @ source.mT
         + weight @ source.square().mT
     ).clamp_min(0)
-    nll = _cauchy_nll(error_energy, deviation.log().sum(-1, keepdim=True), num_samples)
-    return nll.to(estimates.device, working_dtype(estimates, sources))
+    nll = _cauchy_nll(distance, deviation.log().sum(-1, keepdim=True), num_samples)
+    return as_inputs(nll, estimates, sources)
 
 
-def _cauchy_nll(error_energy: Tensor, log_determinant: Tensor, num_samples: Tensor) -> Tensor:
+def _cauchy_nll(distance: Tensor, log_determinant: Tensor, num_samples: Tensor) -> Tensor:
     half = (1 + num_samples) / 2
     return (
         math.lgamma(0.5)
         - torch.lgamma(half)
         + num_samples / 2 * math.log(math.pi)
         + log_determinant
-        + half * torch.log1p(error_energy)
+        + half * torch.log1p(distance)
     )

@@ -52,14 +52,16 @@ class SeparationTerm:
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
         """The term's value for each utterance, (B,)."""
-        estimates, sources, scales = separation.estimates, batch.sources, separation.estimate_scales
+        estimates, scales, active = separation.estimates, separation.estimate_scales, batch.active
+        # The cost of an inactive source is not used, but its gradient is computed, and 0 * NaN must not occur there.
+        sources = batch.sources.where(active.unsqueeze(2), batch.mixture.unsqueeze(1))
         more = {"lengths": batch.lengths}
         if self.cost.unit != "nats":
-            return self.assignment(self.cost(estimates, sources, **more), batch.active)
+            return self.assignment(self.cost(estimates, sources, **more), active)
         if scales is not None:
             more["scale"] = scales / self.signal_std
         cost = self.cost(estimates / self.signal_std, sources / self.signal_std, **more)
-        return self.assignment(cost, batch.active) * batch.active.sum(1) / batch.lengths
+        return self.assignment(cost, active) * active.sum(1) / batch.lengths
 
     def set_progress(self, t_epochs: float) -> None:
         """Sets the assignment's scheduled parameters."""
@@ -93,8 +95,9 @@ class Objective:
     def set_progress(self, t_epochs: float) -> None:
         """Sets every scheduled parameter of every term to its value after that many epochs."""
         for term in self.terms.values():
-            if hasattr(term, "set_progress"):
-                term.set_progress(t_epochs)
+            set_progress = getattr(term, "set_progress", None)
+            if set_progress is not None:
+                set_progress(t_epochs)
 
 
 def build_objective(config: ObjectiveConfig, signal_std: float = 1.0) -> Objective:

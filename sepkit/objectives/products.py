@@ -6,16 +6,17 @@ keeps ten digits at 60 dB, so no pair ever has to be looked at again and nothing
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["InnerProducts", "inner_products", "working_dtype"]
+__all__ = ["InnerProducts", "as_inputs", "error_energy", "float64_device", "inner_products", "working_dtype"]
 
 # float64 numbers converted at a time: small enough to stay in a processor's cache, whole batches on an accelerator.
 _CHUNK_NUMBERS_CPU = 2**19
-_CHUNK_NUMBERS_ACCELERATOR = 2**27
+_CHUNK_NUMBERS_ACCELERATOR = 2**24
 
 
 class InnerProducts(NamedTuple):
@@ -51,8 +52,8 @@ def inner_products(
     _check_shapes(estimates, sources, lengths)
     padding = _padding(lengths, estimates)
     products, estimate_energy, source_energy = _AccumulateProducts.apply(estimates, sources, padding)
-    cross, estimate_sum = products[:, :-1, :-1], products[:, :-1, -1:]
-    source_sum, num_samples = products[:, -1:, :-1], products[:, -1:, -1:]
+    cross, estimate_sum = products[:, :-1, 1:], products[:, :-1, :1]
+    source_sum, num_samples = products[:, -1:, 1:], products[:, -1:, :1]
     estimate_energy, source_energy = estimate_energy.unsqueeze(2), source_energy.unsqueeze(1)
     if zero_mean:
         cross = cross - estimate_sum * source_sum / num_samples
@@ -61,9 +62,19 @@ def inner_products(
     return InnerProducts(cross, estimate_energy, source_energy, num_samples)
 
 
+def error_energy(products: InnerProducts) -> Tensor:
+    """|estimate - source|^2 of every pair, (B, n, m)."""
+    return (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
+
+
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype that costs are returned in: float64 if any input is, else float32 (half precision never is enough)."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+
+
+def as_inputs(cost: Tensor, estimates: Tensor, sources: Tensor) -> Tensor:
+    """The float64 cost in the inputs' working dtype and on their device."""
+    return cost.to(working_dtype(estimates, sources)).to(estimates.device)
 
 
 def float64_device(device: torch.device) -> torch.device:
@@ -94,7 +105,7 @@ def _padding(lengths: Tensor | None, estimates: Tensor) -> Tensor | None:
 
 
 class _AccumulateProducts(torch.autograd.Function):
-    """float64 products of [estimates; 1] with [sources; 1] (B, n+1, m+1), and the energies (B, n), (B, m).
+    """float64 products of [estimates; 1] with [1; sources] (B, n+1, 1+m), and the energies (B, n), (B, m).
 
     The row of ones yields the sums and the number of samples in the same matrix product. The gradient is one matrix
     product in the precision of the input, whose coefficients are rounded once.
@@ -103,29 +114,26 @@ class _AccumulateProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, estimates: Tensor, sources: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(estimates, sources, padding)
+        (batch_size, n, num_samples), m = estimates.shape, sources.shape[1]
         device = float64_device(estimates.device)
-        batch_size, n, num_samples = estimates.shape
-        m = sources.shape[1]
-        budget = _CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR
-        chunk = min(num_samples, max(1024, budget // (batch_size * (n + m + 2))))
-        left = estimates.new_empty(batch_size, n + 1, chunk, dtype=torch.float64, device=device)
-        right = sources.new_empty(batch_size, m + 1, chunk, dtype=torch.float64, device=device)
-        products = left.new_zeros(batch_size, n + 1, m + 1)
-        left_energy = left.new_zeros(batch_size * (n + 1), 1, 1)
-        right_energy = left.new_zeros(batch_size * (m + 1), 1, 1)
+        chunk = _chunk_length(batch_size * (n + 1 + m), num_samples, device)
+        signals = torch.ones(batch_size, n + 1 + m, chunk, dtype=torch.float64, device=device)
+        rows = signals.view(-1, 1, chunk)
+        products = signals.new_zeros(batch_size, n + 1, 1 + m)
+        energies = signals.new_zeros(batch_size * (n + 1 + m), 1, 1)
+        estimates, sources = estimates.to(device), sources.to(device)
         for start in range(0, num_samples, chunk):
             stop = min(start + chunk, num_samples)
-            for buffer, signal in ((left, estimates), (right, sources)):
-                buffer[:, :-1, : stop - start] = signal[..., start:stop]
-                buffer[:, -1] = 1.0
-                if padding is not None:
-                    buffer[..., : stop - start].masked_fill_(padding[..., start:stop].to(device), 0.0)
-            x, y = left[..., : stop - start], right[..., : stop - start]
-            products.baddbmm_(x, y.mT)
-            for energy, signal in ((left_energy, x), (right_energy, y)):
-                rows = signal.reshape(-1, 1, stop - start)
-                energy.baddbmm_(rows, rows.mT)
-        return products, left_energy.view(batch_size, n + 1)[:, :-1], right_energy.view(batch_size, m + 1)[:, :-1]
+            signals[:, :n, : stop - start] = estimates[..., start:stop]
+            signals[:, n + 1 :, : stop - start] = sources[..., start:stop]
+            if padding is not None:
+                signals[:, n] = 1.0
+                signals[..., : stop - start].masked_fill_(padding[..., start:stop].to(device), 0.0)
+            signals[..., stop - start :] = 0.0
+            products.baddbmm_(signals[:, : n + 1], signals[:, n:].mT)
+            energies.baddbmm_(rows, rows.mT)
+        energies = energies.view(batch_size, -1)
+        return products, energies[:, :n], energies[:, n + 1 :]
 
     @staticmethod
     def backward(  # type: ignore[override]
@@ -135,21 +143,35 @@ class _AccumulateProducts(torch.autograd.Function):
         grad_estimates = grad_sources = None
         if ctx.needs_input_grad[0]:
             grad_estimates = _signal_gradient(
-                estimates, sources, 2 * grad_estimate_energy, grad_products[:, :-1], padding
+                estimates,
+                2 * grad_estimate_energy,
+                sources,
+                grad_products[:, :-1, 1:],
+                grad_products[:, :-1, :1],
+                padding,
             )
         if ctx.needs_input_grad[1]:
+            transposed = grad_products.mT
             grad_sources = _signal_gradient(
-                sources, estimates, 2 * grad_source_energy, grad_products.mT[:, :-1], padding
+                sources, 2 * grad_source_energy, estimates, transposed[:, 1:, :-1], transposed[:, 1:, -1:], padding
             )
         return grad_estimates, grad_sources, None
 
 
-def _signal_gradient(signal: Tensor, others: Tensor, own: Tensor, products: Tensor, padding: Tensor | None) -> Tensor:
-    """own * signal + products[..., :-1] @ others + products[..., -1], in the dtype of `signal`, zero in the padding."""
+def _chunk_length(rows: int, num_samples: int, device: torch.device) -> int:
+    budget = _CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR
+    longest = max(1024, budget // rows)
+    return math.ceil(num_samples / math.ceil(num_samples / longest))
+
+
+def _signal_gradient(
+    signal: Tensor, own: Tensor, others: Tensor, cross: Tensor, constant: Tensor, padding: Tensor | None
+) -> Tensor:
+    """own * signal + cross @ others + constant, in the dtype of `signal`, zero in the padding."""
     dtype = working_dtype(signal, others)
-    own, products = own.to(signal.device, dtype), products.to(signal.device, dtype)
+    own, cross, constant = (gradient.to(dtype).to(signal.device) for gradient in (own, cross, constant))
     with torch.autocast(signal.device.type, enabled=False):
-        gradient = torch.baddbmm(products[..., -1:], products[..., :-1], others.to(dtype))
+        gradient = torch.baddbmm(constant, cross, others.to(dtype))
         gradient = gradient.addcmul_(own.unsqueeze(-1), signal.to(dtype))
     if padding is not None:
         gradient = gradient.masked_fill(padding, 0.0)
