@@ -3,6 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
+
+
+def mini(
+    *,
+    out: str,
+    speakers: int = 2,
+    train_voices: int | None = None,
+    train_sentences: int = 28,
+    heldout_sentences: int = 12,
+    train_mixtures: int = 2000,
+    dev_mixtures: int = 100,
+    test_mixtures: int = 100,
+    sample_rate: int = 8000,
+    segment_seconds: float = 4.0,
+    gain_range_db: float = 2.5,
+    seed: int = 0,
+) -> Path:
+    """Speech synthesised here by espeak-ng, and manifests of mixtures of it; nothing is downloaded.
+
+    Args:
+        out: folder of the manifests and the recordings
+        speakers: sources in a mixture, at most 8
+        train_voices: how many voice variants train has; default: all, 55
+        train_sentences: recordings of each voice of train
+        heldout_sentences: recordings of each voice of dev (8 voices) and test (16 voices)
+        train_mixtures: how many
+        dev_mixtures: how many
+        test_mixtures: how many
+        sample_rate: Hz
+        segment_seconds: length of the mixtures of dev and test
+        gain_range_db: each source's gain is uniform in +- this, relative to equal level
+        seed: of texts, accents, pitches, rates, choices, crops and gains
+
+    Returns:
+        The folder of the manifests.
+    """
+    from sepkit.corpora.mini import prepare_mini
+
+    return prepare_mini(
+        out,
+        speakers,
+        train_voices=train_voices,
+        train_sentences=train_sentences,
+        heldout_sentences=heldout_sentences,
+        train_mixtures=train_mixtures,
+        dev_mixtures=dev_mixtures,
+        test_mixtures=test_mixtures,
+        sample_rate=sample_rate,
+        segment_seconds=segment_seconds,
+        gain_range_db=gain_range_db,
+        seed=seed,
+    )
 
 
 def folder(
@@ -28,12 +81,15 @@ def folder(
 
     Args:
         out: folder of the manifests
-        speech: folder of recordings; folders called train, dev and test (or train-clean-100 ...) are the splits, and without them the speakers are divided 80/10/10
+        speech: folder of recordings; folders called train, dev and test (or train-clean-100 ...) are the splits, and
+            without them the speakers are divided 80/10/10
         noise: folder of noise to add, divided like the speech; default: no noise
-        speaker_from: who speaks: first (the first folder below the split's), parent (the file's folder), regex:PATTERN (first group, on the path below --speech) or csv:FILE (columns path, speaker, and if you like split, sex)
+        speaker_from: who speaks: first (the first folder below the split's), parent (the file's folder), regex:PATTERN
+            (first group, on the path below --speech) or csv:FILE (columns path, speaker, and if you like split, sex)
         kaldi: Kaldi data folder (wav.scp, utt2spk) in place of --speech
         groups: NAME=PATTERN ...: one test set each, of the speakers whose identifier matches the whole pattern
-        speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in or just above --speech
+        speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in --speech or up
+            to two folders above it
         speakers: sources in a mixture
         sample_rate: Hz of the mixtures
         segment_seconds: length of the mixtures of dev and test
@@ -64,9 +120,43 @@ def folder(
         dev_mixtures=dev_mixtures,
         test_mixtures=test_mixtures,
         gain_range_db=gain_range_db,
-        noise_snr_db=tuple(noise_snr_db or (0.0, 15.0)),  # type: ignore[arg-type]
+        noise_snr_db=noise_snr_db or (0.0, 15.0),
         seed=seed,
     )
 
 
-COMMANDS = {"folder": folder}
+def mixed(*, mixture: str, sources: list[str], out: str, noise: str | None = None) -> Path:
+    """A manifest of a corpus that is mixed already: mix/, s1/, s2/ with equal file names.
+
+    Args:
+        mixture: folder of mixtures
+        sources: one folder of references a speaker
+        out: folder of the manifest
+        noise: folder of the noises in the mixtures, where it is known
+
+    Returns:
+        The manifest.
+    """
+    from sepkit.corpora.mixed import prepare_mixed
+
+    return prepare_mixed(mixture, sources, out, noise)
+
+
+def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal["FLOAT", "PCM_16"] = "FLOAT") -> Path:
+    """The mixtures of a manifest as wavs: mix/, s1/, s2/ ..., to listen to or for other toolkits.
+
+    Args:
+        manifest: which mixtures
+        out: folder of the wavs
+        first: only so many, from the beginning; default: all
+        subtype: sample format
+
+    Returns:
+        The folder of the wavs.
+    """
+    from sepkit.corpora.wavs import write_wavs
+
+    return write_wavs(manifest, out, first, subtype)
+
+
+COMMANDS = {"mini": mini, "folder": folder, "mixed": mixed, "wavs": wavs}

@@ -17,8 +17,8 @@ from sepkit.data.mixing import active_level, mix_entry
 
 __all__ = ["MixtureStyle", "draw_mixtures", "manifest_path"]
 
-NOMINAL_LEVEL_DB = -26.0
-"""Level of a source before its gain, dB re full scale: the nominal active speech level of telephony."""
+NOMINAL_LEVEL_DB = -30.0
+"""Level of a source before its gain, dB re full scale: sums of several stay below full scale."""
 
 # Attempts at a combination that is new, and at a crop that is not mostly pause.
 _MOST_ATTEMPTS = 50
@@ -33,8 +33,8 @@ class MixtureStyle:
 
     Args:
         out: folder of the manifest.
-        corpus: name of the corpus.
         sample_rate: Hz.
+        corpus: name of the corpus.
         speakers: sources in a mixture, each of another speaker.
         segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
         gain_range_db: each source's gain is uniform in +-this, relative to equal level, dB.
@@ -43,8 +43,8 @@ class MixtureStyle:
     """
 
     out: Path
-    corpus: str
     sample_rate: int
+    corpus: str = ""
     speakers: int = 2
     segment_samples: int | None = None
     gain_range_db: float = 2.5
@@ -52,7 +52,8 @@ class MixtureStyle:
     noise_snr_db: tuple[float, float] = (0.0, 15.0)
 
 
-Accept = Callable[[Sequence[Utterance]], bool]
+Accept = Callable[[Sequence[Utterance], int], bool]
+"""(utterances, number of the mixture) -> whether they may be mixed."""
 
 
 def draw_mixtures(
@@ -61,7 +62,7 @@ def draw_mixtures(
     style: MixtureStyle,
     generator: np.random.Generator,
     first_number: int = 0,
-    accept: Accept = lambda chosen: True,
+    accept: Accept = lambda chosen, number: True,
 ) -> list[MixtureEntry]:
     """Up to `count` descriptions of mixtures, no two of the same utterances; fewer where there are no more combinations.
 
@@ -74,7 +75,7 @@ def draw_mixtures(
         style: how to mix.
         generator: what to draw with.
         first_number: of the identifiers.
-        accept: whether a choice of utterances will do.
+        accept: whether a choice of utterances will do for the mixture of this number, counted from 0.
 
     Raises:
         UserError: a file that cannot be read.
@@ -109,7 +110,7 @@ def _combinations(
                 continue
             for _ in range(_MOST_ATTEMPTS):
                 chosen = _partners(int(first), utterances, names, of_speaker, speakers, generator)
-                if frozenset(chosen) not in seen and accept([utterances[i] for i in chosen]):
+                if frozenset(chosen) not in seen and accept([utterances[i] for i in chosen], len(seen)):
                     seen.add(frozenset(chosen))
                     yield [utterances[i] for i in chosen]
                     break

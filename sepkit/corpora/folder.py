@@ -69,12 +69,12 @@ def prepare_folder(
     dev_mixtures: int = 200,
     test_mixtures: int = 300,
     gain_range_db: float = 2.5,
-    noise_snr_db: tuple[float, float] = (0.0, 15.0),
+    noise_snr_db: Sequence[float] = (0.0, 15.0),
     seed: int = 0,
 ) -> Path:
     """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` for each group.
 
-    Mixtures are described, not written. All are in min mode, each source at -26 dB re full scale (the level where
+    Mixtures are described, not written. All are in min mode, each source at -30 dB re full scale (the level where
     somebody speaks) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of `segment_seconds` and do not change
     with what is in train; those of train are as long as their shortest utterance, and every utterance occurs.
 
@@ -119,7 +119,9 @@ def prepare_folder(
     plan = _Plan(
         out=out,
         seed=seed,
-        style=MixtureStyle(out, "folder", sample_rate, speakers, None, gain_range_db, (), noise_snr_db),
+        style=MixtureStyle(
+            out, sample_rate, "folder", speakers, None, gain_range_db, (), (noise_snr_db[0], noise_snr_db[1])
+        ),
         segment_samples=round(segment_seconds * sample_rate),
         counts={
             "train": train_mixtures or max(3000, len(splits.get("train", ()))),
@@ -137,9 +139,7 @@ def prepare_folder(
     return out
 
 
-def _check(
-    speakers: int, sample_rate: int, segment_seconds: float, fewest: int, noise_snr_db: tuple[float, float]
-) -> None:
+def _check(speakers: int, sample_rate: int, segment_seconds: float, fewest: int, noise_snr_db: Sequence[float]) -> None:
     if speakers < 1:
         raise UserError(f"--speakers {speakers}: expected at least 1")
     if sample_rate < 1:

@@ -1,44 +1,66 @@
-"""A manifest's mixtures and sources as audio files, for listening, and for programs that read mix/, s1/, s2/.
-
-Size: (m + 1) float32 wav files a mixture, 4 bytes a sample. The files hold exactly what the dataset hands to a model:
-`sepkit prepare mixed` reads them back to equal scores.
-"""
+"""Mixtures of a manifest written as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/, s2/ ..., noise/."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Literal
 
-from tqdm import tqdm
+import numpy as np
 
 from sepkit.data import audio
-from sepkit.data.manifest import read_manifest
+from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
+from sepkit.errors import UserError
 
 __all__ = ["write_wavs"]
 
 
-def write_wavs(manifest: Path | str, out: Path | str, first: int | None = None) -> Path:
-    """The folder `out`, with mix/ID.wav, s1/ID.wav, s2/ID.wav ... and, where there is noise, noise/ID.wav.
-
-    Mixtures whose files are all there are left alone, so a stopped run goes on where it was.
+def write_wavs(
+    manifest: str | Path,
+    out: str | Path,
+    first: int | None = None,
+    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+) -> Path:
+    """The folder written: out/mix/ID.wav and, for each source, out/s1/ID.wav ...; what is there already is kept.
 
     Args:
-        manifest: what to write.
-        out: folder; made if absent.
-        first: only the first so many mixtures; None: all.
+        manifest: path of a manifest.
+        out: folder of the wavs.
+        first: only so many mixtures, from the beginning of the manifest; None: all.
+        subtype: sample format. "PCM_16" rounds to the nearest value, and saturates.
 
     Raises:
-        UserError: an unreadable manifest or recording, or a folder that cannot be written to.
+        UserError: a manifest or recording that cannot be read, or a folder that cannot be written to.
     """
+    from tqdm import tqdm
+
     out = Path(out)
-    for entry in tqdm(read_manifest(manifest)[:first], desc="mixtures", disable=None):
-        names = ["mix", *(f"s{i + 1}" for i in range(len(entry.sources)))]
-        names += ["noise"] if entry.noise is not None and entry.mixture is None else []
-        paths = [out / name / f"{entry.id}.wav" for name in names]
-        if all(path.exists() for path in paths):
-            continue
-        mixed = mix_entry(entry)
-        waveforms = [mixed.mixture, *mixed.sources, *([] if mixed.noise is None else [mixed.noise])]
-        for path, waveform in zip(paths, waveforms, strict=True):
-            audio.write(path, waveform, entry.sample_rate)
+    if first is not None and first < 1:
+        raise UserError(f"--first {first}: expected at least 1")
+    for entry in tqdm(read_manifest(manifest)[:first], desc="writing", disable=None):
+        _write_one(entry, out, subtype)
     return out
+
+
+def _write_one(entry: MixtureEntry, out: Path, subtype: Literal["FLOAT", "PCM_16"]) -> None:
+    names = [*(f"s{i}" for i, _ in enumerate(entry.sources, start=1)), *(["noise"] if entry.noise else []), "mix"]
+    paths = {name: _path(out / name, entry.id) for name in names}
+    # The mixture is written last: where it is, the others are.
+    if all(path.is_file() for path in paths.values()):
+        return
+    mixed = mix_entry(entry)
+    waveforms: dict[str, np.ndarray] = {f"s{i}": source for i, source in enumerate(mixed.sources, start=1)}
+    waveforms["mix"] = mixed.mixture
+    if mixed.noise is not None:
+        waveforms["noise"] = mixed.noise
+    for name, path in paths.items():
+        if name in waveforms:
+            audio.write(path, waveforms[name], entry.sample_rate, subtype=subtype)
+
+
+def _path(folder: Path, identifier: str) -> Path:
+    path = folder / f"{identifier}.wav"
+    if not os.path.abspath(path).startswith(os.path.abspath(folder) + os.sep):
+        raise UserError(f"mixture {identifier!r}: its id leads out of {folder}; expected a plain name")
+    return path

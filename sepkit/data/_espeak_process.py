@@ -1,0 +1,54 @@
+"""A stand-in for the espeak-ng program, over its shared library; run as a program, never imported.
+
+It imports nothing of sepkit: the library (GPL-3) is loaded in this process only.
+
+    python _espeak_process.py LIBRARY DATA_FOLDER -v VOICE -p PITCH -s WORDS_PER_MINUTE --stdin --stdout
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+
+# Names and numbers of espeak-ng's speak_lib.h.
+_AUDIO_OUTPUT_SYNCHRONOUS = 2
+_CHARS_UTF8 = 1
+_RATE, _PITCH = 1, 3
+_POSITION_CHARACTER = 1
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+def main(arguments: list[str]) -> int:
+    """Reads text from standard input, writes it as speech (WAV) to standard output; 0, or 1 for a failure."""
+    library_path, data_folder, *options = arguments
+    values = dict(zip(options[:6:2], options[1:6:2], strict=True))
+    library = ctypes.CDLL(library_path)
+    sample_rate = library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, 0, data_folder.encode(), 0)
+    if sample_rate <= 0 or library.espeak_SetVoiceByName(values["-v"].encode()) != 0:
+        print(f"cannot load the voice {values['-v']} from {data_folder}", file=sys.stderr)
+        return 1
+    library.espeak_SetParameter(_PITCH, int(values["-p"]), 0)
+    library.espeak_SetParameter(_RATE, int(values["-s"]), 0)
+    chunks: list[bytes] = []
+
+    def keep(samples, count, events):  # type: ignore[no-untyped-def]
+        if samples and count > 0:
+            chunks.append(ctypes.string_at(samples, 2 * count))
+        return 0
+
+    callback = _Callback(keep)
+    library.espeak_SetSynthCallback(callback)
+    text = sys.stdin.buffer.read() + b"\0"
+    failed = library.espeak_Synth(text, len(text), 0, _POSITION_CHARACTER, 0, _CHARS_UTF8, None, None)
+    failed = library.espeak_Synchronize() or failed
+    pcm = b"".join(chunks)
+    riff = struct.pack("<4sI4s", b"RIFF", 36 + len(pcm), b"WAVE")
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    sys.stdout.buffer.write(riff + form + struct.pack("<4sI", b"data", len(pcm)) + pcm)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""Synthetic speech from espeak-ng, which runs in a process of its own (it is GPL-3; nothing of it is linked or bundled).
+
+Either the `espeak-ng` program is installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install espeak-ng`) or its
+library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+__all__ = ["Synthesizer", "Voice", "find_synthesizer", "trim_silence"]
+
+_TIMEOUT_SECONDS = 120
+_WAV_HEADER_BYTES = 44
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How something is said.
+
+    Args:
+        variant: name of an espeak-ng voice variant: whose vocal tract and pitch it is.
+        accent: espeak-ng voice: how English is pronounced.
+        pitch: 0 to 99; 50 is the variant's own.
+        words_per_minute: speaking rate.
+    """
+
+    variant: str
+    accent: str = "en-us"
+    pitch: int = 50
+    words_per_minute: int = 160
+
+
+@dataclass(frozen=True)
+class Synthesizer:
+    """An espeak-ng that can be run.
+
+    Args:
+        command: program and first arguments; takes espeak-ng's options -v, -p, -s, --stdin and --stdout.
+        data_folder: its voices and dictionaries.
+    """
+
+    command: tuple[str, ...]
+    data_folder: Path
+
+    def variants(self) -> set[str]:
+        """Names of the voice variants that it has."""
+        return {path.name for path in (self.data_folder / "voices" / "!v").glob("*")}
+
+    def speak(self, text: str, voice: Voice) -> tuple[np.ndarray, int]:
+        """The speech as float32 (T,), and its sample rate in Hz.
+
+        Args:
+            text: English.
+            voice: how to say it.
+
+        Raises:
+            UserError: no such variant (espeak-ng itself would take its default voice and say nothing).
+            RuntimeError: espeak-ng failed.
+        """
+        if voice.variant not in self.variants():
+            raise UserError(
+                f"espeak-ng in {self.data_folder} has no voice variant {voice.variant!r}; install version 1.51 or later"
+            )
+        options = ["-v", f"{voice.accent}+{voice.variant}", "-p", str(voice.pitch), "-s", str(voice.words_per_minute)]
+        result = subprocess.run(
+            [*self.command, *options, "--stdin", "--stdout"],
+            input=text.encode(),
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if result.returncode or result.stdout[:4] != b"RIFF" or result.stdout[36:40] != b"data":
+            reason = " ".join(result.stderr.decode(errors="replace").split()) or "no speech came out"
+            raise RuntimeError(f"espeak-ng failed with exit code {result.returncode} for {voice}: {reason}")
+        (sample_rate,) = struct.unpack_from("<I", result.stdout, 24)
+        samples = np.frombuffer(result.stdout[_WAV_HEADER_BYTES:], dtype="<i2")
+        return samples.astype(np.float32) / 32768, sample_rate
+
+
+def find_synthesizer(prefer_library: bool = False) -> Synthesizer:
+    """The espeak-ng program, or else the library of espeakng-loader behind a process that looks like it.
+
+    Args:
+        prefer_library: the other way round.
+
+    Raises:
+        UserError: neither is installed.
+    """
+    order = [_find_library, _find_program] if prefer_library else [_find_program, _find_library]
+    for find in order:
+        synthesizer = find()
+        if synthesizer is not None:
+            return synthesizer
+    raise UserError("espeak-ng: not found; apt-get install espeak-ng, or pip install 'sepkit[tts]'")
+
+
+def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
+    """The waveform from the first to the last 10 ms that is within `threshold_db` of the loudest.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+        threshold_db: how far below the loudest 10 ms silence begins, dB.
+    """
+    frame = max(1, sample_rate // 100)
+    count = len(waveform) // frame
+    power = np.square(waveform[: count * frame], dtype=np.float64).reshape(count, frame).mean(axis=1)
+    if count == 0 or power.max() == 0:
+        return waveform[:0]
+    loud = np.flatnonzero(power >= power.max() * 10 ** (-threshold_db / 10))
+    return waveform[loud[0] * frame : (loud[-1] + 1) * frame]
+
+
+def _find_program() -> Synthesizer | None:
+    program = shutil.which("espeak-ng")
+    if program is None:
+        return None
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    match = re.search(r"Data at:\s*(.+?)\s*$", told.stdout, re.MULTILINE)
+    return Synthesizer((program,), Path(match.group(1))) if match else None
+
+
+def _find_library() -> Synthesizer | None:
+    try:
+        import espeakng_loader
+    except ImportError:
+        return None
+    data_folder = Path(espeakng_loader.get_data_path())
+    helper = Path(__file__).with_name("_espeak_process.py")
+    return Synthesizer((sys.executable, str(helper), espeakng_loader.get_library_path(), str(data_folder)), data_folder)
