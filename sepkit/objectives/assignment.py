@@ -76,6 +76,8 @@ class Assignment(ABC):
             TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
         """
         active = _active(cost, active)
+        if cost.numel() == 0:
+            return torch.zeros_like(cost)
         device = float64_device(cost.device)
         finite = cost.detach().to(device).double()
         finite = finite.nan_to_num(nan=_LAST_CHOICE, posinf=_LAST_CHOICE, neginf=-_LAST_CHOICE)

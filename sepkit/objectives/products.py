@@ -7,6 +7,7 @@ keeps ten digits at 60 dB, so no pair ever has to be looked at again and nothing
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -164,13 +165,19 @@ def _chunk_length(rows: int, num_samples: int, device: torch.device) -> int:
     return math.ceil(num_samples / math.ceil(num_samples / longest))
 
 
+def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    if torch.amp.autocast_mode.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
 def _signal_gradient(
     signal: Tensor, own: Tensor, others: Tensor, cross: Tensor, constant: Tensor, padding: Tensor | None
 ) -> Tensor:
     """own * signal + cross @ others + constant, in the dtype of `signal`, zero in the padding."""
     dtype = working_dtype(signal, others)
     own, cross, constant = (gradient.to(dtype).to(signal.device) for gradient in (own, cross, constant))
-    with torch.autocast(signal.device.type, enabled=False):
+    with _without_autocast(signal.device.type):
         gradient = torch.baddbmm(constant, cross, others.to(dtype))
         gradient = gradient.addcmul_(own.unsqueeze(-1), signal.to(dtype))
     if padding is not None:
