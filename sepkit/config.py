@@ -1,4 +1,6 @@
-"""Every choice a user can make, as typed dataclasses without torch: the command line, YAML files and checkpoints are made from these.
+"""Every choice a user can make, as typed dataclasses without torch.
+
+The command line, YAML files and checkpoints are made from these.
 
 A *choice* is a dataclass picked by `name` ("conv_tasnet", "pit"). In YAML it is a mapping with that name and the
 choice's own parameters:
@@ -26,7 +28,7 @@ T = TypeVar("T")
 
 
 class Choice:
-    """Base of dataclasses that are picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
+    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
 
     name: ClassVar[str]
     choices: ClassVar[dict[str, type]]
@@ -467,7 +469,9 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     hints = field_types(concrete)
     for key in data:
         if key not in hints:
-            raise UserError(f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}")
+            raise UserError(
+                f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}"
+            )
     return concrete(**{key: _convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
 
@@ -482,7 +486,10 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]
     if name not in choices:
         found = "no name" if name is None else f"unknown choice {name!r}"
-        raise UserError(f"{where or kind.__name__}: {found}{_hint(str(name), choices)}; expected one of {', '.join(sorted(choices))}")
+        raise UserError(
+            f"{where or kind.__name__}: {found}{_hint(str(name), choices)}; "
+            f"expected one of {', '.join(sorted(choices))}"
+        )
     return choices[name]
 
 
@@ -511,13 +518,18 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is Literal:
-        if value not in typing.get_args(hint):
-            raise UserError(f"{where}: found {value!r}{_hint(str(value), typing.get_args(hint))}, expected one of {', '.join(map(str, typing.get_args(hint)))}")
+        known = typing.get_args(hint)
+        if value not in known:
+            raise UserError(
+                f"{where}: found {value!r}{_hint(str(value), known)}, expected one of {', '.join(map(str, known))}"
+            )
         return value
     if origin in (tuple, list):
         inner = [a for a in typing.get_args(hint) if a is not Ellipsis]
         if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(inner)):
-            raise UserError(f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else ""))
+            raise UserError(
+                f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
+            )
         kinds = inner if origin is tuple else inner * len(value)
         return origin(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -47,7 +47,9 @@ def build(config: Choice, **structure: Any) -> Any:
     """
     builder = _builders.get(type(config))
     if builder is None:
-        raise UserError(f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import")
+        raise UserError(
+            f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"
+        )
     parameters = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     parameters = {k: build(v) if isinstance(v, Choice) else v for k, v in parameters.items()}
     return builder(**structure, **parameters)

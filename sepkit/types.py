@@ -43,13 +43,18 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (called by torch's DataLoader)."""
-        return Batch(self.mixture.pin_memory(), self.sources.pin_memory(), self.active.pin_memory(),
-                     self.lengths.pin_memory(), self.ids)
+        return Batch(
+            self.mixture.pin_memory(),
+            self.sources.pin_memory(),
+            self.active.pin_memory(),
+            self.lengths.pin_memory(),
+            self.ids,
+        )
 
 
 @runtime_checkable
 class Latent(Protocol):
-    """A posterior over encodings (B, K, F) or masks (B, n, K, F). A deterministic value is one whose posterior is a point."""
+    """A posterior over encodings (B, K, F) or masks (B, n, K, F); that of a deterministic value is a point."""
 
     @property
     def shape(self) -> torch.Size:

@@ -44,7 +44,7 @@ fi
 prepare() {
   [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings" >&2; exit 2; }
   local group options=()
-  for group in $groups; do options+=("$group"); done
+  for group in $groups; do options+=("$group"); done  # "A=RE B=RE" is a list of words
   sepkit prepare folder --speech "$(resolve "$speech")" ${noise:+--noise "$(resolve "$noise")"} \
     --speaker-from "$speaker_from" ${groups:+--groups "${options[@]}"} --out "$data"
 }

@@ -65,7 +65,9 @@ def call(function: Callable[..., Any], program: str, arguments: list[str]) -> An
 
 def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_text: str) -> None:
     is_list = typing.get_origin(_without_none(hint)) is list
-    many: dict[str, Any] = {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
+    many: dict[str, Any] = (
+        {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
+    )
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
         parser.add_argument(parameter.name, help=help_text, **many)
         return
@@ -128,7 +130,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_config(
-    program: str, description: str, arguments: list[str], *, aliases: Mapping[str, str], add_options: Callable[[Any], None]
+    program: str,
+    description: str,
+    arguments: list[str],
+    *,
+    aliases: Mapping[str, str],
+    add_options: Callable[[Any], None],
 ) -> tuple[TrainConfig, Any]:
     """The configuration that a command line describes, and the namespace of its other options.
 
@@ -156,7 +163,9 @@ def parse_config(
         tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
     config = from_dict(TrainConfig, tree)
     parser = new_parser(program, description, f"{program} [--config FILE ...] [--key.sub value ...] [options]")
-    parser.add_argument("--config", action="append", type=str, help="YAML file, or a name under conf/; may be repeated, later ones win")
+    parser.add_argument(
+        "--config", action="append", type=str, help="YAML file, or a name under conf/; may be repeated, later ones win"
+    )
     add_options(parser)
     keys = list(_add_fields(parser, config, ""))
     values = parse(parser, arguments)
@@ -224,11 +233,18 @@ def _add_fields(parser: ArgumentParser, config: Any, prefix: str) -> Iterator[st
     documentation = {p.arg_name: p.description or "" for p in docstring_parser.parse_from_object(type(config)).params}
     if isinstance(config, Choice):
         kind = next(base for base in type(config).__mro__[1:] if base is not Choice and issubclass(base, Choice))
-        parser.add_argument(f"--{prefix}name", type=Literal[tuple(sorted(kind.choices))], default=config.name, help=(kind.__doc__ or "").split("\n")[0])
+        parser.add_argument(
+            f"--{prefix}name",
+            type=Literal[tuple(sorted(kind.choices))],
+            default=config.name,
+            help=(kind.__doc__ or "").split("\n")[0],
+        )
     for name, hint in field_types(type(config)).items():
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             yield from _add_fields(parser, value, f"{prefix}{name}.")
         else:
-            parser.add_argument(f"--{prefix}{name}", type=hint, default=value, help=" ".join(documentation.get(name, "").split()))
+            parser.add_argument(
+                f"--{prefix}{name}", type=hint, default=value, help=" ".join(documentation.get(name, "").split())
+            )
             yield f"{prefix}{name}"

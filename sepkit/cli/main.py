@@ -1,4 +1,7 @@
-"""`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes (2 the user's mistake, 1 a failure)."""
+"""`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
+
+0 done, 1 a failure, 2 the user's mistake.
+"""
 
 from __future__ import annotations
 

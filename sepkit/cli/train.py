@@ -43,7 +43,9 @@ def run(arguments: list[str]) -> Path:
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=_add_options
     )
     if config.data.train is None:
-        raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)")
+        raise UserError(
+            "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)"
+        )
     from sepkit.training.run import train
 
     return train(config, Path(options.out))
@@ -51,7 +53,13 @@ def run(arguments: list[str]) -> Path:
 
 def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=str, help="folder of the experiment (EXP)")
-    parser.add_argument("--import", dest="import_", action="append", type=str, help="Python file that registers your own choices; executed")
+    parser.add_argument(
+        "--import",
+        dest="import_",
+        action="append",
+        type=str,
+        help="Python file that registers your own choices; executed",
+    )
 
 
 def _imports(arguments: list[str]) -> list[str]:

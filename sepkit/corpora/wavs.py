@@ -1,4 +1,4 @@
-"""Mixtures of a manifest written as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/, s2/ ..., noise/."""
+"""Mixtures of a manifest as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/, s2/ ..., noise/."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class DynamicMixer:
     """Random mixtures of a manifest's recordings, each a function of the random generator that is passed in.
 
     A mixture starts from a random mixture of the manifest, which settles how many speakers there are, the mode ("min"
-    cuts to the shortest source, "max" to the longest), and through one of its sources the level. The other speakers are
-    drawn from all recordings of other speakers and scaled to the first one's active level. Then each source gets a gain
+    cuts to the shortest source, "max" to the longest), and through one of its sources the level. Speakers are drawn
+    from the whole manifest, all equally likely, then a recording of each, scaled to that level. Each source gets a gain
     and a speed of its own, and perhaps a room; noise comes last. The sources are what is in the mixture, gains, speed
     and reverberation included: the mixture is their sum, plus the noise.
 
@@ -84,12 +84,13 @@ class DynamicMixer:
         """
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
-        recordings = self._draw_recordings(_recording(entry, first), len(entry.sources), generator)
+        reference = first.gain * self._level(_recording(entry, first))
+        recordings = self._draw_recordings(len(entry.sources), generator)
         rates = [self._draw_rate(generator) for _ in recordings]
         spans = [self._span(recording, rate) for recording, rate in zip(recordings, rates, strict=True)]
         count = self._num_samples(entry.mode, [num_samples for _, num_samples in spans])
         offsets = self._draw_offsets(len(recordings), count, generator)
-        gains = self._draw_gains(recordings, first.gain, generator)
+        gains = self._draw_gains(recordings, reference, generator)
         responses = self._draw_room(len(recordings), generator)
 
         sources = np.zeros((len(recordings), count), dtype=np.float32)
@@ -102,17 +103,11 @@ class DynamicMixer:
         noise = self._draw_noise(entry, speech, generator)
         return Mixed(speech if noise is None else speech + noise, sources, noise)
 
-    def _draw_recordings(self, first: _Recording, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
-        """The first recording and others of different speakers, all recordings equally likely."""
-        chosen = [first]
-        while len(chosen) < num_sources:
-            taken = sorted(self._speaker_blocks[recording.speaker] for recording in chosen)
-            index = int(generator.integers(len(self._recordings) - sum(stop - start for start, stop in taken)))
-            for start, stop in taken:
-                if index >= start:
-                    index += stop - start
-            chosen.append(self._recordings[index])
-        return chosen
+    def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
+        """One recording each of different speakers. Speakers are equally likely, however many recordings they have."""
+        speakers = generator.choice(len(self._speaker_blocks), num_sources, replace=False)
+        blocks = (self._speaker_blocks[speaker] for speaker in speakers)
+        return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
 
     def _draw_rate(self, generator: np.random.Generator) -> int:
         """The rate to resample to, so that played at the manifest's rate the recording has the speed drawn."""
@@ -146,10 +141,9 @@ class DynamicMixer:
         return [0, *(int(generator.integers(count // 2 + 1)) for _ in range(num_sources - 1))]
 
     def _draw_gains(
-        self, recordings: list[_Recording], first_gain: float, generator: np.random.Generator
+        self, recordings: list[_Recording], reference: float, generator: np.random.Generator
     ) -> list[float]:
         levels = [self._level(recording) for recording in recordings]
-        reference = first_gain * levels[0]
         gains_db = generator.uniform(-self.config.gain_range_db, self.config.gain_range_db, len(recordings))
         return [
             reference / level * 10 ** (gain_db / 20) if level > 0 else 0.0
@@ -229,13 +223,12 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     return _Recording(source.speaker, path, start, source.num_samples, source.channel, entry.resampler)
 
 
-def _blocks(speakers: list[str]) -> dict[str, tuple[int, int]]:
+def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
     """Where each speaker's items start and stop in a sorted list."""
-    blocks: dict[str, tuple[int, int]] = {}
-    stop = 0
-    for speaker, group in groupby(speakers):
+    blocks, stop = [], 0
+    for _, group in groupby(speakers):
         start, stop = stop, stop + sum(1 for _ in group)
-        blocks[speaker] = (start, stop)
+        blocks.append((start, stop))
     return blocks
 
 

@@ -192,7 +192,7 @@ def test_parts_of_a_file_stay_within_their_bounds(tmp_path: Path) -> None:
             assert len(np.unique(source)) == 1
 
 
-def test_three_speakers_of_unequal_amounts_are_drawn_by_recording(tmp_path: Path) -> None:
+def test_speakers_are_equally_likely_however_many_recordings_they_have(tmp_path: Path) -> None:
     amounts = {"a": 1, "b": 2, "c": 5}
     sources = []
     for speaker, amount in amounts.items():
@@ -202,11 +202,13 @@ def test_three_speakers_of_unequal_amounts_are_drawn_by_recording(tmp_path: Path
     entries = [MixtureEntry(f"{s.path}", RATE, 50, [sources[0], s]) for s in sources[1:]]
     mixer = DynamicMixer(Manifest(tmp_path / "m.jsonl", entries), DynamicMixingConfig(enabled=True))
     generator = np.random.default_rng(0)
-    first = mixer._recordings[0]
-    chosen = Counter(mixer._draw_recordings(first, 2, generator)[1].path.name for _ in range(1400))
-    assert first.speaker == "a" and set(chosen) == {s.path for s in sources[1:]}
-    assert all(150 < count < 250 for count in chosen.values())
-    assert {r.speaker for r in mixer._draw_recordings(first, 3, generator)} == {"a", "b", "c"}
+    pairs = [mixer._draw_recordings(2, generator) for _ in range(1500)]
+    speakers = Counter(recording.speaker for pair in pairs for recording in pair)
+    assert all(900 < count < 1100 for count in speakers.values())
+    takes = Counter(recording.path.name for pair in pairs for recording in pair if recording.speaker == "c")
+    assert len(takes) == 5 and all(150 < count < 250 for count in takes.values())
+    assert all(len({recording.speaker for recording in pair}) == 2 for pair in pairs)
+    assert {recording.speaker for recording in mixer._draw_recordings(3, generator)} == {"a", "b", "c"}
 
 
 def test_bad_set_ups_give_one_clear_line(corpus: Manifest, tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Exit codes and one-line messages: 0 done, 1 a failure, 2 the user's mistake; never a traceback for a mistake."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sepkit.cli import main as module
+from sepkit.cli.main import COMMANDS, main
+from sepkit.errors import UserError
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([name, "--help"])
+    assert exit_.value.code == 0
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["prepare", "nonsense"], ["prepare"], ["train"], ["separate"], ["train", "--nonsense", "1"]],
+)
+def test_mistakes_exit_with_2_and_one_line(arguments, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.strip().splitlines()) == 1
+
+
+def test_version_and_nothing(capsys):
+    import sepkit
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == sepkit.__version__
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        (UserError("a.wav: broken"), 2, "a.wav: broken"),
+        (ValueError("two\nlines"), 1, "ValueError: two lines"),
+        (KeyboardInterrupt(), 1, "continues"),
+    ],
+)
+def test_exceptions_become_exit_codes(monkeypatch, capsys, raised, code, words):
+    def fail(*_):
+        raise raised
+
+    monkeypatch.setattr(module, "_run", fail)
+    assert main(["train"]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_traceback_on_request(monkeypatch):
+    def fail(*_):
+        raise ValueError("x")
+
+    monkeypatch.setattr(module, "_run", fail)
+    monkeypatch.setenv("SEPKIT_TRACEBACK", "1")
+    with pytest.raises(ValueError):
+        main(["train"])
+
+
+def test_result_is_the_last_line(monkeypatch, capsys):
+    monkeypatch.setattr(module, "_run", lambda *_: "made/this")
+    assert main(["train"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "made/this"
+
+
+def test_import_file_registers_a_masker_of_ones_own(tmp_path):
+    from sepkit.cli.train import import_file
+    from sepkit.config import MaskerConfig
+
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom sepkit.config import MaskerConfig\n"
+        "@dataclass\nclass MineConfig(MaskerConfig, name='mine'):\n    width: int = 4\n"
+    )
+    try:
+        import_file(str(file))
+        assert MaskerConfig.choices["mine"]().width == 4
+    finally:
+        MaskerConfig.choices.pop("mine", None)
+        sys.modules.pop("mine", None)
+    with pytest.raises(UserError, match="no such file"):
+        import_file(str(tmp_path / "absent.py"))

@@ -1,0 +1,153 @@
+"""Files, names and options become one configuration; mistakes are one line that names what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sepkit.cli._parser import call, conf_folder, find_config, merge, parse_config
+from sepkit.cli.train import ALIASES, _add_options
+from sepkit.config import TrainConfig, to_dict
+from sepkit.errors import UserError
+
+
+def config_of(*arguments: str) -> TrainConfig:
+    return parse_config("sepkit train", "", [*arguments, "--out", "x"], aliases=ALIASES, add_options=_add_options)[0]
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_no_options_give_the_defaults():
+    assert config_of() == TrainConfig()
+
+
+def test_later_files_win_and_options_win_over_files(tmp_path):
+    first = write(
+        tmp_path / "a.yaml", "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}\ntrainer: {seed: 3}"
+    )
+    second = write(tmp_path / "b.yaml", "model: {masker: {hidden_size: 20}}")
+    config = config_of("--config", first, f"--config={second}", "--model.masker.num_layers", "4", "--trainer.seed=5")
+    assert to_dict(config.model.masker) | {"name": ""} == {
+        "name": "",
+        "rnn": "gru",
+        "hidden_size": 20,
+        "num_layers": 4,
+        "bidirectional": True,
+        "dropout": 0.0,
+        "norm": "channel_layer_norm",
+    }
+    assert config.trainer.seed == 5
+
+
+def test_another_choice_starts_from_its_own_defaults(tmp_path):
+    file = write(tmp_path / "a.yaml", "objective: {assignment: {name: amcl, temperature: {name: constant, value: 2}}}")
+    assert to_dict(config_of("--config", file).objective.assignment) == {
+        "name": "amcl",
+        "temperature": {"name": "constant", "value": 2.0},
+    }
+    chosen = config_of(
+        "--config",
+        file,
+        "--objective.assignment.temperature.name",
+        "truncated_linear",
+        "--objective.assignment.temperature.end=7",
+    )
+    assert to_dict(chosen.objective.assignment)["temperature"] == {
+        "name": "truncated_linear",
+        "initial": 1.0,
+        "end": 7.0,
+    }
+    # The inner choice is named before the outer one, and still follows it.
+    nested = config_of("--objective.assignment.temperature.name", "constant", "--objective.assignment.name", "amcl")
+    assert to_dict(nested.objective.assignment)["temperature"]["name"] == "constant"
+
+
+@pytest.mark.parametrize(("option", "key"), ALIASES.items())
+def test_short_options_mean_their_keys(option, key):
+    value = {"trainer.precision": "bf16-mixed", "init_from": "folder"}.get(key, "7")
+    short, long = config_of(option, value), config_of(f"--{key}", value)
+    assert short == long != TrainConfig()
+
+
+def test_dashes_and_lists():
+    mixing = config_of(
+        "--data.dynamic-mixing.noise-snr-db", "[1, 3]", "--data.dynamic_mixing.enabled=true"
+    ).data.dynamic_mixing
+    assert mixing.noise_snr_db == (1.0, 3.0) and mixing.enabled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "conv_tasnot"], ["conv_tasnot", "neither a file nor a shipped name", "model/conv_tasnet"]),
+        (["--model.masker.hidden_size", "9"], ["--model.masker.hidden_size"]),
+        (
+            ["--model.masker.name", "recurrent", "--model.masker.hidden_size", "wide"],
+            ["model.masker.hidden_size", "int", "wide"],
+        ),
+        (["--trainer.precision", "float"], ["precision", "bf16-mixed", "float"]),
+        (["--objective.assignment.name", "pitt"], ["objective.assignment", "pitt", "did you mean pit"]),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words):
+    with pytest.raises(UserError) as error:
+        config_of(*arguments)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["model: [", "model: {maskr: 1}", "- 1", "model: {masker: 3}", "trainer: {seed: x}", "\x00"]
+)
+def test_bad_files_are_named(tmp_path, text):
+    file = write(tmp_path / "bad.yaml", text)
+    with pytest.raises(UserError, match=r"bad\.yaml"):
+        config_of("--config", file)
+
+
+def test_every_shipped_name_is_found_and_valid():
+    files = sorted(conf_folder().rglob("*.yaml"))
+    assert len(files) >= 20
+    for file in files:
+        assert find_config(file.stem) == file
+        assert find_config(str(file.relative_to(conf_folder()).with_suffix(""))) == file
+        config_of("--config", file.stem)
+
+
+def test_merge_leaves_its_input_alone():
+    tree = to_dict(TrainConfig())
+    merge(TrainConfig, tree, {"model": {"hypotheses": 5}})
+    assert tree == to_dict(TrainConfig())
+
+
+def test_function_becomes_a_command_line():
+    def command(
+        inputs: list[str], *, out: Path, speaker_from: str = "first", limit: int | None = None, rttm: bool = False
+    ) -> tuple:
+        """Does a thing.
+
+        Args:
+            inputs: files.
+            out: folder.
+            speaker_from: rule.
+            limit: at most.
+            rttm: write it.
+        """
+        return inputs, out, speaker_from, limit, rttm
+
+    assert call(command, "x", ["a", "b", "--out", "o"]) == (["a", "b"], Path("o"), "first", None, False)
+    assert call(command, "x", ["a", "--out=o", "--speaker-from", "parent", "--limit", "3", "--rttm"]) == (
+        ["a"],
+        Path("o"),
+        "parent",
+        3,
+        True,
+    )
+    for bad in (["a"], ["--out", "o"], ["a", "--out", "o", "--limit", "many"], ["a", "--out", "o", "--no"]):
+        with pytest.raises(UserError):
+            call(command, "x", bad)

@@ -1,0 +1,68 @@
+"""Configurations survive the way to plain data and back; wrong data is refused with the field's name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+
+from sepkit import config as c
+from sepkit.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "kind", [c.FilterbankConfig, c.LatentConfig, c.MaskerConfig, c.ScheduleConfig, c.CostConfig, c.AssignmentConfig]
+)
+def test_every_choice_survives_yaml(kind):
+    assert kind.choices
+    for choice in kind.choices.values():
+        text = yaml.safe_dump(c.to_dict(choice()))
+        assert c.from_dict(kind, yaml.safe_load(text)) == choice()
+
+
+def test_whole_configuration_survives_yaml():
+    config = c.TrainConfig(
+        model=c.ModelConfig(masker=c.RecurrentConfig(rnn="lstm"), filterbank=c.STFTFilterbankConfig()),
+        objective=c.ObjectiveConfig(assignment=c.AnnealedMCLConfig(temperature=c.TruncatedExponentialConfig(3.0))),
+        data=c.DataConfig(train="a.jsonl", dynamic_mixing=c.DynamicMixingConfig(noise_snr_db=(-5.0, 5.0))),
+    )
+    assert c.from_dict(c.TrainConfig, yaml.safe_load(yaml.safe_dump(c.to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"model": {"maskr": {}}}, ["model.maskr", "did you mean masker"]),
+        ({"model": {"masker": {"name": "conv_tasnt"}}}, ["model.masker", "conv_tasnt", "did you mean conv_tasnet"]),
+        ({"model": {"masker": {"bottleneck_channels": 3}}}, ["model.masker", "no name"]),
+        (
+            {"model": {"masker": {"name": "recurrent", "hidden_size": "wide"}}},
+            ["model.masker.hidden_size", "'wide'", "int"],
+        ),
+        ({"model": {"masker": {"name": "recurrent", "rnn": "gur"}}}, ["model.masker.rnn", "lstm, gru"]),
+        ({"model": {"hypotheses": True}}, ["model.hypotheses", "True", "int"]),
+        ({"model": 3}, ["model", "3", "mapping"]),
+        ({"data": {"dynamic_mixing": {"noise_snr_db": [1]}}}, ["noise_snr_db", "list of 2"]),
+        ({"data": {"train": 5}}, ["data.train", "5", "str"]),
+    ],
+)
+def test_bad_data_names_the_field_in_one_line(data, words):
+    with pytest.raises(UserError) as error:
+        c.from_dict(c.TrainConfig, data)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_numbers_as_yaml_writes_them():
+    built = c.from_dict(
+        c.TrainerConfig, yaml.safe_load("{learning_rate: 1e-3, gradient_clip_norm: 5, max_minutes: null}")
+    )
+    assert built == c.TrainerConfig(learning_rate=1e-3, gradient_clip_norm=5.0, max_minutes=None)
+    assert c.from_dict(c.ScheduleConfig, yaml.safe_load("{name: truncated_exponential, end: .inf}")).end == math.inf
+
+
+def test_defaults_are_not_shared():
+    c.TrainConfig().model.masker.blocks = 1  # type: ignore[attr-defined]
+    assert c.TrainConfig().model.masker.blocks == 8  # type: ignore[attr-defined]
