@@ -1,1 +1,1 @@
-"""How a corpus becomes manifests: one module a corpus, each a function that writes `train.jsonl`, `dev.jsonl`, `test.jsonl`."""
+"""How a corpus becomes manifests (`train.jsonl`, `dev.jsonl`, `test.jsonl`): one module a corpus."""

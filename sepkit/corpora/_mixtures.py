@@ -1,4 +1,4 @@
-"""Descriptions of mixtures, drawn from utterances by seed: fixed crops at equal levels to test on, whole ones to train on."""
+"""Descriptions of mixtures, drawn from utterances by seed: fixed crops to test on, whole utterances to train on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def draw_mixtures(
     first_number: int = 0,
     accept: Accept = lambda chosen, number: True,
 ) -> list[MixtureEntry]:
-    """Up to `count` descriptions of mixtures, no two of the same utterances; fewer where there are no more combinations.
+    """Up to `count` descriptions of mixtures; fewer where there are no more combinations of utterances.
+
+    No two are of the same utterances.
 
     Every utterance is the first source of a mixture in its turn, so that all occur if there are at least as many
     mixtures; each further source is a random utterance of a random other speaker.
@@ -131,7 +133,7 @@ def _partners(
     others = generator.choice(len(names) - 1, size=speakers - 1, replace=False)
     chosen = [first]
     for other in others:
-        candidates = of_speaker[names[other if other < position else other + 1]]
+        candidates = of_speaker[names[int(other) + int(other >= position)]]
         chosen.append(candidates[generator.integers(len(candidates))])
     return chosen
 

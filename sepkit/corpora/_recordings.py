@@ -21,11 +21,12 @@ __all__ = [
     "SPLITS",
     "Recording",
     "Utterance",
+    "check_writable",
     "examine",
     "find_audio_files",
     "find_recordings",
-    "read_speaker_sexes",
     "hold_out_speakers",
+    "read_speaker_sexes",
     "split_of",
     "write_skipped",
 ]
@@ -75,12 +76,14 @@ class Utterance:
         start: first sample in the file.
         num_samples: how many.
         level: root mean square where somebody speaks.
+        file_sample_rate: Hz of the file.
     """
 
     recording: Recording
     start: int
     num_samples: int
     level: float
+    file_sample_rate: int
 
     @property
     def speaker(self) -> str:
@@ -114,10 +117,11 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
     """The recordings below a folder, and the files left out with the reason.
 
     Args:
-        speech: folder of recordings. A folder below it called train, dev or test, or like "train-clean-100", is a split.
+        speech: folder of recordings. A folder below it called train, dev or test, or like "train-clean-100", is a
+            split.
         speaker_from: who speaks: "first" (the first folder below the split folder), "parent" (the folder that holds the
-            file), "regex:PATTERN" (the first group, or all, of what matches in the path below `speech`) or "csv:FILE" (with the
-            columns path and speaker, and if you like split and sex; paths are relative to `speech` or absolute).
+            file), "regex:PATTERN" (the first group, or all, of what matches in the path below `speech`) or "csv:FILE"
+            (with the columns path and speaker, and if you like split and sex; paths relative to `speech`, or absolute).
 
     Raises:
         UserError: no recordings, a wrong `speaker_from`, or no file whose speaker is known.
@@ -207,8 +211,9 @@ def hold_out_speakers(
     splits = ["train", *names]
     if len(speakers) < smallest * len(splits):
         raise UserError(
-            f"found {len(speakers)} speaker(s) ({', '.join(speakers[:5])}), expected at least {smallest * len(splits)}: {smallest} "
-            f"each for {', '.join(splits)}, which share none; give more speakers, or another --speaker-from"
+            f"found {len(speakers)} speaker(s) ({', '.join(speakers[:5])}), expected at least "
+            f"{smallest * len(splits)}: {smallest} each for {', '.join(splits)}, which "
+            "share none; give more speakers, or another --speaker-from"
         )
     size = max(smallest, len(speakers) // 10)
     order = np.random.default_rng([seed, 0]).permutation(len(speakers))
@@ -217,6 +222,17 @@ def hold_out_speakers(
     for utterance in utterances:
         divided[held_out.get(utterance.speaker, "train")].append(utterance)
     return divided
+
+
+def check_writable(folder: Path) -> None:
+    """Makes the folder if it is not there.
+
+    Raises:
+        UserError: it cannot be made or written to: known before the work begins, not after.
+    """
+    with atomic_output(folder / ".writable") as temporary:
+        temporary.touch()
+    (folder / ".writable").unlink(missing_ok=True)
 
 
 def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
@@ -238,7 +254,8 @@ def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utte
         end = min(end, round(recording.end_seconds * header.sample_rate))
     if begin >= end:
         raise UserError(
-            f"{recording.path}: {header.duration_seconds:.2f} s long; the part from {recording.start_seconds:.2f} s on is empty"
+            f"{recording.path}: {header.duration_seconds:.2f} s long, "
+            f"but its part is said to begin at {recording.start_seconds:.2f} s"
         )
     start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate, resampler) for n in (begin, end))
     if stop <= start:
@@ -252,7 +269,7 @@ def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utte
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
-    return Utterance(recording, start, stop - start, level)
+    return Utterance(recording, start, stop - start, level, header.sample_rate)
 
 
 _Describe = Callable[[Path], "Recording | str"]
@@ -292,7 +309,7 @@ def _by_parent_folder(path: Path, speech: Path) -> Recording | str:
     relative = path.relative_to(speech)
     split, depth = split_of(relative)
     if len(relative.parts) - 1 <= depth:
-        return f"{path}: its folder is no speaker's but the split's or {speech}; use --speaker-from regex:PATTERN or csv:FILE"
+        return f"{path}: its folder is that of all speakers; use --speaker-from regex:PATTERN or csv:FILE"
     return Recording(path, relative.parts[-2], split)
 
 
@@ -332,7 +349,7 @@ def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
     missing = [name for name in needed if name not in (reader.fieldnames or [])]
     if missing:
         raise UserError(
-            f"{path}: column {missing[0]!r} is missing; expected a CSV file whose first line names the columns {', '.join(needed)}"
+            f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns {', '.join(needed)}"
         )
     return [{key: value or "" for key, value in row.items() if key} for row in reader]
 

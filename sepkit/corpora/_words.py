@@ -4,8 +4,7 @@ from __future__ import annotations
 
 __all__ = ["WORDS"]
 
-WORDS: tuple[str, ...] = tuple(
-    """
+_TEXT = """
 able across after afternoon again against air almost alone along already always amber among animal answer apple april
 arm around arrow artist autumn away baker ball banana bank barn basket beach bean bear beautiful because bed before
 begin behind bell below beside better between bicycle big bird black blanket blue board boat body book border both
@@ -36,5 +35,6 @@ thin thing think thirteen thirty thousand three throw thursday ticket tiger time
 top tower town travel tree tuesday turn twelve twenty two uncle under until up valley velvet very village visit voice
 wagon wait walk wall warm wash watch water wave weather wednesday week well west wheat wheel white wide wild wind
 window winter woman wonder wood wool word work world write yellow yesterday young
-""".split()
-)
+"""
+
+WORDS: tuple[str, ...] = tuple(_TEXT.split())

@@ -1,9 +1,9 @@
 """Any tree of single-speaker recordings.
 
-What it is: your own recordings, one speaker a file, in any format that libsndfile reads and at any sample rate.
-Folders called train, dev and test (or like "train-clean-100") are the splits; without them the speakers are divided 80/10/10.
-Traps: a speaker in two splits makes scores look better than they are (said when it happens); a wrong `speaker_from` puts one
-person into a mixture twice (the number of speakers found is printed: look at it).
+What it is: your own recordings, one speaker a file, in any format that libsndfile reads and at any sample rate. Folders
+called train, dev and test (or like "train-clean-100") are the splits; without them the speakers are divided 80/10/10.
+Traps: a speaker in two splits makes scores look better than they are (said when it happens); a wrong `speaker_from`
+puts one person into a mixture twice (the number of speakers found is printed: look at it).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sepkit.corpora._recordings import (
     SPLITS,
     Recording,
     Utterance,
+    check_writable,
     examine,
     find_audio_files,
     find_recordings,
@@ -72,11 +73,12 @@ def prepare_folder(
     noise_snr_db: Sequence[float] = (0.0, 15.0),
     seed: int = 0,
 ) -> Path:
-    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` for each group.
+    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` per group.
 
     Mixtures are described, not written. All are in min mode, each source at -30 dB re full scale (the level where
-    somebody speaks) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of `segment_seconds` and do not change
-    with what is in train; those of train are as long as their shortest utterance, and every utterance occurs.
+    somebody speaks) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of
+    `segment_seconds` and do not change with what is in train; those of train are as long as their shortest utterance,
+    and every utterance occurs. Files that cannot be used are listed in `skipped.tsv`.
 
     Args:
         speech: folder of recordings; None with `kaldi`.
@@ -104,6 +106,7 @@ def prepare_folder(
     out = Path(out)
     _check(speakers, sample_rate, segment_seconds, min(train_mixtures or 1, dev_mixtures, test_mixtures), noise_snr_db)
     patterns = _parse_groups(groups)
+    check_writable(out)
     recordings, skipped = _collect(speech, kaldi, speaker_from)
     recordings = _with_sexes(recordings, speaker_info, speech)
     utterances, unusable = examine(recordings, sample_rate)
@@ -113,8 +116,8 @@ def prepare_folder(
             f"{speech or kaldi}: none of {len(recordings)} recordings can be used: {next(iter(unusable.values()))}"
         )
     splits, outside = _divide(utterances, speakers, seed)
-    skipped |= outside
-    noise_files = {} if noise is None else _divide_noise(Path(noise), splits, seed)
+    noise_files, unusable = ({}, {}) if noise is None else _divide_noise(Path(noise), splits, seed, sample_rate)
+    skipped |= outside | unusable
     _print_found(splits, sample_rate, skipped, write_skipped(out, skipped))
     plan = _Plan(
         out=out,
@@ -193,6 +196,7 @@ def _find_speaker_file(speech: str | Path | None) -> Path | None:
 
 
 Splits = dict[str, list[Utterance]]
+Noise = dict[str, tuple[Path, ...]]
 
 
 def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[Splits, dict[str, str]]:
@@ -215,8 +219,8 @@ def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[
         found = sorted({utterance.speaker for utterance in members})
         if len(found) < speakers:
             raise UserError(
-                f"{split}: found {len(found)} speaker(s) ({', '.join(found)}), expected at least {speakers} for mixtures of "
-                f"{speakers}; give more speakers, fewer --speakers or another --speaker-from"
+                f"{split}: found {len(found)} speaker(s) ({', '.join(found)}), expected at least {speakers} for "
+                f"mixtures of {speakers}; give more speakers, fewer --speakers or another --speaker-from"
             )
     _warn_of_shared_speakers(splits)
     return {name: splits[name] for name in SPLITS if name in splits}, outside
@@ -228,28 +232,28 @@ def _warn_of_shared_speakers(splits: Splits) -> None:
         shared = sorted(training & {utterance.speaker for utterance in splits.get(split, ())})
         if shared:
             print(
-                f"warning: {len(shared)} speaker(s) of {split} are in train too ({', '.join(shared[:5])}): scores on {split} "
+                f"warning: {len(shared)} speaker(s) of {split} are in train too ({', '.join(shared[:5])}): its scores "
                 "are not those of unseen speakers",
                 file=sys.stderr,
             )
 
 
-def _divide_noise(folder: Path, splits: Splits, seed: int) -> dict[str, tuple[Path, ...]]:
-    """Noise files of each split: by folder name as for speech, or else divided by seed."""
-    paths = find_audio_files(folder)
-    named: dict[str, list[Path]] = defaultdict(list)
-    for path in paths:
-        named[split_of(path.relative_to(folder))[0] or ""].append(path)
-    if not any(named[split] for split in SPLITS):
-        named = defaultdict(list)
-        for position, index in enumerate(np.random.default_rng([seed, 1]).permutation(len(paths))):
-            named[{0: "dev", 1: "test"}.get(position % 10, "train")].append(paths[index])
+def _divide_noise(folder: Path, splits: Splits, seed: int, sample_rate: int) -> tuple[Noise, dict[str, str]]:
+    """Noise files of each split, by folder name as for speech or else by seed, and those left out with the reason."""
+    files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in find_audio_files(folder)]
+    usable, unusable = examine(files, sample_rate)
+    named: dict[str | None, list[Path]] = defaultdict(list)
+    for noise in usable:
+        named[noise.recording.split].append(noise.recording.path)
+    if len(named) == 1 and None in named:
+        for position, index in enumerate(np.random.default_rng([seed, 1]).permutation(len(usable))):
+            named[{0: "dev", 1: "test"}.get(position % 10, "train")].append(named[None][index])
     for split in splits:
         if not named[split]:
             raise UserError(
-                f"{folder}: no noise for {split}; expected a folder {split}, or at least 3 files without split folders"
+                f"{folder}: no usable noise for {split}; expected a folder {split}, or no split folders and 3 files or more"
             )
-    return {split: tuple(sorted(named[split])) for split in splits}
+    return {split: tuple(sorted(named[split])) for split in splits}, unusable
 
 
 def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, list[MixtureEntry]]:
@@ -293,8 +297,8 @@ def _draw_crops(
     if found < style.speakers:
         seconds = plan.segment_samples / style.sample_rate
         raise UserError(
-            f"{label}: {found} speaker(s) with recordings of at least {seconds:g} s, expected {style.speakers} or more; "
-            "give a smaller --segment-seconds, or more speakers"
+            f"{label}: {found} speaker(s) with recordings of at least {seconds:g} s, expected {style.speakers} or "
+            "more; give a smaller --segment-seconds, or more speakers"
         )
     count = plan.counts[label.partition("_")[0]]
     return _not_empty(draw_mixtures(long_enough, count, style, np.random.default_rng(seeds), first_number), label)
@@ -312,6 +316,13 @@ def _print_found(splits: Splits, sample_rate: int, skipped: Mapping[str, str], l
         known = f" ({sexes['F']} F, {sexes['M']} M)" if sexes["F"] + sexes["M"] else ""
         hours = sum(utterance.num_samples for utterance in members) / sample_rate / 3600
         print(f"{split}: {sum(sexes.values())} speakers{known}, {len(members)} recordings, {hours:.2f} h")
+    slower = [u for members in splits.values() for u in members if u.file_sample_rate < sample_rate]
+    if slower:
+        print(
+            f"warning: {len(slower)} recording(s) have less than {sample_rate} Hz, so nothing in the upper band "
+            f"(the first: {slower[0].recording.path} at {slower[0].file_sample_rate} Hz)",
+            file=sys.stderr,
+        )
     if listed is not None:
         print(
             f"warning: {len(skipped)} file(s) left out, listed in {listed}; the first: {next(iter(skipped.values()))}",

@@ -1,9 +1,9 @@
 """Kaldi data folders: `wav.scp` and `utt2spk`, with `segments` and `spk2gender` where they are there.
 
-What it is: one line an utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments` utterances to
-parts of recordings (seconds), `spk2gender` speakers to f or m.
-Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read as
-their FILE, which libsndfile opens (except shorten-compressed sph), every other command is refused.
+What it is: one line an utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments`
+utterances to parts of recordings (seconds), `spk2gender` speakers to f or m.
+Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read
+as their FILE, which libsndfile opens (except shorten-compressed sph), every other command is refused.
 """
 
 from __future__ import annotations

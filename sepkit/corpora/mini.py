@@ -1,11 +1,12 @@
 """Speech that is synthesised here: nothing is downloaded, and the whole house can be seen at work in minutes.
 
-What it is: sentences of random words, spoken by espeak-ng's voice variants in eight accents of English, at varying pitch and
-rate. A speaker is a voice variant; 16 variants are kept for test, 8 for dev, and variants that sound alike are never on both sides.
+What it is: sentences of random words, spoken by espeak-ng's voice variants in eight accents of English, at varying
+pitch and rate. A speaker is a voice variant; 16 are kept for test, 8 for dev, and variants that sound alike are never
+on both sides.
 Size: 2.4 hours and 140 MB as it comes, made in about two minutes on two cores.
 Licence: the recordings are made on your machine by espeak-ng (GPL-3, a separate program); the word list is ours (MIT).
-Traps: formant synthesis has one vocal tract a speaker and no room. Scores show that the pipeline works, not how a model does on
-people. Another version of espeak-ng makes other samples.
+Traps: formant synthesis has one vocal tract a speaker and no room. Scores show that the pipeline works, not how a model
+does on people. Another version of espeak-ng makes other samples.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +93,8 @@ def prepare_mini(
 ) -> Path:
     """The folder of the manifests written, with the synthetic recordings below it in `wav/`.
 
-    Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second one of test all speakers are of one sex.
-    Recordings that are there already are kept: the same command goes on where it stopped.
+    Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second one of test all speakers are of
+    one sex. Recordings that are there already are kept: the same command goes on where it stopped.
 
     Args:
         out: folder of the manifests and recordings.
@@ -188,7 +189,7 @@ def _claim(out: Path, made_with: dict[str, object]) -> None:
     path = out / "mini.json"
     text = json.dumps(made_with, indent=1) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise UserError(f"{path}: the recordings there were made with another seed, rate or length; give another --out")
+        raise UserError(f"{path}: made with another seed, rate or length; choose another --out")
     if not path.is_file():
         with atomic_output(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -241,7 +242,7 @@ def _mix(
     segment_samples: int | None,
     seed: int,
 ) -> list[MixtureEntry]:
-    style = MixtureStyle(**(vars(style) | {"segment_samples": segment_samples}))
+    style = replace(style, segment_samples=segment_samples)
     long_enough = [utterance for utterance in members if utterance.num_samples >= (segment_samples or 1)]
     if len({utterance.speaker for utterance in long_enough}) < style.speakers:
         raise UserError(f"{split}: too few voices have a sentence as long as a segment; ask for more sentences of each")
@@ -263,8 +264,9 @@ def _summary(entries: Sequence[MixtureEntry]) -> str:
     one_sex = np.mean([len({source.sex for source in entry.sources}) == 1 for entry in entries])
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     return (
-        f"{len(entries)} mixtures of {len(entries[0].sources)} ({hours:.2f} h), {len(voices)} voices, {one_sex:.0%} of one sex, "
-        f"overlap {np.mean(overlaps):.0%} (least {min(overlaps):.0%}), mean input SI-SDR {np.mean(ratios_db):+.2f} dB"
+        f"{len(entries)} mixtures of {len(entries[0].sources)} ({hours:.2f} h), {len(voices)} voices, "
+        f"{one_sex:.0%} of one sex, overlap {np.mean(overlaps):.0%} (least {min(overlaps):.0%}), "
+        f"mean input SI-SDR {np.mean(ratios_db):+.2f} dB"
     )
 
 

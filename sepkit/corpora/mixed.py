@@ -1,8 +1,9 @@
 """A corpus that is mixed already: a folder of mixtures and one folder a source, with equal file names.
 
 What it is: mix/, s1/, s2/ ... as WSJ0-mix, WHAM, LibriMix and most new test sets come; what one evaluates on.
-Traps: files are paired by their path below the folders, without the ending. A file without a partner, or whose partner has
-another rate or length, is left out and listed. Speakers are not known, so the manifest does not serve for dynamic mixing.
+Traps: files are paired by their path below the folders, without the ending. A file without a partner, or whose partner
+has another rate or length, is left out and listed. Speakers are not known: the manifest does not serve for dynamic
+mixing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import find_audio_files, write_skipped
+from sepkit.corpora._recordings import check_writable, find_audio_files, write_skipped
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
@@ -38,6 +39,7 @@ def prepare_mixed(
     out, mixture, folders = Path(out), Path(mixture), [Path(source) for source in sources]
     if not folders:
         raise UserError("--sources: found none, expected a folder for each speaker")
+    check_writable(out)
     mixtures = _by_name(mixture)
     partners = {folder: _by_name(folder) for folder in [*folders, *([Path(noise)] if noise else [])]}
     left_out = _without_mixture(mixtures, partners, mixture)

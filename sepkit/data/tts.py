@@ -1,7 +1,7 @@
-"""Synthetic speech from espeak-ng, which runs in a process of its own (it is GPL-3; nothing of it is linked or bundled).
+"""Synthetic speech from espeak-ng, run in a process of its own (it is GPL-3; nothing of it is linked or bundled).
 
-Either the `espeak-ng` program is installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install espeak-ng`) or its
-library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`).
+Either the `espeak-ng` program is installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install
+espeak-ng`) or its library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`).
 """
 
 from __future__ import annotations
