@@ -91,7 +91,7 @@ class SepFormerMasker(Masker):
             linear_layer_after_inter_intra=False,
         )
         # speechbrain's table of positions serves both transformers; every chunk_size frames make two chunks.
-        positions: int = self.network.dual_mdl[0].intra_mdl.pos_enc.max_len
+        positions: int = self.network.dual_mdl[0].intra_mdl.pos_enc.max_len  # type: ignore
         if chunk_size > positions:
             raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {positions}")
         self.max_frames = chunk_size * (positions // 2) - chunk_size // 2 - 1

@@ -96,6 +96,33 @@ class ImprovedSuDoRMRFBlock(nn.Module):
         return self.project(self.resolutions(x)) + x
 
 
+class SlidingFilters(nn.Conv2d):
+    """Filters that slide over the K encoding dimensions of a frame, each making K values.
+
+        y[o, k] = bias[o] + sum_j weight[o, j] x[k + j - K + floor(K / 2)],    j = 0 ... K, x zero outside
+
+    Computed as one product with the Toeplitz matrix of the filters: torch's convolution with one input channel and
+    filters as long as its input takes many times longer, backwards above all.
+
+    Args:
+        encoding_dim: K.
+        filters: O.
+    """
+
+    def __init__(self, encoding_dim: int, filters: int) -> None:
+        super().__init__(1, filters, (encoding_dim + 1, 1))
+        self.encoding_dim = encoding_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, K, F) -> (B, O * K, F)."""
+        dim = self.encoding_dim
+        before = dim - dim // 2
+        taps = functional.pad(self.weight[:, 0, :, 0], (dim - 1 - before, before - 1))
+        matrix = taps.unfold(-1, dim, 1).flip(-2).reshape(-1, dim, 1)
+        bias = None if self.bias is None else self.bias.repeat_interleave(dim)
+        return functional.conv1d(input, matrix, bias)
+
+
 @register(SuDoRMRFConfig)
 class SuDoRMRFMasker(Masker):
     """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
@@ -136,19 +163,12 @@ class SuDoRMRFMasker(Masker):
         )
         same = bottleneck_channels == encoding_dim
         self.expand = nn.Identity() if same else nn.Conv1d(bottleneck_channels, encoding_dim, 1)
-        self.output = nn.Conv2d(
-            1,
-            hypotheses * values_per_dimension,
-            (encoding_dim + 1, 1),
-            padding=(encoding_dim - encoding_dim // 2, 0),
-        )
+        self.output = SlidingFilters(encoding_dim, hypotheses * values_per_dimension)
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
         x = self.expand(self.blocks(self.bottleneck(self.norm(features))))
-        # The symmetric padding of an odd K leaves one row too many.
-        raw = self.output(x.unsqueeze(1))[:, :, : self.encoding_dim]
-        return raw.unflatten(1, (self.hypotheses, self.values_per_dimension))
+        return self.unflatten(self.output(x))
 
 
 @register(ImprovedSuDoRMRFConfig)
