@@ -55,3 +55,26 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 ) -> None:
     assert main(["evaluate", "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out"), *more]) == 2
     assert len(capsys.readouterr().err.strip().split("\n")) == 1
+
+
+def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
+    corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig
+) -> None:
+    from sepkit.models import build_model
+    from sepkit.models.checkpoints import save_model
+
+    model = str(save_model(build_model(tiny_model_config), tmp_path / "model", {}))
+    wavs = tmp_path / "wavs"
+    assert main(["prepare", "wavs", "--manifest", str(corpus.manifest), "--out", str(wavs)]) == 0
+    sources = [str(wavs / "s1"), str(wavs / "s2")]
+    mixed = ["--mixture", str(wavs / "mix"), "--sources", *sources, "--out", str(tmp_path / "mixed")]
+    assert main(["prepare", "mixed", *mixed]) == 0
+    summaries = []
+    for name, manifest in (("fly", corpus.manifest), ("files", tmp_path / "mixed" / "test.jsonl")):
+        out = tmp_path / name
+        assert main(["evaluate", "--model", model, "--manifest", str(manifest), "--out", str(out)]) == 0
+        summaries.append(json.loads((out / "summary.json").read_text()))
+    fly, files = summaries
+    assert fly["n_utterances"] == files["n_utterances"] == 5
+    for metric, scores in fly["metrics"].items():
+        assert files["metrics"][metric]["mean"] == pytest.approx(scores["mean"], abs=0.01)
