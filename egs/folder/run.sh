@@ -8,7 +8,9 @@
 # --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
 # --groups "A=RE B=RE" test sets apart by speaker identifier: each mixes only speakers that match its pattern
 # --conf FILE          conf/cpu.yaml trains within an hour on two cores, conf/gpu.yaml is a DPRNN for an accelerator
-# --data, --exp DIR    where manifests and models go
+# --prepare-options "..."  further options of sepkit prepare folder, such as "--test-mixtures 100"
+# --data DIR           where manifests go
+# --exp DIR            where the model goes
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train, such as "--devices 2 --objective.assignment.name mcl"
 #
@@ -23,6 +25,7 @@ speech=
 noise=
 speaker_from=first
 groups=
+prepare_options=
 conf=conf/cpu.yaml
 data=data
 exp=
@@ -45,8 +48,9 @@ prepare() {
   [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings" >&2; exit 2; }
   local group options=()
   for group in $groups; do options+=("$group"); done  # "A=RE B=RE" is a list of words
+  # shellcheck disable=SC2086  # $prepare_options is a list of words
   sepkit prepare folder --speech "$(resolve "$speech")" ${noise:+--noise "$(resolve "$noise")"} \
-    --speaker-from "$speaker_from" ${groups:+--groups "${options[@]}"} --out "$data"
+    --speaker-from "$speaker_from" $prepare_options ${groups:+--groups "${options[@]}"} --out "$data"
 }
 
 run_stage 1 "prepare $data" prepare

@@ -5,7 +5,9 @@
 #
 # --conf FILE          conf/cpu.yaml trains in about five minutes on two cores
 # --speakers N         speakers in a mixture
-# --data, --exp DIR    where manifests, recordings and models go
+# --prepare-options "..."  further options of sepkit prepare mini, such as "--train-sentences 10"
+# --data DIR           where manifests and recordings go
+# --exp DIR            where the model goes
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train
 #

@@ -1,0 +1,180 @@
+"""Every recipe runs from its first stage to its last; the same command again does nothing; a killed one continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+from sepkit.data.manifest import read_manifest
+
+TINY = Path(__file__).with_name("tiny.yaml")
+RECIPES = ("mini", "folder")
+
+
+@pytest.fixture(scope="session")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four noise-like speakers a split, each with a spectrum of its own, as train/SPEAKER/UTTERANCE.flac."""
+    folder = tmp_path_factory.mktemp("speech")
+    generator = np.random.default_rng(0)
+    for number, split in enumerate(("train", "dev", "test")):
+        for speaker in range(4):
+            for take in range(2):
+                colour = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
+                noise = np.convolve(generator.standard_normal(12000), colour, mode="same")
+                syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(12000) / 8000 + take)
+                name = f"{split}/{'a' if speaker < 2 else 'b'}{number}{speaker}/{take}.flac"
+                audio.write(folder / name, 0.02 * noise * syllables, 8000, subtype="PCM_16")
+    return folder
+
+
+@pytest.fixture
+def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """recipe, further options -> the command that runs it at tiny size below tmp_path."""
+
+    def make(recipe: str, *options: str) -> list[str]:
+        own = {
+            "mini": [
+                "--prepare-options",
+                "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --train-mixtures 8 --dev-mixtures 4 "
+                "--test-mixtures 6 --segment-seconds 1",
+            ],
+            "folder": [
+                "--speech", str(speech), "--groups", "A=a.* B=b.*",
+                "--prepare-options", "--train-mixtures 12 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
+            ],
+        }[recipe]  # fmt: skip
+        places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
+        return [str(repository / "egs" / recipe / "run.sh"), *own, *places, *options]
+
+    return make
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run(arguments: list[str]) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and time of change."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    output = run(command(recipe))
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4"]
+    sets = {"mini": ["test"], "folder": ["test_A", "test_B"]}[recipe]
+    for name in sets:
+        summary = json.loads((tmp_path / "exp" / "evaluation" / name / "summary.json").read_text())
+        assert summary["n_utterances"] == len(read_manifest(tmp_path / "data" / f"{name}.jsonl"))
+        assert summary["n_skipped"] == 0 and np.isfinite(summary["metrics"]["si_sdri_db"]["mean"])
+        examples = tmp_path / "exp" / "examples" / name
+        assert len(list((examples / "estimates").rglob("*_s2.wav"))) == len(list((examples / "mix").glob("*.wav"))) > 0
+    assert_speakers_are_disjoint(tmp_path / "data", sets)
+
+
+def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
+    """No speaker, and no file, of a test set is in the training or validation manifest, and so on."""
+    seen: dict[str, set[str]] = {}
+    for split in ("train", "dev", *test_sets):
+        manifest = read_manifest(data / f"{split}.jsonl")
+        sources = [source for entry in manifest for source in entry.sources]
+        seen[split] = {source.speaker for source in sources} | {str(manifest.resolve(s.path)) for s in sources}
+    for split in seen:
+        for other in ("train", "dev"):
+            assert split == other or not seen[split] & seen[other]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    run(command(recipe))
+    before = files(tmp_path)
+    run(command(recipe))
+    after = files(tmp_path)
+    assert before.keys() == after.keys()
+    changed = {Path(name).name for name in before if before[name] != after[name]}
+    # Manifests, configuration and summaries may be written again; recordings, models and estimates are not.
+    assert not [name for name in changed if name.endswith((".wav", ".flac", ".safetensors", ".ckpt"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("stage", [1, 2, 3, 4])
+def test_killed_stage_continues(
+    recipe: str, stage: int, command: Callable[..., list[str]], tmp_path: Path, repository: Path
+) -> None:
+    if stage > 1:
+        run(command(recipe, "--stop-stage", str(stage - 1)))
+    process = subprocess.Popen(
+        command(recipe, "--stage", str(stage), "--stop-stage", str(stage)),
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
+    time.sleep(4)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    run(command(recipe, "--stage", str(stage)))
+    for summary in (tmp_path / "exp" / "evaluation").rglob("summary.json"):
+        assert json.loads(summary.read_text())["n_skipped"] == 0
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file() and path.suffix == ".tmp"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nonsense", "1"], "--nonsense: unknown option"),
+        (["--stage"], "expected a value"),
+        (["x"], "expected --option"),
+    ],
+)
+def test_bad_options_end_the_recipe(options: list[str], words: str, command: Callable[..., list[str]]) -> None:
+    for recipe in RECIPES:
+        done = subprocess.run(command(recipe, *options), capture_output=True, text=True, env=environment(), check=False)
+        assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_folder_recipe_says_when_there_is_no_speech(repository: Path, tmp_path: Path) -> None:
+    run_sh = str(repository / "egs" / "folder" / "run.sh")
+    for options, words in ([], "--speech: nothing given"), (["--speech", "absent"], "absent: no such file or folder"):
+        done = subprocess.run(
+            [run_sh, *options, "--data", str(tmp_path)], capture_output=True, text=True, env=environment(), check=False
+        )
+        assert done.returncode == 2 and words in done.stderr
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_tells_the_options(recipe: str, repository: Path) -> None:
+    text = run([str(repository / "egs" / recipe / "run.sh"), "--help"])
+    declared = set(re.findall(r"^([a-z_]+)=", (repository / "egs" / recipe / "run.sh").read_text(), re.MULTILINE))
+    options = {name.replace("_", "-") for name in declared - {"caller", "test_sets"}}
+    assert all(f"--{option}" in text for option in options), (options, text)
+
+
+def test_real_speech_has_no_test_speaker_in_training(data_folder: Path, tmp_path: Path) -> None:
+    from sepkit.corpora.folder import prepare_folder
+
+    groups = (r"librispeech=\d{1,4}", r"speechocean762=9\d{4}")
+    speech_folder = data_folder / "speech_mini" / "wav8k"
+    prepare_folder(speech_folder, tmp_path, groups=groups, train_mixtures=500, dev_mixtures=20, test_mixtures=50)
+    assert_speakers_are_disjoint(tmp_path, ["test_librispeech", "test_speechocean762"])
+    train = read_manifest(tmp_path / "train.jsonl")
+    assert all("/train/" in str(train.resolve(source.path)) for entry in train for source in entry.sources)
