@@ -104,7 +104,8 @@ def prepare_folder(
         UserError: no recordings, fewer speakers than a mixture needs, or an argument out of range.
     """
     out = Path(out)
-    _check(speakers, sample_rate, segment_seconds, min(train_mixtures or 1, dev_mixtures, test_mixtures), noise_snr_db)
+    fewest = min(dev_mixtures, test_mixtures, 1 if train_mixtures is None else train_mixtures)
+    _check(speakers, sample_rate, segment_seconds, fewest, noise_snr_db)
     patterns = _parse_groups(groups)
     check_writable(out)
     recordings, skipped = _collect(speech, kaldi, speaker_from)
@@ -251,7 +252,8 @@ def _divide_noise(folder: Path, splits: Splits, seed: int, sample_rate: int) -> 
     for split in splits:
         if not named[split]:
             raise UserError(
-                f"{folder}: no usable noise for {split}; expected a folder {split}, or no split folders and 3 files or more"
+                f"{folder}: no usable noise for {split}; expected a folder {split}, or no folders of splits and "
+                "at least 3 files"
             )
     return {split: tuple(sorted(named[split])) for split in splits}, unusable
 

@@ -185,7 +185,11 @@ def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
 
 
 def _claim(out: Path, made_with: dict[str, object]) -> None:
-    """Says in `out` what its recordings are made with, or refuses a folder whose recordings were made in another way."""
+    """Says in `out` what its recordings are made with.
+
+    Raises:
+        UserError: they were made in another way.
+    """
     path = out / "mini.json"
     text = json.dumps(made_with, indent=1) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") != text:
