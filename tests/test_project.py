@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
-import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,24 +37,32 @@ def _run(*command: str | Path, **options: object) -> subprocess.CompletedProcess
 
 
 def test_import_is_quick_and_without_torch() -> None:
-    def microseconds() -> int:
+    def seconds() -> float:
         done = _run(sys.executable, "-X", "importtime", "-c", "import sepkit")
-        return int(done.stderr.strip().split("\n")[-1].split("|")[1])
+        return int(done.stderr.strip().split("\n")[-1].split("|")[1]) / 1e6
 
-    # The fastest of five: other work on the machine slows one down.
-    assert min(microseconds() for _ in range(5)) < 100_000
+    assert _fastest(seconds, 0.1) < 0.1
     _run(sys.executable, "-c", "import sepkit, sys; assert not {'torch', 'numpy'} & set(sys.modules)")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([command, "--help"] for command in COMMANDS)])
 def test_help_takes_less_than_a_second(arguments: list[str]) -> None:
     def seconds() -> float:
-        began = time.perf_counter()
-        done = _run(sys.executable, "-m", "sepkit", *arguments)
-        assert "usage" in done.stdout
-        return time.perf_counter() - began
+        # Processor time, so that other work on the machine counts little.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert "usage" in _run(sys.executable, "-m", "sepkit", *arguments).stdout
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 1
+    assert _fastest(seconds, 1.0) < 1.0
+
+
+def _fastest(seconds: Callable[[], float], limit: float) -> float:
+    """The first time below the limit, or else the least of five."""
+    times: list[float] = []
+    while len(times) < 5 and not (times and times[-1] < limit):
+        times.append(seconds())
+    return min(times)
 
 
 def test_help_does_not_import_torch() -> None:

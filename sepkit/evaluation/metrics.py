@@ -169,7 +169,8 @@ def pesq(estimates: Signal, sources: Signal, sample_rate: int) -> Any:
 def _prepare(*signals: Any) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], Any]]:
     """The signals as float64 tensors, and the way back to the caller's kind."""
     is_torch = any(isinstance(signal, torch.Tensor) for signal in signals)
-    tensors = [torch.as_tensor(signal) for signal in signals]
+    # torch takes no arrays with negative strides or of another byte order, hence the copy.
+    tensors = [s if isinstance(s, torch.Tensor) else torch.from_numpy(np.array(s, np.float64)) for s in signals]
     lengths = {tensor.shape[-1] if tensor.ndim else 0 for tensor in tensors}
     if len(lengths) != 1 or lengths == {0}:
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)

@@ -191,3 +191,10 @@ def test_gradients_reach_the_estimate() -> None:
     estimate = torch.from_numpy(_with_noise(_speechlike(1), 3.0)[0]).requires_grad_()
     metrics.si_sdr_db(estimate, source).backward()
     assert estimate.grad is not None and estimate.grad.abs().max() > 0
+
+
+def test_integers_reversed_and_read_only_arrays_are_signals_too() -> None:
+    estimate, source = (1000 * _speechlike(2, 4000)).astype(np.int16)
+    expected = metrics.si_sdr_db(estimate.astype(float), source.astype(float))
+    source.flags.writeable = False
+    assert metrics.si_sdr_db(estimate[::-1], source[::-1]) == pytest.approx(expected, abs=1e-9)
