@@ -1,4 +1,4 @@
-"""What happens around the steps: resumable state, best and last models, learning-rate halving, early stopping, records."""
+"""What happens around the steps: resumable state, best and last models, halving, early stopping, records."""
 
 from __future__ import annotations
 
@@ -145,8 +145,7 @@ class Resume(Callback):
         """Listen to signals, from here on without losing a step."""
         self._started = time.monotonic()
         self._last_attempt = pl_module.position.attempts
-        self._check_budget(pl_module)
-        if pl_module.stop_wanted:
+        if self._seconds_before >= self._budget_seconds:
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,7 +155,8 @@ class Resume(Callback):
         self, trainer: Trainer, pl_module: SeparationTask, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if it is time to, and stop if that was agreed."""
-        self._check_budget(pl_module)
+        if self.seconds >= self._budget_seconds:
+            pl_module.stop_wanted = True
         position = pl_module.position
         between_steps = position.batches_done % self.config.accumulate_batches == 0
         if position.batches_done >= position.batches_per_epoch or not between_steps:
@@ -176,9 +176,9 @@ class Resume(Callback):
         if pl_module.stopping:
             self._stop(trainer)
 
-    def _check_budget(self, task: SeparationTask) -> None:
-        if self.config.max_minutes is not None and self.seconds >= 60 * self.config.max_minutes:
-            task.stop_wanted = True
+    @property
+    def _budget_seconds(self) -> float:
+        return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
     def _on_signal(self, number: int, task: SeparationTask) -> None:
         # A second one is not waited for.

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 
-from sepkit.config import TrainConfig, to_dict
+from sepkit.config import TrainConfig, TrainerConfig, to_dict
 from sepkit.data._files import atomic_output
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
@@ -131,16 +132,29 @@ def _check(config: TrainConfig) -> None:
     for key, value in (
         ("data.segment_seconds", config.data.segment_seconds),
         ("trainer.learning_rate", config.trainer.learning_rate),
+        ("trainer.max_minutes", config.trainer.max_minutes),
     ):
-        if not value > 0:
+        if value is not None and not value > 0:
             raise UserError(f"{key}: found {value}, expected more than 0")
     if config.data.train is None:
         raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote")
-    if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+    _check_device(config.trainer)
+
+
+def _check_device(trainer: TrainerConfig) -> None:
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if trainer.accelerator == "gpu" and not has_gpu:
         raise UserError("trainer.accelerator: found gpu, but torch sees none here; use cpu or auto")
+    if trainer.precision == "16-mixed" and (trainer.accelerator == "cpu" or not has_gpu):
+        raise UserError("trainer.precision: 16-mixed needs a GPU; on CPUs use bf16-mixed or 32-true")
+    gpus = torch.cuda.device_count()
+    if trainer.accelerator != "cpu" and 0 < gpus < trainer.devices:
+        raise UserError(f"trainer.devices: found {trainer.devices}, but there are {gpus} GPUs here")
 
 
 def _check_same_run(config: TrainConfig, out: Path) -> None:
+    if not zipfile.is_zipfile(resume_file(out)):
+        raise UserError(f"{resume_file(out)}: damaged, expected the state of a run; remove it to begin anew")
     file = out / "config.yaml"
     before, now = _flatten(yaml.safe_load(file.read_text(encoding="utf-8"))), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]

@@ -23,10 +23,10 @@ MAX_SEGMENT_SECONDS = 1.0
 
 
 def smoke(config: TrainConfig) -> str:
-    """A line that says what passed: two training steps, a validation, a save, a load, and a resume with the same again.
+    """A line that says what passed: two training steps, a validation, a save, a resume with the same again, and a load.
 
-    Batches are cut to 2 mixtures of 1 s on one device; model, objective, optimiser and precision are the configuration's
-    own. Without `data.train` a small set of noise bursts is made. Everything is written to a temporary folder.
+    Batches are cut to 2 mixtures of 1 s on one device; model, objective, optimiser and precision are the
+    configuration's own. Without `data.train` a small set of tones is made. All is written to a temporary folder.
 
     Raises:
         UserError: the configuration cannot be trained with.
@@ -42,11 +42,11 @@ def smoke(config: TrainConfig) -> str:
             estimates = model(torch.randn(1, small.model.sample_rate)).estimates
         if estimates.shape != (1, small.model.hypotheses, small.model.sample_rate) or not estimates.isfinite().all():
             raise RuntimeError(f"the saved model gives estimates of shape {tuple(estimates.shape)}, or not finite ones")
-    return f"passed: {STEPS} steps, a validation, a save, a load and a resume ({small.model.masker.name})"
+    return f"passed: {STEPS} steps, a validation, a save, a resume and a load ({small.model.masker.name})"
 
 
 def write_synthetic_set(folder: Path, *, sample_rate: int, sources: int, mixtures: int, seconds: float = 1.0) -> Path:
-    """The manifest `train.jsonl` in `folder`, of mixtures of modulated noise bands; the same every time."""
+    """The manifest `train.jsonl` in `folder`, of mixtures of modulated tones; the same every time."""
     generator = np.random.default_rng(0)
     samples = round(seconds * sample_rate)
     time = np.arange(samples) / sample_rate

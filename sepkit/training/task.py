@@ -148,11 +148,10 @@ class SeparationTask(LightningModule):
     # ------------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, in one fused kernel where the device has it."""
+        """Adam, in one fused kernel."""
         trainer = self.config.trainer
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        fused = self.device.type in ("cpu", "cuda")
-        return torch.optim.Adam(parameters, lr=trainer.learning_rate, weight_decay=trainer.weight_decay, fused=fused)
+        return torch.optim.Adam(parameters, lr=trainer.learning_rate, weight_decay=trainer.weight_decay, fused=True)
 
     def on_train_start(self) -> None:
         """Builds the objective, now that the model's stored deviation is known."""
@@ -180,7 +179,7 @@ class SeparationTask(LightningModule):
             self._window_is_bad = False
         window = min(accumulate, position.batches_per_epoch - position.batches_done // accumulate * accumulate)
 
-        torch.manual_seed(_step_seed(self.config.trainer.seed, position.batches, self.global_rank))
+        self._seed_step()
         self.objective.set_progress(position.steps / math.ceil(position.batches_per_epoch / accumulate))
         separation = self.model(batch.mixture)
         result = self.evaluate_objective(batch, separation)
@@ -195,6 +194,14 @@ class SeparationTask(LightningModule):
         position.batches += 1
         if last:
             self._step(batch, result.loss)
+
+    def _seed_step(self) -> None:
+        seed = _step_seed(self.config.trainer.seed, self.position.batches, self.global_rank)
+        if self.device.type == "cpu":
+            # torch.manual_seed would also note the seed, with a traceback, for every GPU that may yet wake up.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     @property
     def objective(self) -> Objective:
@@ -243,11 +250,14 @@ class SeparationTask(LightningModule):
         assert not isinstance(optimizer, list)
         position.attempts += 1
         if not self._window_is_bad:
-            # Under a gradient scaler the gradients are still scaled: so is the norm they are clipped to.
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            scale = scaler.get_scale() if scaler is not None else 1.0
-            limit = trainer.gradient_clip_norm * scale if trainer.gradient_clip_norm > 0 else math.inf
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit) / scale
+            scale = 1.0
+            if scaler is not None:
+                # Fused Adam leaves unscaling to itself unless it was done before, as clipping needs.
+                scale = scaler.get_scale()
+                scaler.unscale_(optimizer.optimizer)
+            limit = trainer.gradient_clip_norm if trainer.gradient_clip_norm > 0 else math.inf
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
             self.last["gradient_norm"] = norm
             finite = math.isfinite(norm.item())
             if finite or scaler is not None:

@@ -1,0 +1,155 @@
+"""Several processes train as one: gradients, skipped steps and validation scores are those of a single process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sepkit.config import TrainConfig
+from sepkit.errors import UserError
+from sepkit.objectives.objective import ObjectiveResult
+from sepkit.training.run import train
+from sepkit.training.task import SeparationTask
+from sepkit.types import Batch, Separation
+
+# Sources that say nothing: one of the first mixture, both of the second.
+SILENT = {0: {1}, 1: {0, 1}}
+
+
+def make(config: TrainConfig, manifest: Path, *, devices: int, batch_size: int, **trainer: Any) -> TrainConfig:
+    return replace(
+        config,
+        model=replace(config.model, masker=replace(config.model.masker, dropout=0.0)),  # type: ignore[type-var]
+        data=replace(
+            config.data,
+            train=str(manifest),
+            batch_size=batch_size,
+            dynamic_mixing=replace(config.data.dynamic_mixing, enabled=False),
+        ),
+        trainer=replace(config.trainer, **({"max_epochs": 1, "gradient_clip_norm": 0.0, "devices": devices} | trainer)),
+    )
+
+
+def train_and_remember(config: TrainConfig, out: Path, gradients: Path, limit_batches: int | None = None) -> None:
+    """Train, and keep the gradients of the first step of every rank."""
+
+    def remember(self: SeparationTask, optimizer: Any) -> None:
+        file = gradients / f"{self.global_rank}.pt"
+        if not file.exists():
+            torch.save({name: p.grad.clone() for name, p in self.model.named_parameters()}, file)
+
+    gradients.mkdir(exist_ok=True)
+    SeparationTask.on_before_optimizer_step = remember  # type: ignore[method-assign]
+    train(config, out, limit_batches=limit_batches)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-10)])
+@pytest.mark.parametrize(("mixtures", "batch_size"), [(4, 2), (2, 1)])
+def test_two_ranks_have_the_gradient_of_one(
+    config: TrainConfig,
+    tmp_path: Path,
+    corpus: Callable[..., Path],
+    in_process: Callable[..., int],
+    in_ranks: Callable[..., list[int]],
+    precision: Any,
+    tolerance: float,
+    mixtures: int,
+    batch_size: int,
+) -> None:
+    """Unequal numbers of active sources included, down to a rank that has none at all."""
+    manifest = corpus(tmp_path / "train", mixtures=mixtures, seed=0, silent=SILENT)
+    one = make(config, manifest, devices=1, batch_size=2 * batch_size, precision=precision)
+    two = make(config, manifest, devices=2, batch_size=batch_size, precision=precision)
+    assert in_process(train_and_remember, one, tmp_path / "one", tmp_path / "gradients1") == 0
+    assert in_ranks(train_and_remember, 2, two, tmp_path / "two", tmp_path / "gradients2") == [0, 0]
+    expected = torch.load(tmp_path / "gradients1" / "0.pt")
+    for rank in (0, 1):
+        found = torch.load(tmp_path / "gradients2" / f"{rank}.pt")
+        for name, gradient in expected.items():
+            assert gradient.norm() > 0
+            assert (found[name] - gradient).norm() <= tolerance * gradient.norm(), name
+    scores = [json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("one", "two")]
+    assert scores[0]["train_loss"] == pytest.approx(scores[1]["train_loss"], rel=1e-6)
+    # Three validation mixtures on two ranks: one rank repeats one, which must not count twice.
+    assert scores[0]["dev_si_sdr_db"] == pytest.approx(scores[1]["dev_si_sdr_db"], abs=1e-2)
+
+
+def train_with_a_bad_rank(config: TrainConfig, out: Path) -> None:
+    """Train while the loss of the second rank alone is not finite, once."""
+    evaluate = SeparationTask.evaluate_objective
+
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+        result = evaluate(self, batch, separation)
+        if self.model.training and self.position.batches == 2 and self.global_rank == 1:
+            result.loss = result.loss * float("nan")
+        return result
+
+    SeparationTask.evaluate_objective = spoiled  # type: ignore[method-assign]
+    train(config, out, limit_batches=3)
+    (out / f"rank{os.environ['RANK']}").touch()
+
+
+def test_one_bad_rank_skips_the_step_on_all(
+    config: TrainConfig, tmp_path: Path, train_manifest: Path, in_ranks: Callable[..., list[int]]
+) -> None:
+    two = make(config, train_manifest, devices=2, batch_size=2)
+    assert in_ranks(train, 2, replace(two), tmp_path / "short") == [0, 0]
+    assert in_ranks(train_with_a_bad_rank, 2, two, tmp_path / "bad") == [0, 0]
+    state = torch.load(tmp_path / "bad" / "resume" / "last.ckpt", weights_only=True)
+    assert (state["position"]["attempts"], state["position"]["steps"]) == (3, 2)
+    assert [file.name for file in (tmp_path / "bad" / "bad_batches").iterdir()] == ["epoch_0000_batch_000002_rank_1.pt"]
+
+
+def test_two_ranks_resume(
+    config: TrainConfig, tmp_path: Path, train_manifest: Path, in_ranks: Callable[..., list[int]]
+) -> None:
+    two = make(config, train_manifest, devices=2, batch_size=2, accumulate_batches=2)
+    longer = replace(two, trainer=replace(two.trainer, max_epochs=2))
+    assert in_ranks(train, 2, longer, tmp_path / "whole") == [0, 0]
+    assert in_ranks(train, 2, two, tmp_path / "parts") == [0, 0]
+    assert in_ranks(train, 2, longer, tmp_path / "parts") == [0, 0]
+    whole, parts = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_batch_norm_over_devices_is_refused(config: TrainConfig, tmp_path: Path, sync: bool) -> None:
+    masker = replace(config.model.masker, norm="batch_norm")  # type: ignore[type-var]
+    config = replace(
+        config,
+        model=replace(config.model, masker=masker),
+        trainer=replace(config.trainer, devices=2, sync_batchnorm=sync),
+    )
+    expected = "on GPUs only" if sync and not torch.cuda.is_available() else "batch normalisation over several devices"
+    with pytest.raises(UserError, match=expected):
+        train(config, tmp_path)
+
+
+@pytest.mark.slow
+def test_command_starts_its_own_ranks(config: TrainConfig, tmp_path: Path, repository: Path) -> None:
+    """`sepkit train --devices 2` without torchrun."""
+    import subprocess
+
+    import yaml
+
+    from sepkit.config import to_dict
+
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(to_dict(config)))
+    command = [sys.executable, "-m", "sepkit", "train", "--config", str(file), "--devices", "2"]
+    result = subprocess.run(
+        [*command, "--out", str(tmp_path / "exp")], cwd=repository, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == str(tmp_path / "exp" / "model")
+    assert "effective batch 4 = 2 mixtures of 0.1 s x 2 devices" in result.stderr
+    assert result.stderr.count("effective batch") == 1

@@ -1,0 +1,282 @@
+"""What `train` writes, says and refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from sepkit.config import TrainConfig, from_dict
+from sepkit.data.dataset import MixtureDataset
+from sepkit.errors import UserError
+from sepkit.models import load_checkpoint
+from sepkit.models.checkpoints import read_description
+from sepkit.training.run import signal_statistics, train
+from sepkit.training.task import SeparationTask
+
+
+def with_trainer(config: TrainConfig, **changes: Any) -> TrainConfig:
+    return replace(config, trainer=replace(config.trainer, **changes))
+
+
+def with_data(config: TrainConfig, **changes: Any) -> TrainConfig:
+    return replace(config, data=replace(config.data, **changes))
+
+
+def epochs(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "epoch"]
+
+
+def script_scores(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
+    """Make the validation score of epoch e `scores[e]`."""
+
+    def scripted(self: SeparationTask) -> None:
+        self.validation = {"dev_si_sdr_db": scores[self.position.epoch], "dev_si_sdri_db": 0.0}
+
+    monkeypatch.setattr(SeparationTask, "on_validation_epoch_end", scripted)
+
+
+# ------------------------------------------------------------------------------------------------------ what it writes
+
+
+def test_experiment_folder(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(config, tmp_path) == tmp_path / "model"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.yaml",
+        "last_model",
+        "metrics.jsonl",
+        "model",
+        "resume",
+        "tensorboard",
+    }
+    assert from_dict(TrainConfig, yaml.safe_load((tmp_path / "config.yaml").read_text())) == config
+    info = read_description(tmp_path / "last_model")["info"]
+    assert (info["epoch"], info["step"]) == (2, 14)
+    assert info["dev_si_sdr_db"] == epochs(tmp_path)[-1]["dev_si_sdr_db"]
+    output = capfd.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert len(lines) == 4, f"Lightning is not to be heard: {output.err}"
+    assert "effective batch 2 = 2 mixtures of 0.1 s x 1 device x 1 accumulated" in lines[1]
+    assert lines[3].startswith("epoch 2: ")
+
+
+def test_step_records(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sepkit.training.callbacks.RECORD_EVERY_STEPS", 3)
+    train(config, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line["epoch"], line["step"]) for line in lines] == [
+        ("step", 1, 3),
+        ("step", 1, 6),
+        ("epoch", 1, 7),
+        ("step", 2, 9),
+        ("step", 2, 12),
+        ("epoch", 2, 14),
+    ]
+    assert {"train_loss", "train_si_sdr_db", "gradient_norm", "learning_rate"} <= lines[0].keys()
+
+
+def test_tensorboard_has_the_records(config: TrainConfig, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(config, tmp_path)
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    scores = [(event.step, event.value) for event in board.Scalars("epoch/dev_si_sdr_db")]
+    expected = [(line["step"], pytest.approx(line["dev_si_sdr_db"], rel=1e-5)) for line in epochs(tmp_path)]
+    assert scores == expected
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bar_on_a_terminal(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("sepkit.training.callbacks.SHOW_EVERY_BATCHES", 1)
+    train(config, tmp_path)
+    assert "epoch 2" in terminal.getvalue()
+    assert "SI-SDR" in terminal.getvalue()
+    assert "%|" in terminal.getvalue()
+
+
+def test_without_validation_set(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(with_data(config, dev=None), tmp_path)
+    assert "no data.dev: the last model counts as the best" in capfd.readouterr().err
+    model, last = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "last_model"))
+    assert all(torch.equal(model[name], last[name]) for name in last)
+    assert "dev_si_sdr_db" not in epochs(tmp_path)[-1]
+
+
+# ------------------------------------------------------------------------------------------------- plateaus, the best
+
+
+def test_halving_and_early_stopping(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience 2 for halving, 5 for stopping; a score that is only reached again is no better one."""
+    script_scores(monkeypatch, [1.0, 3.0, 2.0, 3.0, 2.5, 2.0, 2.9, 9.0])
+    config = with_trainer(config, max_epochs=8, halve_patience=2, early_stop_patience=5, learning_rate=0.008)
+    train(config, tmp_path, limit_batches=1)
+    assert [line["learning_rate"] for line in epochs(tmp_path)] == [0.008, 0.008, 0.008, 0.008, 0.004, 0.004, 0.002]
+    assert read_description(tmp_path / "model")["info"]["dev_si_sdr_db"] == 3.0
+    assert read_description(tmp_path / "last_model")["info"]["epoch"] == 7
+    train(config, tmp_path, limit_batches=1)
+    assert len(epochs(tmp_path)) == 7, "a run that stopped early stays stopped"
+
+
+def test_plateau_is_remembered_over_runs(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = [1.0, 3.0, 2.0, 2.0, 2.5, 4.0, 2.9, 2.0]
+    script_scores(monkeypatch, scores)
+    config = with_trainer(config, halve_patience=2, learning_rate=0.008)
+    for last in range(1, 9):
+        train(with_trainer(config, max_epochs=last), tmp_path, limit_batches=1)
+    assert [line["learning_rate"] for line in epochs(tmp_path)] == [0.008] * 4 + [0.004] * 4
+    assert read_description(tmp_path / "model")["info"]["epoch"] == 6
+
+
+def test_score_that_is_not_a_number_is_no_better_one(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_scores(monkeypatch, [float("nan"), 1.0, float("nan")])
+    train(with_trainer(config, max_epochs=3), tmp_path, limit_batches=1)
+    assert read_description(tmp_path / "model")["info"]["epoch"] == 2
+    assert [line["dev_si_sdr_db"] for line in epochs(tmp_path)] == [None, 1.0, None]
+
+
+# --------------------------------------------------------------------------------------------------------- fine-tuning
+
+
+def test_fine_tuning_starts_from_the_weights(
+    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(with_trainer(config, max_epochs=1), tmp_path / "first")
+    other = corpus(tmp_path / "other", mixtures=4, seed=5)
+    tuned = with_trainer(
+        replace(with_data(config, train=str(other)), init_from=str(tmp_path / "first" / "model")),
+        max_epochs=1,
+        learning_rate=1e-12,
+    )
+    train(tuned, tmp_path / "tuned")
+    assert "loaded 2" in capfd.readouterr().err
+    before, after = (load_checkpoint(tmp_path / name / "model").state_dict() for name in ("first", "tuned"))
+    for name in before:
+        torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-8)
+
+
+def test_fine_tuning_to_more_hypotheses(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(with_trainer(config, max_epochs=1), tmp_path / "first")
+    tuned = replace(config, model=replace(config.model, hypotheses=3), init_from=str(tmp_path / "first" / "model"))
+    train(tuned, tmp_path / "tuned", limit_batches=1)
+    assert "another shape, left as it was" in capfd.readouterr().err
+    assert load_checkpoint(tmp_path / "tuned").hypotheses == 3
+
+
+def test_resumed_fine_tuning_goes_on(config: TrainConfig, tmp_path: Path) -> None:
+    train(with_trainer(config, max_epochs=1), tmp_path / "first")
+    tuned = replace(config, init_from=str(tmp_path / "first" / "model"))
+    train(tuned, tmp_path / "whole")
+    train(with_trainer(tuned, max_epochs=1), tmp_path / "parts")
+    shutil.rmtree(tmp_path / "first")
+    train(tuned, tmp_path / "parts")
+    whole, parts = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+# ------------------------------------------------------------------------------------------------------ what it refuses
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("data", "batch_size", 0),
+        ("data", "workers", -1),
+        ("data", "segment_seconds", 0.0),
+        ("trainer", "max_epochs", 0),
+        ("trainer", "max_minutes", 0.0),
+        ("trainer", "learning_rate", 0.0),
+        ("trainer", "accumulate_batches", 0),
+        ("trainer", "checkpoint_every_steps", 0),
+        ("trainer", "devices", 0),
+    ],
+)
+def test_values_out_of_range(config: TrainConfig, tmp_path: Path, section: str, field: str, value: Any) -> None:
+    config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
+    with pytest.raises(UserError, match=rf"^{section}\.{field}: found {value}, expected"):
+        train(config, tmp_path / "exp")
+    assert not (tmp_path / "exp").exists()
+
+
+def test_no_manifest(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.train: no manifest given"):
+        train(with_data(config, train=None), tmp_path)
+    with pytest.raises(UserError, match=r"nowhere\.jsonl"):
+        train(with_data(config, train=str(tmp_path / "nowhere.jsonl")), tmp_path)
+
+
+def test_fewer_hypotheses_than_sources(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"up to 2 sources, but the model makes 1 estimates; set model\.hypotheses"):
+        train(replace(config, model=replace(config.model, hypotheses=1)), tmp_path)
+
+
+def test_another_sample_rate(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"sample_rate is 8000 Hz, but the model works at 16000 Hz"):
+        train(replace(config, model=replace(config.model, sample_rate=16000)), tmp_path)
+
+
+def test_silent_training_set(config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path]) -> None:
+    manifest = corpus(tmp_path / "corpus", mixtures=1, seed=0, silent={0: {0, 1}})
+    (tmp_path / "corpus" / "wav" / "noise.wav").write_bytes((tmp_path / "corpus" / "wav" / "0_0.wav").read_bytes())
+    with pytest.raises(UserError, match="its mixtures are silent"):
+        signal_statistics(MixtureDataset(manifest))
+
+
+def test_out_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "exp").write_text("")
+    with pytest.raises(UserError, match=r"exp.*cannot be written to"):
+        train(config, tmp_path / "exp")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what is not there")
+def test_device_that_is_not_there(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"trainer\.accelerator: found gpu"):
+        train(with_trainer(config, accelerator="gpu"), tmp_path)
+    with pytest.raises(UserError, match=r"trainer\.precision: 16-mixed needs a GPU"):
+        train(with_trainer(config, precision="16-mixed"), tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_recording_that_vanished_is_one_line(
+    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], workers: int
+) -> None:
+    """Also when a worker process finds it, whose errors arrive with a traceback in their text."""
+    dev = corpus(tmp_path / "dev", mixtures=2, seed=0)
+    (tmp_path / "dev" / "wav" / "1_0.wav").unlink()
+    with pytest.raises(UserError, match=r"1_0\.wav") as caught:
+        train(with_data(config, dev=str(dev), workers=workers), tmp_path / "exp", limit_batches=1)
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on CPUs")
+    plain = replace(config, model=replace(config.model, masker=replace(config.model.masker, dropout=0.0)))  # type: ignore[type-var]
+    train(plain, tmp_path / "plain")
+    train(with_trainer(plain, compile=True), tmp_path / "compiled")
+    expected, found = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "compiled"))
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-2, atol=1e-3)

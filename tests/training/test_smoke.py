@@ -1,0 +1,40 @@
+"""`smoke` passes what can be trained with and says what is wrong with the rest."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sepkit.config import DataConfig, TrainConfig
+from sepkit.data.manifest import read_manifest
+from sepkit.errors import UserError
+from sepkit.training.smoke import smoke, write_synthetic_set
+
+
+def test_passes_with_a_set_of_its_own(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    line = smoke(replace(config, data=DataConfig()))
+    assert line == "passed: 2 steps, a validation, a save, a resume and a load (recurrent)"
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_passes_with_the_users_own_set(config: TrainConfig, capfd: pytest.CaptureFixture[str]) -> None:
+    smoke(replace(config, trainer=replace(config.trainer, accumulate_batches=2, precision="bf16-mixed", devices=4)))
+    assert "precision bf16-mixed" in capfd.readouterr().err
+
+
+def test_says_what_is_wrong(config: TrainConfig) -> None:
+    with pytest.raises(UserError, match=r"trainer\.learning_rate"):
+        smoke(replace(config, trainer=replace(config.trainer, learning_rate=0.0)))
+
+
+def test_synthetic_set_is_the_same_every_time(tmp_path: Path) -> None:
+    for name in "ab":
+        write_synthetic_set(tmp_path / name, sample_rate=16000, sources=3, mixtures=2)
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*"))
+    assert len(files) == 7
+    assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
+    assert read_manifest(tmp_path / "a" / "train.jsonl").max_sources == 3

@@ -1,0 +1,324 @@
+"""Steps: what the gradient is, what a bad step leaves behind, precision, and the means that are recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+import pytest
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sepkit.config import TrainConfig
+from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
+from sepkit.models import build_model, load_checkpoint
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.objectives.objective import Objective, ObjectiveResult, hard_pit_si_sdr_db
+from sepkit.training.run import signal_statistics, train
+from sepkit.training.task import SeparationTask, TrainingDiverged
+from sepkit.types import Batch, Separation
+
+
+def plain(config: TrainConfig, **trainer: Any) -> TrainConfig:
+    """Without anything random but the order and the crops, and without clipping."""
+    masker = replace(config.model.masker, dropout=0.0)  # type: ignore[type-var]
+    mixing = replace(config.data.dynamic_mixing, enabled=False)
+    return replace(
+        config,
+        model=replace(config.model, masker=masker),
+        data=replace(config.data, dynamic_mixing=mixing),
+        trainer=replace(config.trainer, **({"max_epochs": 1, "gradient_clip_norm": 0.0} | trainer)),
+    )
+
+
+def with_batch_size(config: TrainConfig, batch_size: int) -> TrainConfig:
+    return replace(config, data=replace(config.data, batch_size=batch_size))
+
+
+def remember_gradients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """The gradients that reach the optimiser, one mapping a step."""
+    seen: list[dict[str, Tensor]] = []
+
+    def remember(self: SeparationTask, optimizer: Any) -> None:
+        seen.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
+
+    monkeypatch.setattr(SeparationTask, "on_before_optimizer_step", remember)
+    return seen
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, batches: set[int], value: float = float("nan")) -> None:
+    """Make the loss of these batches `value` in one utterance, in training."""
+    evaluate = SeparationTask.evaluate_objective
+
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+        result = evaluate(self, batch, separation)
+        if self.model.training and self.position.batches in batches:
+            result.loss = torch.cat([result.loss[:-1], result.loss[-1:] * value])
+        return result
+
+    monkeypatch.setattr(SeparationTask, "evaluate_objective", spoiled)
+
+
+def epoch_record(out: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return next(line for line in lines if line["kind"] == "epoch")
+
+
+# ------------------------------------------------------------------------------------------------------- the gradient
+
+
+def test_first_gradient_is_that_of_the_mean_over_utterances(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plain(config)
+    seen = remember_gradients(monkeypatch)
+    train(config, tmp_path, limit_batches=1)
+    data = MixtureDataset(config.data.train, segment_seconds=config.data.segment_seconds)
+    batch = collate([data[key] for key in next(iter(EpochSampler(len(data), batch_size=2)))])
+    torch.manual_seed(config.trainer.seed)
+    model = build_model(config.model)
+    model.set_signal_statistics(*signal_statistics(data))
+    cost = pairwise_neg_si_sdr(model(batch.mixture).estimates, batch.sources)
+    straight, crossed = cost[:, 0, 0] + cost[:, 1, 1], cost[:, 0, 1] + cost[:, 1, 0]
+    (torch.minimum(straight, crossed) / 2).mean().backward()
+    assert len(seen) == 1
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(seen[0][name], parameter.grad)
+
+
+def test_accumulated_batches_are_one_large_batch(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6 batches of 2 in windows of 4: one step on 8 utterances, one on the 4 left over."""
+    seen = remember_gradients(monkeypatch)
+    train(with_batch_size(plain(config, accumulate_batches=4, learning_rate=1e-9), 2), tmp_path / "a", limit_batches=6)
+    small = list(seen)
+    seen.clear()
+    train(with_batch_size(plain(config, learning_rate=1e-9), 4), tmp_path / "b", limit_batches=3)
+    assert len(small) == 2
+    for name, gradient in small[0].items():
+        torch.testing.assert_close(gradient, (seen[0][name] + seen[1][name]) / 2, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(small[1][name], seen[2][name], rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_is_clipped(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = remember_gradients(monkeypatch)
+    train(plain(config, gradient_clip_norm=0.01), tmp_path, limit_batches=2)
+    for gradients in seen:
+        norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
+        torch.testing.assert_close(norm, torch.tensor(0.01), rtol=1e-3, atol=0.0)
+
+
+def test_schedules_advance_with_steps_taken(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float] = []
+    monkeypatch.setattr(Objective, "set_progress", lambda self, t_epochs: times.append(t_epochs))
+    spoil(monkeypatch, {2})
+    train(plain(config, max_epochs=2), tmp_path, limit_batches=4)
+    assert times == [0.0, 0.25, 0.5, 0.5, 0.75, 1.0, 1.25, 1.5]
+
+
+# --------------------------------------------------------------------------------------------------------- bad steps
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_bad_loss_skips_the_step_and_saves_the_batch(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    """The weights after a bad last batch are those of a run without it."""
+    config = plain(config)
+    train(config, tmp_path / "short", limit_batches=2)
+    spoil(monkeypatch, {2}, value)
+    train(config, tmp_path / "bad", limit_batches=3)
+    short, bad = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("short", "bad"))
+    assert all(torch.equal(short[name], bad[name]) for name in short)
+    (file,) = (tmp_path / "bad" / "bad_batches").glob("*.pt")
+    saved = torch.load(file, weights_only=True)
+    assert (saved["epoch"], saved["batch"], len(saved["ids"])) == (0, 2, 2)
+    assert saved["mixture"].shape == (2, 800)
+    assert not saved["losses"].isfinite().all()
+    assert epoch_record(tmp_path / "bad")["train_loss"] == epoch_record(tmp_path / "short")["train_loss"]
+
+
+def test_bad_gradient_skips_the_step(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finite loss whose gradient is not: as the derivative of a square root at zero."""
+    config = plain(config)
+    train(config, tmp_path / "short", limit_batches=2)
+    evaluate = SeparationTask.evaluate_objective
+
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+        result = evaluate(self, batch, separation)
+        if self.model.training and self.position.batches == 2:
+            result.loss = result.loss + (separation.estimates.sum() * 0).abs().sqrt()
+        return result
+
+    monkeypatch.setattr(SeparationTask, "evaluate_objective", spoiled)
+    train(config, tmp_path / "bad", limit_batches=3)
+    short, bad = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("short", "bad"))
+    assert all(torch.equal(short[name], bad[name]) for name in short)
+    assert len(list((tmp_path / "bad" / "bad_batches").glob("*.pt"))) == 1
+
+
+def test_bad_batch_spoils_its_whole_window(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plain(config, accumulate_batches=2)
+    train(config, tmp_path / "short", limit_batches=2)
+    spoil(monkeypatch, {2})
+    train(config, tmp_path / "bad", limit_batches=4)
+    short, bad = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("short", "bad"))
+    assert all(torch.equal(short[name], bad[name]) for name in short)
+
+
+def test_divergence_ends_with_a_clear_line(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {1, 3, 4, 5})
+    with pytest.raises(TrainingDiverged, match=r"^3 steps in a row had a non-finite loss.*bad_batches.*$"):
+        train(plain(config, max_bad_steps=3), tmp_path)
+    assert len(list((tmp_path / "bad_batches").glob("*.pt"))) == 4
+
+
+# --------------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "inside", "outside"),
+    [
+        ("32-true", torch.float32, torch.float32),
+        ("64-true", torch.float64, torch.float64),
+        ("bf16-mixed", torch.bfloat16, torch.float32),
+    ],
+)
+def test_precision(
+    config: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Any,
+    inside: torch.dtype,
+    outside: torch.dtype,
+) -> None:
+    """The model computes in the precision asked for; the cost never in less than float32."""
+    dtypes: set[tuple[str, torch.dtype]] = set()
+    evaluate = Objective.__call__
+
+    def spy(self: Objective, batch: Batch, separation: Separation) -> ObjectiveResult:
+        dtypes.add(("cost", separation.estimates.dtype))
+        dtypes.add(("product", (separation.estimates[0, :1] @ separation.estimates[0, :1].T).dtype))
+        return evaluate(self, batch, separation)
+
+    monkeypatch.setattr(Objective, "__call__", spy)
+    forward = torch.nn.Linear.forward
+
+    def linear(self: torch.nn.Linear, x: Tensor) -> Tensor:
+        y = forward(self, x)
+        dtypes.add(("model", y.dtype))
+        return y
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", linear)
+    convolution = torch.nn.Conv1d.forward
+
+    def conv(self: torch.nn.Conv1d, x: Tensor) -> Tensor:
+        y = convolution(self, x)
+        dtypes.add(("model", y.dtype))
+        return y
+
+    monkeypatch.setattr(torch.nn.Conv1d, "forward", conv)
+    train(plain(config, precision=precision), tmp_path, limit_batches=3)
+    assert {dtype for what, dtype in dtypes if what == "model"} == {inside}
+    assert {dtype for what, dtype in dtypes if what != "model"} == {outside}
+    assert epoch_record(tmp_path)["dev_si_sdr_db"] is not None
+    assert all(p.dtype == torch.float32 for p in load_checkpoint(tmp_path / "model").parameters())
+
+
+@pytest.mark.parametrize("initial_scale", [2.0**16, 2.0**120])
+def test_gradient_scaler(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initial_scale: float
+) -> None:
+    """Scaled gradients change nothing, and an overflow while the scaler looks for its scale is not a bad step.
+
+    Lightning has float16 on GPUs only; here its plugin runs on the CPU, in bfloat16, whose products do not overflow.
+    """
+    trainer = lightning.pytorch.Trainer
+
+    def with_scaler(**options: Any) -> Any:
+        scaler = torch.amp.GradScaler("cpu", init_scale=initial_scale)
+        plugin = MixedPrecision("16-mixed", "cpu", scaler)
+        monkeypatch.setattr(plugin, "autocast_context_manager", lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+        return trainer(**(options | {"precision": None, "plugins": [plugin]}))
+
+    config = plain(config, precision="bf16-mixed", gradient_clip_norm=0.5, max_epochs=3)
+    train(config, tmp_path / "plain")
+    monkeypatch.setattr(lightning.pytorch, "Trainer", with_scaler)
+    train(config, tmp_path / "scaled")
+    state = torch.load(tmp_path / "scaled" / "resume" / "last.ckpt", weights_only=True)
+    assert state["position"]["attempts"] == 21
+    assert state["position"]["bad_in_a_row"] == 0
+    assert not (tmp_path / "scaled" / "bad_batches").exists()
+    if initial_scale == 2.0**16:
+        assert state["position"]["steps"] == 21
+        for name, value in load_file(tmp_path / "plain" / "last_model" / "model.safetensors").items():
+            found = load_file(tmp_path / "scaled" / "last_model" / "model.safetensors")[name]
+            torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-3)
+    else:
+        assert 0 < state["position"]["steps"] < 21
+        assert state["MixedPrecision"]["scale"] < initial_scale
+
+
+# ---------------------------------------------------------------------------------------------- what is measured
+
+
+def test_validation_score_is_hard_pit_si_sdr_of_whole_set(config: TrainConfig, tmp_path: Path) -> None:
+    """Three utterances in batches of two: the mean over utterances, not over batches."""
+    train(plain(config), tmp_path)
+    data = MixtureDataset(config.data.dev, segment_seconds=config.data.segment_seconds, random_crop=False)
+    model = load_checkpoint(tmp_path / "last_model")
+    scores, gains = [], []
+    for index in range(len(data)):
+        batch = collate([data[index]])
+        with torch.no_grad():
+            score = hard_pit_si_sdr_db(model(batch.mixture).estimates, batch.sources, batch.active)
+        mixture = batch.mixture[:, None].expand_as(batch.sources)
+        scores.append(score.item())
+        gains.append(score.item() - hard_pit_si_sdr_db(mixture, batch.sources, batch.active).item())
+    record = epoch_record(tmp_path)
+    assert record["dev_si_sdr_db"] == pytest.approx(sum(scores) / 3, abs=1e-4)
+    assert record["dev_si_sdri_db"] == pytest.approx(sum(gains) / 3, abs=1e-4)
+
+
+def test_utterances_without_a_speaker_do_not_count(
+    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path]
+) -> None:
+    silent = corpus(tmp_path / "dev", mixtures=3, seed=1, silent={2: {0, 1}, 1: {1}})
+    config = plain(config)
+    train(replace(config, data=replace(config.data, train=str(silent), dev=str(silent))), tmp_path / "exp")
+    record = epoch_record(tmp_path / "exp")
+    assert record["dev_si_sdr_db"] is not None
+    assert record["train_loss"] is not None
+
+
+def test_signal_statistics_are_those_of_the_training_mixtures(config: TrainConfig, tmp_path: Path) -> None:
+    config = plain(config)
+    train(config, tmp_path, limit_batches=1)
+    data = MixtureDataset(config.data.train, segment_seconds=config.data.segment_seconds)
+    samples = torch.cat([data[index].mixture for index in range(len(data))]).double()
+    model = load_checkpoint(tmp_path / "model")
+    assert model.signal_std.item() == pytest.approx(samples.std(correction=0).item(), rel=1e-6)
+    assert model.signal_mean.item() == pytest.approx(samples.mean().item(), abs=1e-8)
+
+
+def test_dropout_differs_between_steps_and_not_between_runs(config: TrainConfig, tmp_path: Path) -> None:
+    """Latent and dropout noise follow from (seed, step, rank), whatever torch's generator did before."""
+    torch.manual_seed(1)
+    train(config, tmp_path / "a", limit_batches=2)
+    torch.rand(17)
+    train(config, tmp_path / "b", limit_batches=2)
+    a, b = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
