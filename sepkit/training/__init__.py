@@ -1,1 +1,6 @@
 """How models are optimised: the Lightning task, its callbacks, and `train`."""
+
+import warnings
+
+# torchmetrics 0.11.4, as far as asteroid lets it go, imports pkg_resources; the warning is nothing that a user can mend.
+warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
