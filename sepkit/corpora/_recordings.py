@@ -50,7 +50,7 @@ class Recording:
         sex: "F", "M" or None where it is not known.
         name: what mixtures that hold it are called after; empty: the file's name.
         start_seconds: where the part begins.
-        end_seconds: where it ends; None: all of the file is the speaker's.
+        end_seconds: where it ends (infinity: with the file); None: it is no part, all of the file is the speaker's.
     """
 
     path: Path
@@ -251,7 +251,7 @@ def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utte
     begin = round(recording.start_seconds * header.sample_rate)
     end = header.num_samples
     if recording.end_seconds is not None:
-        end = min(end, round(recording.end_seconds * header.sample_rate))
+        end = min(end, round(min(recording.end_seconds, header.duration_seconds) * header.sample_rate))
     if begin >= end:
         raise UserError(
             f"{recording.path}: {header.duration_seconds:.2f} s long, "

@@ -46,9 +46,9 @@ VOICES: dict[str, dict[str, str]] = {
 """Split -> sex -> names of espeak-ng's voice variants."""
 
 ACCENTS = (
+    "en",
     "en-us",
     "en-us-nyc",
-    "en-gb",
     "en-gb-scotland",
     "en-gb-x-rp",
     "en-gb-x-gbclan",
@@ -129,14 +129,14 @@ def prepare_mini(
         )
 
     sentence_seconds = segment_seconds + _SPARE_SECONDS
-    _claim(out, {"corpus": "mini", "seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
+    _claim(out, {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
     sentences = [
         _sentence(out, split, sex, variant, index, sentence_seconds, seed)
         for split in SPLITS
         for variant, sex in voices[split].items()
         for index in range(counts[split])
     ]
-    _speak_all(sentences, sample_rate)
+    _speak_all(sentences, sample_rate, out)
 
     recordings = [Recording(s.path, s.voice.variant, s.split, s.sex) for s in sentences]
     utterances, unusable = examine(recordings, sample_rate)
@@ -188,15 +188,15 @@ def _claim(out: Path, made_with: dict[str, object]) -> None:
     """Says in `out` what its recordings are made with.
 
     Raises:
-        UserError: they were made in another way.
+        UserError: those that are there were made in another way.
     """
     path = out / "mini.json"
-    text = json.dumps(made_with, indent=1) + "\n"
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise UserError(f"{path}: made with another seed, rate or length; choose another --out")
-    if not path.is_file():
-        with atomic_output(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name, value in made_with.items():
+        if known.get(name, value) != value:
+            raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
+    with atomic_output(path) as temporary:
+        temporary.write_text(json.dumps(known | made_with, indent=1) + "\n", encoding="utf-8")
 
 
 def _sentence(out: Path, split: str, sex: str, variant: str, index: int, seconds: float, seed: int) -> _Sentence:
@@ -212,13 +212,14 @@ def _sentence(out: Path, split: str, sex: str, variant: str, index: int, seconds
     return _Sentence(split, sex, voice, text, out / "wav" / variant / f"{variant}-{index:03d}.wav")
 
 
-def _speak_all(sentences: Sequence[_Sentence], sample_rate: int) -> None:
+def _speak_all(sentences: Sequence[_Sentence], sample_rate: int, out: Path) -> None:
     from tqdm import tqdm
 
     missing = [sentence for sentence in sentences if not sentence.path.is_file()]
     if not missing:
         return
     synthesizer = find_synthesizer()
+    _claim(out, {"espeak_ng": synthesizer.version})
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         # The work is done in espeak-ng's processes; threads wait for them.

@@ -42,13 +42,14 @@ def prepare_mixed(
     check_writable(out)
     mixtures = _by_name(mixture)
     partners = {folder: _by_name(folder) for folder in [*folders, *([Path(noise)] if noise else [])]}
-    left_out = _without_mixture(mixtures, partners, mixture)
+    left_out: dict[str, str] = {}
     entries: list[MixtureEntry] = []
     for name, path in mixtures.items():
         try:
             entries.append(_entry(name, path, folders, partners, Path(noise) if noise else None, out))
         except UserError as error:
             left_out[str(path)] = str(error)
+    left_out |= _without_mixture(mixtures, partners, mixture)
     listed = write_skipped(out, left_out)
     if not entries:
         raise UserError(f"{mixture}: none of its {len(mixtures)} mixtures can be used: {next(iter(left_out.values()))}")

@@ -2,6 +2,7 @@
 
 It imports nothing of sepkit: the library (GPL-3) is loaded in this process only.
 
+    python _espeak_process.py LIBRARY DATA_FOLDER --version
     python _espeak_process.py LIBRARY DATA_FOLDER -v VOICE -p PITCH -s WORDS_PER_MINUTE --stdin --stdout
 """
 
@@ -23,14 +24,21 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 def main(arguments: list[str]) -> int:
     """Reads text from standard input, writes it as speech (WAV) to standard output; 0, or 1 for a failure."""
     library_path, data_folder, *options = arguments
-    values = dict(zip(options[:6:2], options[1:6:2], strict=True))
     library = ctypes.CDLL(library_path)
+    if options == ["--version"]:
+        library.espeak_Info.restype = ctypes.c_char_p
+        print(f"eSpeak NG text-to-speech: {library.espeak_Info(None).decode()}  Data at: {data_folder}")
+        return 0
+    values = dict(zip(options[:6:2], options[1:6:2], strict=True))
     sample_rate = library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, 0, data_folder.encode(), 0)
     if sample_rate <= 0 or library.espeak_SetVoiceByName(values["-v"].encode()) != 0:
         print(f"cannot load the voice {values['-v']} from {data_folder}", file=sys.stderr)
         return 1
     library.espeak_SetParameter(_PITCH, int(values["-p"]), 0)
     library.espeak_SetParameter(_RATE, int(values["-s"]), 0)
+    if hasattr(library, "espeak_ng_SetRandSeed"):
+        # Else the clock seeds the roughness of voices.
+        library.espeak_ng_SetRandSeed(ctypes.c_long(1))
     chunks: list[bytes] = []
 
     def keep(samples, count, events):  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
 """Synthetic speech from espeak-ng, run in a process of its own (it is GPL-3; nothing of it is linked or bundled).
 
-Either the `espeak-ng` program is installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install
-espeak-ng`) or its library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`).
+Either its library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`) or the `espeak-ng` program is
+installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install espeak-ng`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Voice:
 
     Args:
         variant: name of an espeak-ng voice variant: whose vocal tract and pitch it is.
-        accent: espeak-ng voice: how English is pronounced.
+        accent: espeak-ng voice, by the name of its file: how English is pronounced ("en" is British).
         pitch: 0 to 99; 50 is the variant's own.
         words_per_minute: speaking rate.
     """
@@ -48,10 +48,12 @@ class Synthesizer:
     Args:
         command: program and first arguments; takes espeak-ng's options -v, -p, -s, --stdin and --stdout.
         data_folder: its voices and dictionaries.
+        version: of espeak-ng.
     """
 
     command: tuple[str, ...]
     data_folder: Path
+    version: str
 
     def variants(self) -> set[str]:
         """Names of the voice variants that it has."""
@@ -88,21 +90,24 @@ class Synthesizer:
         return samples.astype(np.float32) / 32768, sample_rate
 
 
-def find_synthesizer(prefer_library: bool = False) -> Synthesizer:
-    """The espeak-ng program, or else the library of espeakng-loader behind a process that looks like it.
+def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
+    """The library of espeakng-loader behind a process that looks like the program, or else the espeak-ng program.
+
+    The library comes first because it makes the same samples every time; programs from version 1.52 on draw the
+    roughness of some voices anew.
 
     Args:
-        prefer_library: the other way round.
+        prefer_program: the other way round.
 
     Raises:
         UserError: neither is installed.
     """
-    order = [_find_library, _find_program] if prefer_library else [_find_program, _find_library]
-    for find in order:
+    finders = [_find_program, _find_library] if prefer_program else [_find_library, _find_program]
+    for find in finders:
         synthesizer = find()
         if synthesizer is not None:
             return synthesizer
-    raise UserError("espeak-ng: not found; apt-get install espeak-ng, or pip install 'sepkit[tts]'")
+    raise UserError("espeak-ng: not found; pip install 'sepkit[tts]', or apt-get install espeak-ng")
 
 
 def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
@@ -124,11 +129,7 @@ def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
 def _find_program() -> Synthesizer | None:
     program = shutil.which("espeak-ng")
-    if program is None:
-        return None
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    match = re.search(r"Data at:\s*(.+?)\s*$", told.stdout, re.MULTILINE)
-    return Synthesizer((program,), Path(match.group(1))) if match else None
+    return None if program is None else _examined((program,))
 
 
 def _find_library() -> Synthesizer | None:
@@ -136,6 +137,16 @@ def _find_library() -> Synthesizer | None:
         import espeakng_loader
     except ImportError:
         return None
-    data_folder = Path(espeakng_loader.get_data_path())
     helper = Path(__file__).with_name("_espeak_process.py")
-    return Synthesizer((sys.executable, str(helper), espeakng_loader.get_library_path(), str(data_folder)), data_folder)
+    # Isolated and without site-packages: it needs none, and starts in half the time.
+    python = (sys.executable, "-I", "-S", str(helper))
+    return _examined((*python, espeakng_loader.get_library_path(), espeakng_loader.get_data_path()))
+
+
+def _examined(command: tuple[str, ...]) -> Synthesizer | None:
+    """The synthesizer behind a command, None where it does not run."""
+    told = subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
+    match = re.search(r"text-to-speech: (\S+)\s+Data at: (.+?)\s*$", told.stdout, re.MULTILINE)
+    return Synthesizer(command, Path(match.group(2)), match.group(1)) if match else None

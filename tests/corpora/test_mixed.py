@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.corpora.folder import prepare_folder
+from sepkit.corpora.mixed import prepare_mixed
+from sepkit.corpora.wavs import write_wavs
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
+from sepkit.data.mixing import mix_entry
+from sepkit.errors import UserError
+
+RATE = 8000
+SMALL = {"segment_seconds": 1.0, "train_mixtures": 4, "dev_mixtures": 2, "test_mixtures": 5}
+
+
+@pytest.fixture
+def wavs(speech, tmp_path, write_recording) -> Path:
+    """Five test mixtures with noise, as mix/ s1/ s2/ noise/."""
+    for split in ("train", "dev", "test"):
+        write_recording(tmp_path / "noise" / split / "n.wav", 5, 2.0)
+    out = prepare_folder(speech, tmp_path / "manifests", tmp_path / "noise", **SMALL)
+    return write_wavs(out / "test.jsonl", tmp_path / "wavs")
+
+
+def prepare(wavs: Path, out: Path) -> Path:
+    return prepare_mixed(wavs / "mix", [wavs / "s1", wavs / "s2"], out, wavs / "noise")
+
+
+def test_written_mixtures_are_read_back_bit_for_bit(wavs, tmp_path):
+    described = read_manifest(tmp_path / "manifests" / "test.jsonl")
+    recorded = read_manifest(prepare(wavs, tmp_path / "out"))
+    assert [entry.id for entry in recorded] == [entry.id for entry in described]
+    for one, other in zip(described, recorded, strict=True):
+        mixed, read = mix_entry(one), mix_entry(other)
+        np.testing.assert_array_equal(read.mixture, mixed.mixture)
+        np.testing.assert_array_equal(read.sources, mixed.sources)
+        assert other.noise is not None and other.task == "sep_noisy"
+
+
+def test_files_without_partner_are_left_out_and_named(wavs, tmp_path, capsys):
+    names = sorted(path.stem for path in (wavs / "mix").glob("*.wav"))
+    (wavs / "s2" / f"{names[0]}.wav").unlink()
+    audio.write(wavs / "s1" / "stray.wav", np.ones(9, np.float32), RATE)
+    audio.write(wavs / "s1" / f"{names[1]}.wav", np.ones(9, np.float32), RATE)
+    audio.write(wavs / "noise" / f"{names[2]}.wav", np.ones(RATE, np.float32), 2 * RATE)
+    manifest = prepare(wavs, tmp_path / "out")
+    assert [entry.id for entry in read_manifest(manifest)] == names[3:]
+    listed = (tmp_path / "out" / "skipped.tsv").read_text()
+    assert re.search(rf"{names[0]}.wav: has no partner of that name in .*s2", listed)
+    assert re.search(r"stray.wav: has no mixture of that name in .*mix", listed)
+    assert re.search(rf"s1.{names[1]}.wav: 9 samples at 8000 Hz, but its mixture", listed)
+    assert re.search(rf"noise.{names[2]}.wav: 8000 samples at 16000 Hz, but its mixture", listed)
+    assert "warning: 4 file(s) left out" in capsys.readouterr().err
+
+
+def test_folders_below_and_other_endings_are_paired(tmp_path):
+    generator = np.random.default_rng(0)
+    for name in ("tt/a b", "tt/c", "tt/d"):
+        sources = 0.1 * generator.standard_normal((2, 500))
+        audio.write(tmp_path / "mix" / f"{name}.wav", sources.sum(axis=0), RATE)
+        for number, source in enumerate(sources, start=1):
+            audio.write(tmp_path / f"s{number}" / f"{name}.flac", source, RATE, "PCM_16")
+    rare = 0.1 * generator.standard_normal(2000)
+    for folder in ("mix", "s1", "s2"):
+        audio.write(tmp_path / folder / "rare.wav", rare, 4 * RATE)
+    manifest = read_manifest(prepare_mixed(tmp_path / "mix", [tmp_path / "s1", tmp_path / "s2"], tmp_path))
+    assert {entry.id: entry.num_samples for entry in manifest} == {
+        "rare": 500, "tt/a b": 500, "tt/c": 500, "tt/d": 500,
+    }  # fmt: skip
+    assert {entry.sample_rate for entry in manifest} == {RATE}
+    assert manifest[1].mixture == "mix/tt/a b.wav" and manifest[1].noise is None
+    assert mix_entry(manifest[0]).sources.shape == (2, 500)
+
+
+def test_what_cannot_be_prepared(wavs, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    audio.write(tmp_path / "other" / "x.wav", np.ones(9, np.float32), RATE)
+    audio.write(tmp_path / "twice" / "x.wav", np.ones(9, np.float32), RATE)
+    audio.write(tmp_path / "twice" / "x.flac", np.ones(9, np.float32), RATE, "PCM_16")
+    for mixture, sources, out, message in [
+        (wavs / "nowhere", [wavs / "s1"], tmp_path / "out", "nowhere: no such folder"),
+        (wavs / "mix", [tmp_path / "empty"], tmp_path / "out", "empty: no audio files"),
+        (wavs / "mix", [], tmp_path / "out", "--sources"),
+        (wavs / "mix", [tmp_path / "other"], tmp_path / "out", "none of its 5 mixtures can be used: .*no partner"),
+        (tmp_path / "twice", [wavs / "s1"], tmp_path / "out", "same name"),
+        (wavs / "mix", [wavs / "s1"], tmp_path / "file" / "out", "cannot be written"),
+    ]:
+        with pytest.raises(UserError, match=message) as caught:
+            prepare_mixed(mixture, sources, out)
+        assert "\n" not in str(caught.value)
+
+
+def test_wavs_that_are_there_are_kept(wavs, tmp_path):
+    manifest = tmp_path / "manifests" / "test.jsonl"
+    paths = sorted(wavs.rglob("*.wav"))
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    paths[0].unlink()
+    write_wavs(manifest, wavs)
+    kept = [path for path in paths if path.stat().st_mtime_ns == before[path]]
+    assert len(kept) == len(paths) - 4  # the four files of one mixture are made again
+
+
+def test_first_and_sample_format(wavs, tmp_path):
+    out = write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "few", first=2, subtype="PCM_16")
+    assert len(list((out / "mix").iterdir())) == 2
+    assert {audio.info(path).subtype for path in out.rglob("*.wav")} == {"PCM_16"}
+    with pytest.raises(UserError, match="--first 0"):
+        write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "none", first=0)
+
+
+def test_an_id_does_not_lead_out_of_the_folder(wavs, tmp_path):
+    source = SourceEntry(str(next((wavs / "s1").iterdir())))
+    manifest = write_manifest(tmp_path / "evil.jsonl", [MixtureEntry("../../evil", RATE, 10, [source])])
+    with pytest.raises(UserError, match="leads out"):
+        write_wavs(manifest, tmp_path / "a" / "b")
