@@ -126,7 +126,7 @@ def test_full_size_gradients_in_float32(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unmodified_full_size_gradients_in_float32(name):
-    """Equal to 1e-5 where no value lies so near to a kink that rounding moves it across; elsewhere the few that do show.
+    """Equal to 1e-5 where no value lies so near to a kink that rounding moves it across; where some do, they show.
 
     Against float64, asteroid's own float32 gradients are as far off as ours when that happens (1e-4 to 1e-3).
     """
