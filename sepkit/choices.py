@@ -1,0 +1,138 @@
+"""Choices picked by name, and the way from typed dataclasses to plain data and back.
+
+`from_dict` refuses unknown or wrongly typed keys, and never imports anything that the data names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from sepkit.errors import UserError
+
+__all__ = ["Choice", "field_types", "from_dict", "pick", "to_dict"]
+
+T = TypeVar("T")
+
+
+class Choice:
+    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
+
+    name: ClassVar[str]
+    choices: ClassVar[dict[str, type]]
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is None:
+            cls.choices = {}
+        else:
+            cls.name = name
+            cls.choices[name] = cls
+
+
+def to_dict(config: Any) -> Any:
+    """Plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        head = {"name": config.name} if isinstance(config, Choice) else {}
+        return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, list | tuple):
+        return [to_dict(value) for value in config]
+    return config
+
+
+def from_dict(cls: type[T], data: Any, where: str = "") -> T:
+    """The dataclass `cls` (or the choice of that kind which `data` names) filled from plain data.
+
+    Args:
+        cls: a dataclass of this module, or a kind of `Choice`.
+        data: a mapping, as `yaml.safe_load` gives it. Absent keys keep their defaults.
+        where: dotted name of the field, for messages.
+
+    Raises:
+        UserError: an unknown key or choice, or a value of the wrong type.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where or cls.__name__}: found {data!r}, expected a mapping of its fields")
+    data = dict(data)
+    concrete = pick(cls, data.pop("name", None), where) if issubclass(cls, Choice) else cls
+    hints = field_types(concrete)
+    for key in data:
+        if key not in hints:
+            raise UserError(
+                f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}"
+            )
+    return concrete(**{key: _convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
+
+
+def pick(kind: type, name: Any, where: str = "") -> type:
+    """The dataclass that `name` stands for among the choices of `kind`.
+
+    Raises:
+        UserError: no name, or none of that name.
+    """
+    if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
+        return kind
+    choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]
+    if name not in choices:
+        found = "no name" if name is None else f"unknown choice {name!r}"
+        raise UserError(
+            f"{where or kind.__name__}: {found}{_hint(str(name), choices)}; "
+            f"expected one of {', '.join(sorted(choices))}"
+        )
+    return choices[name]
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Field name -> type of a dataclass, with annotations resolved."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def _join(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _hint(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in typing.get_args(hint):
+            return None
+        (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return _convert(inner, value, where)
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
+        return value if isinstance(value, hint) else from_dict(hint, value, where)
+    if origin is Literal:
+        known = typing.get_args(hint)
+        if value not in known:
+            raise UserError(
+                f"{where}: found {value!r}{_hint(str(value), known)}, expected one of {', '.join(map(str, known))}"
+            )
+        return value
+    if origin in (tuple, list):
+        inner = [a for a in typing.get_args(hint) if a is not Ellipsis]
+        if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(inner)):
+            raise UserError(
+                f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
+            )
+        kinds = inner if origin is tuple else inner * len(value)
+        return origin(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and isinstance(value, str):
+        # YAML 1.1 reads 1e-3 (no dot) as text.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise UserError(f"{where}: found {value!r}, expected {hint.__name__}")
+    return value
