@@ -3,82 +3,171 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 def main(
     *,
-    manifest: list[str],
     out: str,
+    manifest: list[str] | None = None,
     model: str | None = None,
     estimates: str | None = None,
     metrics: list[str] | None = None,
+    signal_std: float | None = None,
+    asr_command: str | None = None,
+    compare: str | None = None,
     device: str = "cpu",
     processes: int | None = None,
-) -> Path:
+    leaderboard: list[str] | None = None,
+    format: Literal["md", "latex", "csv"] = "md",
+) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
     Args:
-        manifest: Manifests (test.jsonl), one or more.
-        out: Folder for utterances.csv and summary.json.
+        out: Folder for utterances.csv and summary.json; with --leaderboard the file for the table.
+        manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure: a folder or file that `sepkit train` wrote, or asteroid:FILE.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
-        metrics: si_sdr, sdr, stoi, pesq; the first two by default.
+        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
+            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command.
+        signal_std: Deviation that blr divides references by; by default the model's.
+        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text.
+        compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
         device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
-        processes: Processes that compute metrics beside the model; by default half the CPUs for 100 mixtures or more.
+        processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
+            CPU where the model leaves the CPUs alone, else half of that.
+        leaderboard: Instead of measuring: folders of evaluations to make one table of.
+        format: Of the leaderboard: md, latex or csv.
 
     Raises:
         UserError: both or neither of a model and estimates, a bad manifest, model or folder.
     """
-    import sys
-
     from sepkit.errors import UserError
 
+    if leaderboard is not None:
+        return _write_leaderboard(leaderboard, format, Path(out))
     if (model is None) == (estimates is None):
         raise UserError("--model, --estimates: expected one of the two")
+    if manifest is None:
+        raise UserError("--manifest: none given, expected one or more, as sepkit prepare writes them")
 
     from sepkit.evaluation.evaluate import evaluate
 
-    options: dict[str, Any] = {"estimates": estimates} if model is None else _of_model(model, device)
+    rank, world_size = _share()
+    of_model = {} if model is None else _of_model(model, device)
+    measured_std = of_model.pop("signal_std", None)
     result = evaluate(
         manifest,
         out,
-        metrics=metrics or ("si_sdr", "sdr"),
-        processes=_default_processes(manifest) if processes is None else processes,
-        **options,
+        estimates=estimates,
+        metrics=metrics,
+        signal_std=measured_std if signal_std is None else signal_std,
+        asr_command=asr_command,
+        compare_with=compare,
+        processes=_default_processes(manifest, of_model.get("device"), world_size) if processes is None else processes,
+        rank=rank,
+        world_size=world_size,
+        command=_command_line(),
+        **of_model,
     )
-    summary = result.summary
-    for name, score in summary["metrics"].items():
-        if score["n"]:
-            low, high = score["ci95"]
-            print(f"{name}: {score['mean']:.2f} [{low:.2f}, {high:.2f}] over {score['n']} mixtures")
-    if summary["n_silent_sources"]:
-        print(f"{summary['n_silent_sources']} silent sources have no score and are left out", file=sys.stderr)
-    if summary["n_skipped"]:
-        found = f"{summary['n_skipped']} of {summary['n_skipped'] + summary['n_utterances']} mixtures were skipped"
-        first = summary["skipped"][0]
-        print(f"{found}, {first['id']} since {first['reason']}", file=sys.stderr)
-        print(f"{result.folder / 'summary.json'} lists them all", file=sys.stderr)
+    if result is None:
+        print(f"rank {rank} of {world_size} has done its share; the last to finish writes the results", flush=True)
+        return Path(out)
+    _report(result.summary)
+    if result.summary["n_skipped"]:
+        _report_skipped(result.summary, result.folder)
         print(result.folder)
         raise SystemExit(1)
     return result.folder
 
 
+def _report(summary: dict[str, Any]) -> None:
+    import sys
+
+    for name, score in summary["metrics"].items():
+        if score["n"]:
+            low, high = score["ci95"]
+            print(f"{name}: {score['mean']:.2f} [{low:.2f}, {high:.2f}] over {score['n']} mixtures")
+    for part in summary.get("by_manifest", [])[1:]:
+        score = part["metrics"].get("si_sdri_db", {})
+        if score.get("drop_db") is not None:
+            percent = "" if score["drop_percent"] is None else f" ({score['drop_percent']:.0f} %)"
+            print(f"{part['manifest']}: si_sdri_db {score['mean']:.2f}, drop {score['drop_db']:.2f} dB{percent}")
+    for name, difference in summary.get("comparison", {}).get("metrics", {}).items():
+        if difference["n"]:
+            low, high = difference["ci95"]
+            print(f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]")
+    if "wer" in summary:
+        wer = summary["wer"]
+        print(f"word error rate: {100 * wer['word_error_rate']:.1f} % ({wer['errors']} of {wer['words']} words)")
+    for name, reason in summary["metrics_left_out"].items():
+        print(f"{name} is left out: {reason}", file=sys.stderr)
+    for name, failure in summary.get("failures", {}).items():
+        first = failure["first"]
+        print(f"{name} failed in {failure['n']} mixtures, {first['id']} since {first['reason']}", file=sys.stderr)
+    if summary["n_silent_sources"]:
+        print(f"{summary['n_silent_sources']} silent sources have no score but attenuation_db", file=sys.stderr)
+
+
+def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
+    import sys
+
+    found = f"{summary['n_skipped']} of {summary['n_skipped'] + summary['n_utterances']} mixtures were skipped"
+    first = summary["skipped"][0]
+    print(f"{found}, {first['id']} since {first['reason']}", file=sys.stderr)
+    print(f"{folder / 'summary.json'} lists them all", file=sys.stderr)
+
+
+def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
+    from sepkit.data._files import atomic_output
+    from sepkit.evaluation.leaderboard import leaderboard
+
+    table = leaderboard(folders, format)
+    with atomic_output(path) as temporary:
+        temporary.write_text(table, encoding="utf-8")
+    print(table)
+    return path
+
+
 def _of_model(model: str, device: str) -> dict[str, Any]:
+    import os
+
     from sepkit.inference.separator import load_model
 
-    separator = load_model(model, device)
+    # As torchrun starts them: one process an accelerator.
+    local = os.environ.get("LOCAL_RANK")
+    separator = load_model(model, f"cuda:{local}" if device == "cuda" and local is not None else device)
     return {
-        "separate": lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates,
+        "separate": separator.separate,
         "model": model,
         "device": str(separator.device),
         "fingerprint": separator.fingerprint(),
+        "signal_std": float(separator.model.signal_std),
     }
 
 
-def _default_processes(manifests: list[str]) -> int:
+def _share() -> tuple[int, int]:
+    """Rank and number of processes, as torchrun tells them: 0 of 1 without it."""
+    import os
+
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _command_line() -> str:
+    import shlex
+    import sys
+
+    return shlex.join(["sepkit", *sys.argv[1:]])
+
+
+def _default_processes(manifests: list[str], device: str | None, world_size: int) -> int:
+    """Starting processes takes seconds: none for few mixtures."""
     import os
 
     from sepkit.data.manifest import read_manifest
 
-    return (os.cpu_count() or 1) // 2 if sum(len(read_manifest(path)) for path in manifests) >= 100 else 0
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = max(1, cpus // world_size)
+    if sum(len(read_manifest(path)) for path in manifests) < 100:
+        return 0
+    return cpus // 2 if device == "cpu" else cpus

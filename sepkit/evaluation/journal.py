@@ -14,17 +14,29 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """Rows by key, one JSON object a line; the last row of a key counts.
+    """Rows by key, one JSON object a line; the last row of a key in a file counts, and a row that is no failure first.
+
+    Ranks that share a job write a file each and read all of them.
 
     Args:
-        path: of the file; it and its folder are made if need be.
+        folder: of the files; it is made if need be.
+        rank: of the process that writes, None for a job that is not shared.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path, rank: int | None = None) -> None:
+        self.folder = folder
+        self.path = folder / ("journal.jsonl" if rank is None else f"journal-{rank}.jsonl")
         self.rows: dict[str, dict[str, Any]] = {}
-        if path.is_file():
-            self.rows = {row["key"]: row for row in _read(path)}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again: other ranks may have added to theirs."""
+        self.rows = {}
+        for path in sorted(self.folder.glob("journal*.jsonl")):
+            for row in {row["key"]: row for row in _read(path)}.values():
+                known = self.rows.get(row["key"])
+                if known is None or "reason" in known or "reason" not in row:
+                    self.rows[row["key"]] = row
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
@@ -34,11 +46,11 @@ class Journal:
             UserError: the file cannot be written to.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"{self.path.parent}: cannot be written to ({error.strerror}); give an output folder that can"
+                f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"
             ) from error
         with self._file:
             # The last line of a killed run may be torn: nothing may be appended to it.

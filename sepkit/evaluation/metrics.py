@@ -2,8 +2,8 @@
 
 The order is always (estimates, sources); both have shape (..., T) and broadcast; the result has shape (...), float64.
 Metrics in dB lie between -100 and 100: a silent estimate scores -100, a perfect one 100. Against a silent source a
-metric
-is undefined, so it is NaN, as it is where an input holds NaN or infinity. Silent means constant.
+metric is undefined, so it is NaN, as it is where an input holds NaN or infinity. Silent means constant. What a silent
+source can be measured by is `attenuation_db`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,39 @@ import torch
 
 from sepkit.errors import UserError
 
-__all__ = ["pesq", "sdr_db", "si_sdr_db", "si_sdri_db", "stoi"]
+__all__ = [
+    "NoScore",
+    "attenuation_db",
+    "bss_eval_db",
+    "pesq",
+    "pesq_of_pair",
+    "sdr_db",
+    "si_sdr_db",
+    "si_sdri_db",
+    "snr_db",
+    "stoi",
+    "stoi_of_pair",
+]
 
 LIMIT_DB = 100.0
 FILTER_LENGTH = 512
 PESQ_MODES = {8000: "nb", 16000: "wb"}
+PESQ_RATES = {"nb": (8000, 16000), "wb": (16000,)}
 # What the mappings of P.862.1 and P.862.2 make of the lowest raw score, -0.5.
-PESQ_LOWEST = {8000: 1.0169, 16000: 1.0428}
+PESQ_LOWEST = {"nb": 1.0169, "wb": 1.0428}
 
 # What is left of a constant signal's energy by rounding, relative to its energy before the mean is removed.
 _ROUNDING = 1e-24
 
+# Added to the zeroth autocorrelation, relative to the energy: keeps the system solvable for sources that their own
+# shifts nearly predict (tones, short signals) and is below 1e-6 dB for speech up to 60 dB.
+_DIAGONAL = 1e-12
+
 Signal = TypeVar("Signal", np.ndarray, torch.Tensor)
+
+
+class NoScore(Exception):
+    """A metric is not defined for a pair of signals; the message says why."""
 
 
 def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
@@ -74,10 +95,31 @@ def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
     return si_sdr_db(estimates, sources) - si_sdr_db(mixture, sources)
 
 
+def snr_db(estimates: Signal, sources: Signal) -> Any:
+    """Signal-to-noise ratio, dB: `10 log10(||s||^2 / ||s - e||^2)`. Level, polarity and mean count.
+
+    Args:
+        estimates: (..., T) waveforms.
+        sources: (..., T) waveforms, broadcast against `estimates`.
+
+    Returns:
+        (...) dB, within +-100; NaN where the source is silent. A silent estimate scores 0.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+    """
+    (e, s), restore = _prepare(estimates, sources)
+    silent_source = _centre(e, s)[2]
+    ratio = s.square().sum(-1) / (s - e).square().sum(-1)
+    values = (10 * torch.log10(ratio)).clamp(-LIMIT_DB, LIMIT_DB)
+    return restore(torch.where(silent_source, torch.nan, values))
+
+
 def sdr_db(estimates: Signal, sources: Signal) -> Any:
     """Signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
 
-    `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts.
+    `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts. Several
+    estimates of one source, (A, ..., T) against (..., T), take little longer than one.
 
     Args:
         estimates: (..., T) waveforms.
@@ -91,15 +133,84 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
+    from fast_bss_eval.torch import sdr_loss
+
     (e, s), restore = _prepare(estimates, sources)
     silent_source, silent_estimate = _centre(e, s)[2:]
-    e, s = torch.broadcast_tensors(e, s)
-    usable = ~(silent_source | silent_estimate) & e.isfinite().all(-1) & s.isfinite().all(-1)
-    values = torch.full(e.shape[:-1], torch.nan, dtype=torch.float64, device=e.device)
-    if usable.any():
-        # fast_bss_eval pairs signals along the last axis but one.
-        values[usable] = -_negative_sdr(e[usable].unsqueeze(-2), s[usable].unsqueeze(-2)).squeeze(-1)
+    shape = torch.broadcast_shapes(e.shape, s.shape)
+    finite = e.isfinite().all(-1) & s.isfinite().all(-1)
+    # Every source (R) against all the estimates (A) that are broadcast over it: one linear system a source.
+    references = torch.broadcast_to(s, shape[-s.ndim :]) if s.ndim else s
+    rows = references.shape[:-1]
+    pairs = torch.broadcast_to(e, shape).reshape(-1, rows.numel(), shape[-1]).transpose(0, 1)
+    negative = sdr_loss(
+        pairs.nan_to_num(0.0, 0.0, 0.0),
+        references.reshape(rows.numel(), 1, shape[-1]).nan_to_num(0.0, 0.0, 0.0),
+        filter_length=FILTER_LENGTH,
+        clamp_db=LIMIT_DB,
+        load_diag=_DIAGONAL,
+        pairwise=True,
+    )
+    values = torch.where(finite, -negative.squeeze(-2).T.reshape(shape[:-1]), torch.nan)
     return restore(_in_range(values, silent_source, silent_estimate))
+
+
+def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
+    """SDR, SIR (interference) and SAR (artefacts) of BSS Eval version 3, dB; estimates come in the order of sources.
+
+    Args:
+        estimates: (..., m, T) waveforms.
+        sources: (..., m, T) waveforms; interference is what the other m - 1 explain.
+
+    Returns:
+        Three times (..., m) dB, within +-100; NaN where any source of the mixture is silent or anything is not finite.
+
+    Raises:
+        ValueError: shapes that differ, or no samples.
+
+    Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
+    """
+    from fast_bss_eval.torch import bss_eval_sources
+
+    (e, s), restore = _prepare(estimates, sources)
+    if e.shape != s.shape or e.ndim < 2:
+        raise ValueError(
+            f"signals of shape {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)"
+        )
+    silent_source, silent_estimate = _centre(e, s)[2:]
+    usable = e.isfinite().all(-1).all(-1) & s.isfinite().all(-1).all(-1) & ~silent_source.any(-1)
+    values = torch.full((3, *e.shape[:-1]), torch.nan, dtype=torch.float64, device=e.device)
+    if usable.any():
+        ratios = bss_eval_sources(
+            s[usable],
+            e[usable],
+            filter_length=FILTER_LENGTH,
+            clamp_db=LIMIT_DB,
+            compute_permutation=False,
+            load_diag=_DIAGONAL,
+        )
+        values[:, usable] = torch.stack(ratios)
+    values = torch.where(silent_estimate & usable.unsqueeze(-1), -LIMIT_DB, values)
+    return restore(values[0]), restore(values[1]), restore(values[2])
+
+
+def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
+    """How much weaker than the mixture the estimate of a silent source is, dB: `10 log10(||x||^2 / ||e||^2)`.
+
+    Args:
+        estimates: (..., T) waveforms.
+        mixture: (T,) waveform, or (..., T), broadcast against `estimates`.
+
+    Returns:
+        (...) dB, within +-100; 100 for a silent estimate, NaN for a silent mixture.
+
+    Raises:
+        ValueError: lengths that differ, or no samples.
+    """
+    (e, x), restore = _prepare(estimates, mixture)
+    e, x, silent_mixture, silent_estimate = _centre(e, x)
+    values = (10 * torch.log10(x.square().sum(-1) / e.square().sum(-1))).clamp(-LIMIT_DB, LIMIT_DB)
+    return restore(torch.where(silent_mixture, torch.nan, torch.where(silent_estimate, LIMIT_DB, values)))
 
 
 def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = False) -> Any:
@@ -119,51 +230,81 @@ def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = 
 
     Source: Taal et al., IEEE TASLP 19(7), 2011; computed by pystoi.
     """
+    return _each_pair(lambda e, s: stoi_of_pair(e, s, sample_rate, extended), estimates, sources)
+
+
+def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, extended: bool = False) -> float:
+    """`stoi` of one estimate.
+
+    Args:
+        estimate: (T,) finite waveform.
+        source: (T,) finite waveform that is not silent.
+        sample_rate: Hz.
+        extended: as in `stoi`.
+
+    Raises:
+        NoScore: too little speech in the source.
+    """
     from pystoi import stoi as pystoi
 
-    def one(e: np.ndarray, s: np.ndarray) -> float:
-        with warnings.catch_warnings():
-            # pystoi warns that too little speech is left and then returns 1e-5 as if it were a score.
-            warnings.simplefilter("error", RuntimeWarning)
-            try:
-                return float(pystoi(s, e, sample_rate, extended=extended))
-            except (RuntimeWarning, ValueError):
-                return float("nan")
-
-    return _each_pair(one, estimates, sources)
+    with warnings.catch_warnings():
+        # pystoi warns that too little speech is left and then returns 1e-5 as if it were a score.
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            return float(pystoi(source, estimate, sample_rate, extended=extended))
+        except (RuntimeWarning, ValueError) as error:
+            raise NoScore("less than 0.4 s of speech in the source") from error
 
 
-def pesq(estimates: Signal, sources: Signal, sample_rate: int) -> Any:
+def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None = None) -> Any:
     """Perceptual evaluation of speech quality, mean opinion score: P.862.1 (narrow band) at 8 kHz, P.862.2 at 16.
 
     Args:
         estimates: (..., T) waveforms.
         sources: (..., T) waveforms, broadcast against `estimates`.
         sample_rate: 8000 or 16000 Hz.
+        mode: "nb" or "wb"; None: narrow band at 8 kHz, wide band at 16.
 
     Returns:
         (...); the lowest score for a silent estimate; NaN where PESQ finds no utterance, or less than 0.25 s.
 
     Raises:
-        ValueError: another sample rate, lengths that differ, or no samples.
+        ValueError: another sample rate or mode, lengths that differ, or no samples.
         UserError: the package pesq is not installed.
     """
     if sample_rate not in PESQ_MODES:
         raise ValueError(f"sample_rate: found {sample_rate} Hz, PESQ is defined at 8000 and 16000")
+    mode = mode or PESQ_MODES[sample_rate]
+    if sample_rate not in PESQ_RATES.get(mode, ()):
+        raise ValueError(f"mode: found {mode!r} at {sample_rate} Hz, expected nb, or wb at 16000 Hz")
     try:
-        import pesq as package
+        import pesq as package  # noqa: F401
     except ImportError:
         raise UserError("pesq: the package is not installed; pip install 'sepkit[metrics]'") from None
+    return _each_pair(lambda e, s: pesq_of_pair(e, s, sample_rate, mode), estimates, sources)
 
-    def one(e: np.ndarray, s: np.ndarray) -> float:
-        if not e.any():
-            return PESQ_LOWEST[sample_rate]
-        try:
-            return float(package.pesq(sample_rate, s.astype(np.float32), e.astype(np.float32), PESQ_MODES[sample_rate]))
-        except package.PesqError:
-            return float("nan")
 
-    return _each_pair(one, estimates, sources)
+def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mode: str) -> float:
+    """`pesq` of one estimate.
+
+    Args:
+        estimate: (T,) finite waveform.
+        source: (T,) finite waveform that is not silent.
+        sample_rate: 8000 or 16000 Hz.
+        mode: "nb" or "wb".
+
+    Raises:
+        NoScore: PESQ finds no utterance, or less than 0.25 s.
+    """
+    import pesq as package
+
+    if not estimate.any():
+        return PESQ_LOWEST[mode]
+    try:
+        return float(package.pesq(sample_rate, source.astype(np.float32), estimate.astype(np.float32), mode))
+    except package.PesqError as error:
+        message = error.args[0] if error.args else type(error).__name__
+        raise NoScore(message.decode() if isinstance(message, bytes) else str(message)) from error
 
 
 def _prepare(*signals: Any) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], Any]]:
@@ -201,14 +342,6 @@ def _in_range(values: torch.Tensor, silent_source: torch.Tensor, silent_estimate
     return torch.where(silent_source, torch.nan, values)
 
 
-def _negative_sdr(estimates: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
-    from fast_bss_eval.torch import sdr_loss
-
-    # Relative to the energy: keeps the system solvable for sources that their own shifts nearly predict (tones, short
-    # signals) and is below 1e-6 dB for speech up to 60 dB.
-    return sdr_loss(estimates, sources, filter_length=FILTER_LENGTH, clamp_db=LIMIT_DB, load_diag=1e-12)
-
-
 def _each_pair(metric: Callable[[np.ndarray, np.ndarray], float], estimates: Any, sources: Any) -> Any:
     (e, s), restore = _prepare(estimates, sources)
     silent_source = _centre(e, s)[2]
@@ -218,5 +351,12 @@ def _each_pair(metric: Callable[[np.ndarray, np.ndarray], float], estimates: Any
     rows = zip(
         e.reshape(-1, e.shape[-1]).cpu().numpy(), s.reshape(-1, s.shape[-1]).cpu().numpy(), unusable, strict=True
     )
-    values = [float("nan") if skip else metric(one, other) for one, other, skip in rows]
+    values = [float("nan") if skip else _or_nan(metric, one, other) for one, other, skip in rows]
     return restore(torch.tensor(values, dtype=torch.float64, device=e.device).reshape(e.shape[:-1]))
+
+
+def _or_nan(metric: Callable[[np.ndarray, np.ndarray], float], estimate: np.ndarray, source: np.ndarray) -> float:
+    try:
+        return metric(estimate, source)
+    except NoScore:
+        return float("nan")

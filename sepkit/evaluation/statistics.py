@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["Summary", "bootstrap_ci95", "summarise"]
+__all__ = ["PairedDifference", "Summary", "bootstrap_ci95", "paired_difference", "summarise", "summarise_columns"]
 
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
@@ -32,6 +33,23 @@ class Summary:
     n: int
 
 
+@dataclass
+class PairedDifference:
+    """A metric of one run minus that of another, over the utterances that both have scored.
+
+    Args:
+        mean: of the differences; None where there is none.
+        ci95: the ends of the 95 % confidence interval of the mean difference.
+        n: how many utterances.
+        share_better: of the utterances, how many score higher in the first run; ties count half.
+    """
+
+    mean: float | None
+    ci95: list[float] | None
+    n: int
+    share_better: float | None
+
+
 def summarise(scores: ArrayLike, seed: int = 0) -> Summary:
     """The summary of scores; NaN means that there is none and is left out.
 
@@ -39,14 +57,29 @@ def summarise(scores: ArrayLike, seed: int = 0) -> Summary:
         scores: one an utterance.
         seed: of the bootstrap.
     """
-    values = np.asarray(scores, dtype=np.float64).ravel()
-    values = values[~np.isnan(values)]
-    if len(values) == 0:
-        return Summary(None, None, None, None, 0)
-    std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Summary(
-        float(values.mean()), std, float(np.median(values)), list(bootstrap_ci95(values, seed=seed)), len(values)
-    )
+    return summarise_columns({"": scores}, seed)[""]
+
+
+def summarise_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
+    """The summary of every column, as `summarise` makes it; columns that have the same scores missing share the draws.
+
+    Args:
+        columns: name -> one score an utterance.
+        seed: of the bootstrap.
+    """
+    values = {name: np.asarray(scores, dtype=np.float64).ravel() for name, scores in columns.items()}
+    together: dict[bytes, list[str]] = {}
+    for name, scores in values.items():
+        together.setdefault(np.isnan(scores).tobytes(), []).append(name)
+    intervals: dict[str, list[float] | None] = {}
+    for names in together.values():
+        present = ~np.isnan(values[names[0]])
+        if not present.any():
+            intervals |= dict.fromkeys(names)
+            continue
+        ends = _intervals(np.stack([values[name][present] for name in names], axis=1), 10_000, seed)
+        intervals |= {name: [float(low), float(high)] for name, low, high in zip(names, *ends, strict=True)}
+    return {name: _summary(scores[~np.isnan(scores)], intervals[name]) for name, scores in values.items()}
 
 
 def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
@@ -67,11 +100,50 @@ def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) ->
     values = np.asarray(scores, dtype=np.float64).ravel()
     if len(values) == 0:
         raise ValueError("scores: none given, expected at least one")
+    low, high = _intervals(values[:, None], resamples, seed)
+    return float(low[0]), float(high[0])
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> PairedDifference:
+    """How much higher the first run scores than the second on the same utterances.
+
+    The interval is over utterances' differences: what makes an utterance hard for both runs cancels.
+
+    Args:
+        first: (N,) scores; NaN means that there is none, and leaves the pair out.
+        second: (N,) scores of the same utterances.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: not as many scores in both.
+    """
+    a, b = (np.asarray(scores, dtype=np.float64).ravel() for scores in (first, second))
+    if len(a) != len(b):
+        raise ValueError(f"scores: found {len(a)} and {len(b)}, expected one pair an utterance")
+    differences = (a - b)[~np.isnan(a - b)]
+    if len(differences) == 0:
+        return PairedDifference(None, None, 0, None)
+    better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
+    interval = list(bootstrap_ci95(differences, seed=seed))
+    return PairedDifference(float(differences.mean()), interval, len(differences), better)
+
+
+def _summary(values: np.ndarray, interval: list[float] | None) -> Summary:
+    if len(values) == 0:
+        return Summary(None, None, None, None, 0)
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    return Summary(float(values.mean()), std, float(np.median(values)), interval, len(values))
+
+
+def _intervals(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """(2, C): percentile intervals of the means of the columns of `values` (N, C), all from the same draws."""
+    count = len(values)
     generator = np.random.default_rng(seed)
-    rows = max(1, _PIECE // len(values))
-    means = [
-        values[generator.integers(len(values), size=(min(rows, resamples - done), len(values)))].mean(axis=1)
-        for done in range(0, resamples, rows)
-    ]
-    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
-    return float(low), float(high)
+    rows = max(1, _PIECE // count)
+    means = []
+    for done in range(0, resamples, rows):
+        piece = min(rows, resamples - done)
+        drawn = generator.integers(count, size=(piece, count)) + count * np.arange(piece)[:, None]
+        times_drawn = np.bincount(drawn.ravel(), minlength=piece * count).reshape(piece, count)
+        means.append(times_drawn.astype(np.float64) @ values / count)
+    return np.percentile(np.concatenate(means), [2.5, 97.5], axis=0)

@@ -1,0 +1,73 @@
+"""Two evaluations of the same mixtures, utterance by utterance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.errors import UserError
+from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
+from sepkit.evaluation.statistics import paired_difference
+
+__all__ = ["compare"]
+
+
+def compare(
+    folder: str | os.PathLike[str], other: str | os.PathLike[str], columns: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """How much better the first run is than the other, for the section "comparison" of summary.json.
+
+    `metrics` has, for every column that both runs have, `PairedDifference` over the utterances that both have scored:
+    first minus other, so that above 0 the first is better.
+
+    Args:
+        folder: of an evaluation (only its utterances.csv needs to be there when columns are given).
+        other: folder of another one.
+        columns: of utterances.csv; None: the metrics of the first run's summary.
+
+    Raises:
+        UserError: no such evaluation, or no utterance or column that both have.
+    """
+    first, second = _rows(folder), load_evaluation(other)
+    columns = list(load_evaluation(folder).summary["metrics"]) if columns is None else columns
+    columns = [column for column in columns if column in second.columns]
+    pairs = _pairs(first, second)
+    if not pairs or not columns:
+        raise UserError(
+            f"{other}: has no {'metric' if pairs else 'mixture'} in common with {folder}; compare runs on one manifest"
+        )
+    mine, theirs = (np.array(side) for side in zip(*pairs, strict=True))
+    return {
+        "other": str(other),
+        "n_utterances": len(pairs),
+        "metrics": {
+            column: asdict(paired_difference(first.scores(column)[mine], second.scores(column)[theirs]))
+            for column in columns
+        },
+    }
+
+
+def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
+    import csv
+
+    with (Path(folder) / "utterances.csv").open(encoding="utf-8", newline="") as file:
+        return EvaluationFolder(Path(folder), Path(folder).name, {}, list(csv.DictReader(file)))
+
+
+def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:
+    """Positions of the same mixture in both: of one manifest and identifier, or where no manifest is common, of one
+    identifier that each run has once."""
+    for key in (lambda row: (row["manifest"], row["id"]), lambda row: row["id"]):
+        mine, theirs = ([key(row) for row in run.rows] for run in (first, second))
+        if len(set(mine)) < len(mine) or len(set(theirs)) < len(theirs):
+            continue
+        places = {name: place for place, name in enumerate(theirs)}
+        pairs = [(place, places[name]) for place, name in enumerate(mine) if name in places]
+        if pairs:
+            return pairs
+    return []

@@ -1,0 +1,104 @@
+"""What kind of mixture an utterance is, and scores by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sepkit.data.manifest import MixtureEntry
+from sepkit.evaluation.metrics import si_sdr_db
+from sepkit.evaluation.statistics import summarise_columns
+
+__all__ = ["PROPERTIES", "by_group", "describe_mixture"]
+
+PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
+"""Columns of utterances.csv that describe the mixture."""
+
+_FRAME_SECONDS = 0.032
+_HEARD_DB = 40.0
+# An interval from fewer utterances than this in each group says little.
+_LEAST_IN_QUANTILE = 10
+
+
+def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarray) -> dict[str, Any]:
+    """The `PROPERTIES` of a mixture, None where one is not known.
+
+    sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: of the frames of 32 ms in which
+    anybody is within 40 dB of their loudest, the share in which two or more are, unless the manifest's line has an
+    `overlap_ratio`. level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, the
+    mean over sources. Silent sources count for none but the first.
+
+    Args:
+        entry: line of the manifest.
+        sources: (m, T).
+        mixture: (T,).
+    """
+    sexes = [source.sex for source in entry.sources]
+    energies = np.square(sources, dtype=np.float64).sum(axis=1)
+    energies = energies[energies > 0]
+    inputs = si_sdr_db(np.asarray(mixture)[None], sources)
+    inputs = inputs[~np.isnan(inputs)]
+    several = len(energies) > 1
+    return {
+        "sex_pair": "-".join(sorted(sex for sex in sexes if sex)) if all(sexes) else None,
+        "overlap_ratio": _overlap_ratio(entry, sources),
+        "level_difference_db": float(10 * np.log10(energies.max() / energies.min())) if several else None,
+        "duration_seconds": entry.duration_seconds,
+        "input_si_sdr_db": float(inputs.mean()) if len(inputs) else None,
+    }
+
+
+def by_group(
+    properties: Mapping[str, Sequence[Any]], columns: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Property -> group -> column -> mean, ci95 and n.
+
+    Words are groups as they are; numbers are cut into four groups of equal size, or two where that leaves fewer than 10
+    utterances in each. A property with one group alone is left out.
+
+    Args:
+        properties: name -> (N,) values, None where not known.
+        columns: name -> (N,) scores.
+    """
+    scores = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, values in properties.items():
+        groups = _groups(values)
+        if len(groups) > 1:
+            found[name] = {label: _short({c: v[rows] for c, v in scores.items()}) for label, rows in groups.items()}
+    return found
+
+
+def _short(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name: {"mean": s.mean, "ci95": s.ci95, "n": s.n} for name, s in summarise_columns(columns).items()}
+
+
+def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Label -> indices of the utterances in that group, in the order of labels or of numbers."""
+    known = [i for i, value in enumerate(values) if value is not None]
+    if not known or isinstance(values[known[0]], str):
+        labels = sorted({values[i] for i in known})
+        return {label: np.array([i for i in known if values[i] == label]) for label in labels}
+    numbers = np.array([values[i] for i in known], dtype=np.float64)
+    count = 4 if len(numbers) >= 4 * _LEAST_IN_QUANTILE else 2 if len(numbers) >= 2 * _LEAST_IN_QUANTILE else 1
+    edges = np.unique(np.quantile(numbers, np.linspace(0, 1, count + 1)))
+    places = np.searchsorted(edges[1:-1], numbers, side="right")
+    parts = [np.array(known)[places == place] for place in range(max(1, len(edges) - 1))]
+    labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    return {label: rows for label, rows in zip(labels, parts, strict=False) if len(rows)}
+
+
+def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
+    stated = entry.extra.get("overlap_ratio")
+    if isinstance(stated, int | float) and not isinstance(stated, bool):
+        return float(stated)
+    frame = max(1, round(_FRAME_SECONDS * entry.sample_rate))
+    count = sources.shape[1] // frame
+    if not count or len(sources) < 2:
+        return None
+    power = np.square(sources[:, : count * frame], dtype=np.float64).reshape(len(sources), count, frame).sum(axis=2)
+    speaking = ((power >= power.max(axis=1, keepdims=True) * 10 ** (-_HEARD_DB / 10)) & (power > 0)).sum(axis=0)
+    return float((speaking > 1).sum() / (speaking > 0).sum()) if speaking.any() else None

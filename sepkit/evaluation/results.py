@@ -1,0 +1,147 @@
+"""From rows of scores to utterances.csv and the figures of summary.json."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.data._files import atomic_output
+from sepkit.evaluation.groups import PROPERTIES, by_group
+from sepkit.evaluation.scoring import COLUMNS, PER_UTTERANCE, UtteranceScores
+from sepkit.evaluation.statistics import summarise_columns
+
+__all__ = ["Row", "columns_of", "summarise_rows", "write_rows"]
+
+Row = dict[str, Any]
+"""What the journal keeps of an utterance; with "reason" in it, it was skipped."""
+
+_PLAIN = ("manifest", "id", "corpus", "task", "sample_rate", "num_samples", "sources", "hypotheses", "silent_sources")
+
+
+def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
+    """The columns with scores, in a fixed order: those of the metrics, and `PER_UTTERANCE` where a row has one.
+
+    Args:
+        rows: of utterances.
+        metrics: that were asked for.
+    """
+    present = {
+        "attenuation_db": any(row["silent_sources"] for row in _done(rows)),
+        "speaker_count_accuracy": any(row["scores"]["speaker_count"] is not None for row in _done(rows)),
+    }
+    asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
+    return asked + [column for column in PER_UTTERANCE if present[column]]
+
+
+def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
+    """The figures of summary.json: over all rows, by manifest where there are several, and by kind of mixture.
+
+    Args:
+        rows: of utterances, in order.
+        columns: with scores.
+    """
+    done = _done(rows)
+    scores = _means(done, columns)
+    summary = _counts(rows) | {"metrics": {name: asdict(s) for name, s in summarise_columns(scores).items()}}
+    failures = _failures(done)
+    if failures:
+        summary["failures"] = failures
+    counts = [counts for row in done for counts in row["scores"]["word_counts"]]
+    if counts:
+        errors, words = np.sum(counts, axis=0).tolist()
+        summary["wer"] = {"errors": errors, "words": words, "word_error_rate": errors / words}
+    manifests = list(dict.fromkeys(row["manifest"] for row in rows))
+    if len(manifests) > 1:
+        summary["by_manifest"] = _by_manifest(rows, manifests, columns)
+    summary["by"] = by_group({name: [row["mixture"][name] for row in done] for name in PROPERTIES}, scores)
+    return summary
+
+
+def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Writes one line an utterance that was scored, in order; an empty cell is a score that is not defined.
+
+    Args:
+        path: of the CSV file.
+        rows: of utterances; the skipped ones are left out.
+        columns: with scores.
+    """
+    rows = _done(rows)
+    places = range(max((row["sources"] for row in rows), default=0))
+    per_source = [column for column in columns if column != "speaker_count_accuracy"]
+    header = [*_PLAIN, *PROPERTIES, "assignment", *columns, *(f"{c}_s{j + 1}" for c in per_source for j in places)]
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*header, "reasons"])
+        for row in rows:
+            scores = _scores(row)
+            of_sources = [scores.values.get(c, []) for c in per_source]
+            numbers = [scores.mean(column) for column in columns]
+            numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
+            cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
+            matched = " ".join(str(k + 1) if k >= 0 else "-" for k in scores.assignment)
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
+            described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
+            writer.writerow([*(row[name] for name in _PLAIN), *described, matched, *cells, reasons])
+
+
+def _done(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if "reason" not in row]
+
+
+def _scores(row: Row) -> UtteranceScores:
+    return UtteranceScores(**row["scores"])
+
+
+def _means(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[float]]:
+    scores = [_scores(row) for row in rows]
+    return {column: [one.mean(column) for one in scores] for column in columns}
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, Any]:
+    skipped = [{"id": row["id"], "reason": row["reason"]} for row in rows if "reason" in row]
+    return {
+        "n_utterances": len(rows) - len(skipped),
+        "n_skipped": len(skipped),
+        "skipped": skipped,
+        "n_silent_sources": sum(row["silent_sources"] for row in _done(rows)),
+    }
+
+
+def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Metric -> in how many utterances it failed for a source or more, and the first of them with its reason."""
+    counts: Counter[str] = Counter()
+    first: dict[str, dict[str, str]] = {}
+    for row in rows:
+        for name, reason in row["scores"]["reasons"].items():
+            counts[name] += 1
+            first.setdefault(name, {"id": row["id"], "reason": reason})
+    return {name: {"n": count, "first": first[name]} for name, count in counts.items()}
+
+
+def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The summary of every manifest, with each metric's drop from the first: in its unit, and in per cent of it."""
+    found: list[dict[str, Any]] = []
+    for manifest in manifests:
+        mine = [row for row in rows if row["manifest"] == manifest]
+        scores = summarise_columns(_means(_done(mine), columns))
+        metrics = {name: asdict(summary) for name, summary in scores.items()}
+        if found:
+            for name, summary in metrics.items():
+                summary |= _drop(name, found[0]["metrics"][name], summary)
+        found.append({"manifest": manifest} | _counts(mine) | {"metrics": metrics})
+    return found
+
+
+def _drop(name: str, seen: Mapping[str, Any], unseen: Mapping[str, Any]) -> dict[str, float | None]:
+    unit = "_db" if name.endswith("_db") else ""
+    if seen["mean"] is None or unseen["mean"] is None:
+        return {f"drop{unit}": None, "drop_percent": None}
+    drop = seen["mean"] - unseen["mean"]
+    # A share of a score at or below zero says nothing.
+    return {f"drop{unit}": drop, "drop_percent": 100 * drop / seen["mean"] if seen["mean"] > 0 else None}
