@@ -10,7 +10,7 @@ from sepkit.cli.train import ALIASES, _imports, import_file
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-DESCRIPTION = """Two training steps, one validation, a save, a load and a resume on your own configuration, at a small scale.
+DESCRIPTION = """Two training steps, one validation, a save, a resume and a load on your own configuration, small scale.
 
 Without data.train a small synthetic set is made. Nothing is left behind.
 """

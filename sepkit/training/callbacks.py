@@ -77,11 +77,11 @@ class Keeper(Callback):
         info = {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.validation
         if trainer.is_global_zero:
             save_model(task.model, self.out / "last_model", info)
-            if score is None or score >= self._saved_score():
+            if score is None or self._is_best(score):
                 save_model(task.model, self.out / "model", info)
         if score is None:
             return
-        if self.best_score is None or score > self.best_score:
+        if not math.isnan(score) and (self.best_score is None or score > self.best_score):
             self.best_score, self.epochs_since_best, self.epochs_since_change = score, 0, 0
             return
         self.epochs_since_best += 1
@@ -103,11 +103,11 @@ class Keeper(Callback):
         if trainer.is_global_zero:
             say(f"no better score in {self.config.halve_patience} epochs: learning rate halved")
 
-    def _saved_score(self) -> float:
-        """Score of EXP/model, which may be better than what a resumed run remembers: it repeats its last epoch."""
-        if not (self.out / "model" / "model.yaml").exists():
-            return -math.inf
-        return read_description(self.out / "model")["info"].get("dev_si_sdr_db", -math.inf)
+    def _is_best(self, score: float) -> bool:
+        if self.best_score is None:
+            return not (self.out / "model").exists() or not math.isnan(score)
+        # A resumed run repeats the end of its last epoch; the model saved there may be better than it remembers.
+        return score >= read_description(self.out / "model")["info"].get("dev_si_sdr_db", -math.inf)
 
 
 class Resume(Callback):

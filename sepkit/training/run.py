@@ -238,8 +238,8 @@ def _initialise(config: TrainConfig, model: EncoderMaskerDecoder, data: MixtureD
 
 
 def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_batches: int | None) -> Any:
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning.pytorch import Trainer
-    from lightning.pytorch.plugins.environments import SLURMEnvironment
     from lightning.pytorch.strategies import DDPStrategy
 
     options = config.trainer

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -105,13 +106,13 @@ class SeparationTask(LightningModule):
 
     # ------------------------------------------------------------------------------------------------------- the data
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> DataLoader[Any]:
         """Loader of this rank's batches, from the saved position on."""
         self._sampler = self._make_sampler(self.train_data, shuffle=True)
         self._sampler.load_state_dict({"epoch": self.position.epoch, "batches_done": self.position.batches_done})
         return self._make_loader(self.train_data, self._sampler)
 
-    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Loader of this rank's validation batches."""
         if self.dev_data is None:
             return []
@@ -129,7 +130,7 @@ class SeparationTask(LightningModule):
             drop_last=shuffle and len(data) >= batch_size * world,
         )
 
-    def _make_loader(self, data: MixtureDataset, sampler: EpochSampler) -> DataLoader[Batch]:
+    def _make_loader(self, data: MixtureDataset, sampler: EpochSampler) -> DataLoader[Any]:
         workers = self.config.data.workers
         return DataLoader(
             data,
@@ -240,8 +241,9 @@ class SeparationTask(LightningModule):
         if not loss.requires_grad:
             # No utterance has an active source; the other ranks still wait for this one's gradients.
             loss = loss + 0.0 * separation.estimates.sum()
-        blocked = nullcontext() if sync or self.trainer.world_size == 1 else self.trainer.strategy.block_backward_sync()
-        with blocked:
+        strategy = self.trainer.strategy
+        unsynced = strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) and not sync else nullcontext()
+        with unsynced:
             self.manual_backward(loss)
 
     def _step(self, batch: Batch, losses: Tensor) -> None:

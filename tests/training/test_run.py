@@ -155,6 +155,26 @@ def test_score_that_is_not_a_number_is_no_better_one(
     assert [line["dev_si_sdr_db"] for line in epochs(tmp_path)] == [None, 1.0, None]
 
 
+def test_run_that_begins_anew_replaces_the_model(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_scores(monkeypatch, [9.0])
+    train(with_trainer(config, max_epochs=1), tmp_path, limit_batches=1)
+    shutil.rmtree(tmp_path / "resume")
+    script_scores(monkeypatch, [1.0])
+    train(with_trainer(config, max_epochs=1), tmp_path, limit_batches=1)
+    assert read_description(tmp_path / "model")["info"]["dev_si_sdr_db"] == 1.0
+    assert len(epochs(tmp_path)) == 1
+
+
+def test_no_number_at_all_still_leaves_a_model(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_scores(monkeypatch, [float("nan"), float("nan")])
+    model = train(config, tmp_path, limit_batches=1)
+    assert read_description(model)["info"]["epoch"] == 1
+
+
 # --------------------------------------------------------------------------------------------------------- fine-tuning
 
 
