@@ -51,11 +51,9 @@ def _score(run: EvaluationFolder, column: str) -> dict[str, Any]:
 def _names(runs: Sequence[EvaluationFolder]) -> list[str]:
     """The folders' last parts, as many as tell them apart."""
     paths = [run.folder.resolve().parts for run in runs]
-    for length in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-length:]) for parts in paths]
-        if len(set(names)) == len(names):
-            break
-    return names
+    by_length = (["/".join(parts[-length:]) for parts in paths] for length in range(1, max(map(len, paths)) + 1))
+    # The same folder twice has no names that differ.
+    return next((names for names in by_length if len(set(names)) == len(names)), [str(run.folder) for run in runs])
 
 
 def _title(column: str) -> str:

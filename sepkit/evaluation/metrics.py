@@ -189,7 +189,7 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
             compute_permutation=False,
             load_diag=_DIAGONAL,
         )
-        values[:, usable] = torch.stack(ratios)
+        values[:, usable] = torch.stack(list(ratios))
     values = torch.where(silent_estimate & usable.unsqueeze(-1), -LIMIT_DB, values)
     return restore(values[0]), restore(values[1]), restore(values[2])
 

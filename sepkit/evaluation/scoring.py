@@ -140,7 +140,7 @@ def score_utterance(
     """
     table, active = _match_table(estimates, sources)
     assignment = PIT().matches(torch.from_numpy(-table)[None], torch.from_numpy(active)[None])[0].tolist()
-    speaking = np.flatnonzero(active)
+    speaking = [j for j, speaks in enumerate(active) if speaks]
     matched = _Matched(
         estimates[[assignment[j] for j in speaking]],
         sources[speaking],

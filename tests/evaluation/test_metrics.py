@@ -69,6 +69,72 @@ def test_sdr_equals_bss_eval(snr_db: float) -> None:
     np.testing.assert_allclose(metrics.sdr_db(estimates, sources), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("snr_db", [-20, 0, 20, 50])
+def test_sdr_equals_fast_bss_eval(snr_db: float) -> None:
+    from fast_bss_eval import sdr
+
+    sources = _speechlike(2, 8000)
+    estimates = _with_noise(sources, snr_db)
+    expected = [float(sdr(s[None], e[None])[0]) for s, e in zip(sources, estimates, strict=True)]
+    np.testing.assert_allclose(metrics.sdr_db(estimates, sources), expected, atol=1e-4)
+
+
+def test_sdr_of_several_estimates_of_each_source() -> None:
+    sources = _speechlike(2, 8000)
+    estimates = np.stack([_with_noise(sources, 10.0), _with_noise(sources, -5.0), 0 * sources])
+    estimates[1, 0, 7] = np.nan
+    together = metrics.sdr_db(estimates, sources)
+    alone = np.stack([metrics.sdr_db(rows, sources) for rows in estimates])
+    np.testing.assert_allclose(together, alone, atol=1e-9)
+    assert np.isnan(together[1, 0]) and together[2].tolist() == [-100, -100]
+    np.testing.assert_allclose(metrics.sdr_db(estimates[0, 0], sources)[0], alone[0, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("snr_db", [0, 30])
+def test_sir_and_sar_equal_bss_eval(snr_db: float) -> None:
+    import mir_eval
+
+    sources = _speechlike(2, 8000)
+    estimates = _with_noise(sources + 0.2 * sources[::-1], snr_db)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        expected = mir_eval.separation.bss_eval_sources(sources, estimates, compute_permutation=False)[:3]
+    np.testing.assert_allclose(np.stack(metrics.bss_eval_db(estimates, sources)), np.stack(expected), atol=1e-3)
+
+
+def test_bss_eval_needs_sources_that_speak() -> None:
+    sources = _speechlike(2, 4000)
+    for values in metrics.bss_eval_db(np.stack([sources] * 2), np.stack([sources, sources * [[1], [0]]])):
+        assert np.isfinite(values[0]).all() and np.isnan(values[1]).all()
+    with pytest.raises(ValueError, match="equal shapes"):
+        metrics.bss_eval_db(sources, sources[:1])
+
+
+def test_snr_is_the_energy_ratio_and_counts_the_level() -> None:
+    sources = _speechlike(2)
+    np.testing.assert_allclose(metrics.snr_db(_with_noise(sources, 7.0), sources), 7.0, atol=1e-9)
+    np.testing.assert_allclose(metrics.snr_db(0.5 * sources, sources), 20 * np.log10(2), atol=1e-9)
+    assert metrics.snr_db(0 * sources[0], sources[0]) == 0
+    assert np.isnan(metrics.snr_db(sources[0], 0 * sources[0])) and metrics.snr_db(sources[0], sources[0]) == 100
+
+
+def test_attenuation_is_the_level_under_the_mixture() -> None:
+    mixture = _speechlike(1)[0]
+    estimates = torch.from_numpy(np.stack([0.1 * mixture, 0 * mixture, -mixture]))
+    np.testing.assert_allclose(metrics.attenuation_db(estimates, torch.from_numpy(mixture)), [20, 100, 0], atol=1e-9)
+    assert np.isnan(metrics.attenuation_db(mixture, 0 * mixture))
+
+
+def test_pesq_narrow_band_at_16_khz() -> None:
+    package = pytest.importorskip("pesq")
+    source = _speechlike(1, 24000)
+    estimate = _with_noise(source, 5.0)
+    expected = package.pesq(16000, source[0].astype(np.float32), estimate[0].astype(np.float32), "nb")
+    assert metrics.pesq(estimate, source, 16000, "nb")[0] == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="wb at 16000"):
+        metrics.pesq(estimate, source, 8000, "wb")
+
+
 def test_sdr_forgives_a_short_filter_and_si_sdr_does_not() -> None:
     source = _speechlike(1)[0]
     delayed = np.r_[np.zeros(3), source[:-3]]

@@ -1,0 +1,126 @@
+"""The scores of one utterance, and what happens where a metric has none."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.errors import UserError
+from sepkit.evaluation import metrics, scoring
+from sepkit.evaluation.scoring import ScoringOptions, score_utterance
+from sepkit.objectives.costs import pairwise_blr_nll
+
+RATE = 8000
+
+
+@pytest.fixture
+def signals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(2, T) estimates in reverse order, (2, T) sources, (T,) mixture."""
+    sources = np.cumsum(np.random.default_rng(0).standard_normal((2, 6000)), axis=1) / 100
+    sources -= sources.mean(1, keepdims=True)
+    mixture = sources.sum(0)
+    return sources[::-1] + 0.1 * mixture, sources, mixture
+
+
+def test_every_metric_has_its_columns(signals: tuple) -> None:
+    pytest.importorskip("pesq")
+    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words"))
+    scores = score_utterance(*signals, RATE, ScoringOptions(names, signal_std=0.1))
+    assert list(scores.values) == [column for name in names for column in scoring.COLUMNS[name]]
+    assert scores.assignment == [1, 0] and not scores.reasons
+    assert all(np.isfinite(values).all() for values in scores.values.values())
+    matched, sources = signals[0][::-1], signals[1]
+    sdr, sir, sar = metrics.bss_eval_db(matched, sources)
+    np.testing.assert_allclose(scores.values["sir_db"], sir)
+    np.testing.assert_allclose(scores.values["sar_db"], sar)
+    np.testing.assert_allclose(scores.values["sdr_db"], sdr, atol=1e-3)
+    np.testing.assert_allclose(scores.values["snr_db"], metrics.snr_db(matched, sources))
+    np.testing.assert_allclose(scores.values["estoi"], metrics.stoi(matched, sources, RATE, extended=True))
+
+
+def test_blr_is_the_log_evidence_a_sample_of_standardised_references(signals: tuple) -> None:
+    estimates, sources, mixture = signals
+    scores = score_utterance(*signals, RATE, ScoringOptions(("blr",), signal_std=0.2))
+    matched, sources = (torch.from_numpy(x.copy())[:, None] / 0.2 for x in (estimates[::-1], sources))
+    expected = -pairwise_blr_nll(matched, sources)[:, 0, 0] / len(mixture)
+    np.testing.assert_allclose(scores.values["blr_nats_per_sample"], expected)
+
+
+def test_a_metric_that_fails_leaves_the_others_alone(signals: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("pesq")
+    real = package.pesq
+
+    def fails_for_the_second(rate: int, source: np.ndarray, estimate: np.ndarray, mode: str) -> float:
+        if np.allclose(source, signals[1][1], atol=1e-4):
+            raise package.NoUtterancesError(b"No utterances detected")
+        return real(rate, source, estimate, mode)
+
+    options = ScoringOptions(("si_sdr", "sdr", "pesq"))
+    whole = score_utterance(*signals, RATE, options)
+    monkeypatch.setattr(package, "pesq", fails_for_the_second)
+    monkeypatch.setitem(scoring._MEASURES, "sdr", lambda matched: 1 / 0)
+    scores = score_utterance(*signals, RATE, options)
+    assert scores.reasons == {"sdr": "division by zero", "pesq": "s2: No utterances detected"}
+    assert scores.values["si_sdr_db"] == whole.values["si_sdr_db"]
+    assert scores.values["pesq"][0] == whole.values["pesq"][0] == scores.mean("pesq")
+    assert np.isnan(scores.values["pesq"][1]) and np.isnan(scores.values["sdr_db"]).all()
+
+
+def test_silent_sources_have_an_attenuation_instead(signals: tuple) -> None:
+    estimates, sources, mixture = signals
+    sources = np.stack([0 * mixture, sources[0], 0 * mixture])
+    estimates = np.stack([0.1 * mixture, 0.001 * mixture, sources[1]])
+    scores = score_utterance(estimates, sources, mixture, RATE, ScoringOptions(("si_sdr",)))
+    assert scores.assignment == [-1, 2, -1] and scores.silent_sources == 2
+    assert scores.values["attenuation_db"] == pytest.approx([60, np.nan, 20], nan_ok=True)
+    assert scores.mean("attenuation_db") == pytest.approx(40)
+    assert np.isnan(scores.values["si_sdr_db"][0]) and scores.mean("si_sdr_db") == 100
+
+
+def test_a_silent_source_without_a_hypothesis_left_has_none(signals: tuple) -> None:
+    _, sources, mixture = signals
+    scores = score_utterance(
+        mixture[None], np.stack([sources[0], 0 * mixture]), mixture, RATE, ScoringOptions(("si_sdr",))
+    )
+    assert np.isnan(scores.values["attenuation_db"]).all()
+
+
+@pytest.mark.parametrize(("speaker_scores", "count", "accuracy"), [([2.0, 0.1], 2, 1.0), ([2.0, -1.0], 1, 0.0)])
+def test_speakers_are_counted_by_scores(
+    signals: tuple, speaker_scores: list[float], count: int, accuracy: float
+) -> None:
+    options = ScoringOptions(("si_sdr",))
+    scores = score_utterance(*signals, RATE, options, speaker_scores=np.array(speaker_scores))
+    assert scores.speaker_count == count and scores.mean("speaker_count_accuracy") == accuracy
+    assert np.isnan(score_utterance(*signals, RATE, options).mean("speaker_count_accuracy"))
+
+
+def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
+    command = shlex.join([sys.executable, "-c", "print('Yes, it is!')"]) + " {wav}"
+    options = ScoringOptions(("words",), asr_command=command)
+    scores = score_utterance(*signals, RATE, options, texts=["yes it was", None])
+    assert scores.values["word_accuracy"] == pytest.approx([2 / 3, np.nan], nan_ok=True)
+    assert scores.word_counts == [[1, 3]] and "no text" in scores.reasons["words"]
+    broken = ScoringOptions(("words",), asr_command="no-such-command")
+    assert "no-such-command" in score_utterance(*signals, RATE, broken, texts=["yes", "no"]).reasons["words"]
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "message"),
+    [
+        (ScoringOptions(()), 8000, "found nothing"),
+        (ScoringOptions(("loudness",)), 8000, "loudness"),
+        (ScoringOptions(("blr",)), 8000, "--signal-std"),
+        (ScoringOptions(("blr",), signal_std=0.0), 8000, "above 0"),
+        (ScoringOptions(("words",)), 8000, "--asr-command"),
+        (ScoringOptions(("pesq",)), 44100, "44100 Hz"),
+        (ScoringOptions(("pesq_wb",)), 8000, "16000 Hz"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_first(options: ScoringOptions, rate: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        scoring.check_metrics(options, [rate])
