@@ -17,12 +17,12 @@ LENGTH = 4000
 class Corpus:
     """Mixtures of two coloured noises: their manifest, and the sources by mixture identifier."""
 
-    def __init__(self, folder: Path, count: int = 5) -> None:
-        generator = np.random.default_rng(0)
+    def __init__(self, folder: Path, count: int = 5, seed: int = 0, prefix: str = "mix") -> None:
+        generator = np.random.default_rng(seed)
         self.sources: dict[str, np.ndarray] = {}
         self.entries: list[MixtureEntry] = []
         for number in range(count):
-            name = f"mix{number}"
+            name = f"{prefix}{number}"
             sources = np.cumsum(generator.standard_normal((2, LENGTH)), axis=1).astype(np.float32) / 200
             sources -= sources.mean(1, keepdims=True)
             self.sources[name] = sources
@@ -64,3 +64,9 @@ class KnownSeparator:
 def corpus(tmp_path: Path) -> Corpus:
     """Five mixtures."""
     return Corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def make_corpus() -> type[Corpus]:
+    """Makes a corpus in a folder, of `count` mixtures."""
+    return Corpus

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -225,3 +228,144 @@ def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="either"):
         evaluate([corpus.manifest], tmp_path / "out")
     assert separator.calls == 0
+
+
+def test_one_corrupt_file_among_50_changes_nothing_else(tmp_path: Path, make_corpus: Any) -> None:
+    corpus = make_corpus(tmp_path / "corpus", count=50)
+    whole = evaluate([corpus.manifest], tmp_path / "whole", separate=corpus.separator(), metrics=["si_sdr"])
+    (corpus.folder / corpus.entries[17].sources[0].path).write_bytes(b"RIFF and then nothing")
+    broken = evaluate([corpus.manifest], tmp_path / "broken", separate=corpus.separator(), metrics=["si_sdr"])
+    assert whole is not None and whole.summary["n_utterances"] == 50
+    assert broken is not None and broken.summary["n_utterances"] == 49
+    [skipped] = broken.summary["skipped"]
+    assert skipped["id"] == "mix17" and "mix17_0.wav" in skipped["reason"]
+    lines = (tmp_path / "whole" / "utterances.csv").read_text().splitlines()
+    assert (tmp_path / "broken" / "utterances.csv").read_text().splitlines() == lines[:18] + lines[19:]
+
+
+def test_what_was_skipped_is_tried_again(corpus: Any, tmp_path: Path) -> None:
+    path = corpus.folder / corpus.entries[1].sources[0].path
+    path.unlink()
+    assert evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary["n_skipped"] == 1
+    audio.write(path, corpus.sources["mix1"][0], 8000)
+    separator = corpus.separator()
+    assert evaluate([corpus.manifest], tmp_path / "out", separate=separator).summary["n_skipped"] == 0
+    assert separator.calls == 1
+
+
+def test_ranks_share_the_mixtures_and_the_last_to_finish_writes(corpus: Any, tmp_path: Path) -> None:
+    (corpus.folder / corpus.entries[3].sources[0].path).write_bytes(b"not audio")
+    separators = [corpus.separator() for _ in range(3)]
+    for rank in (2, 0):
+        shared = evaluate([corpus.manifest], tmp_path / "out", separate=separators[rank], rank=rank, world_size=3)
+        assert shared is None and not (tmp_path / "out" / "summary.json").exists()
+    shared = evaluate([corpus.manifest], tmp_path / "out", separate=separators[1], rank=1, world_size=3)
+    # mix3, which cannot be read, is rank 0's.
+    assert [separator.calls for separator in separators] == [1, 2, 1]
+    alone = evaluate([corpus.manifest], tmp_path / "alone", separate=corpus.separator())
+    assert shared.summary["metrics"] == alone.summary["metrics"] and shared.summary["n_skipped"] == 1
+    assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "alone" / "utterances.csv").read_bytes()
+    # One process alone puts together what ranks left.
+    again = evaluate([corpus.manifest], tmp_path / "out", separate=separators[0])
+    assert separators[0].calls == 1 and again.summary["metrics"] == alone.summary["metrics"]
+
+
+def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
+    unseen = make_corpus(tmp_path / "unseen", count=3, seed=1)
+    separators = [corpus.separator(0.1), unseen.separator(0.3)]
+
+    def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
+        known = any(np.allclose(s.sum(0), mixture, atol=1e-5) for s in corpus.sources.values())
+        return separators[0 if known else 1](mixture, rate)
+
+    manifests = [corpus.manifest, unseen.manifest]
+    summary = evaluate(manifests, tmp_path / "out", separate=separate, metrics=["si_sdr", "stoi"]).summary
+    first, second = summary["by_manifest"]
+    assert [part["manifest"] for part in (first, second)] == [str(path) for path in manifests]
+    assert (first["n_utterances"], second["n_utterances"], summary["n_utterances"]) == (5, 3, 8)
+    before, after = first["metrics"]["si_sdr_db"], second["metrics"]["si_sdr_db"]
+    assert after["drop_db"] == pytest.approx(before["mean"] - after["mean"]) and after["drop_db"] > 0
+    assert after["drop_percent"] == pytest.approx(100 * after["drop_db"] / before["mean"])
+    assert "drop_db" not in before and "drop" in second["metrics"]["stoi"]
+    alone = evaluate([unseen.manifest], tmp_path / "alone", separate=separate, metrics=["si_sdr"]).summary
+    assert {name: after[name] for name in ("mean", "ci95", "n")} == {
+        name: alone["metrics"]["si_sdr_db"][name] for name in ("mean", "ci95", "n")
+    }
+
+
+def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus: Any) -> None:
+    corpus = make_corpus(tmp_path / "corpus", count=24)
+    for number, entry in enumerate(corpus.entries):
+        entry.sources[0].sex, entry.sources[1].sex = "M", "FM"[number % 2]
+    corpus.rewrite()
+    summary = evaluate([corpus.manifest], tmp_path / "o", separate=corpus.separator(), metrics=["si_sdr"]).summary
+    rows = _rows(tmp_path / "o")
+    assert {row["sex_pair"] for row in rows} == {"F-M", "M-M"}
+    for row, sources in zip(rows, corpus.sources.values(), strict=True):
+        energies = np.square(sources.astype(float)).sum(1)
+        assert float(row["level_difference_db"]) == pytest.approx(abs(10 * np.log10(energies[0] / energies[1])))
+        expected = metrics.si_sdr_db(sources.sum(0)[None], sources).mean()
+        assert float(row["input_si_sdr_db"]) == pytest.approx(expected, abs=1e-3)
+        assert float(row["duration_seconds"]) == 0.5 and 0.5 < float(row["overlap_ratio"]) <= 1
+    of_men = [float(row["si_sdr_db"]) for row in rows if row["sex_pair"] == "M-M"]
+    group = summary["by"]["sex_pair"]["M-M"]["si_sdr_db"]
+    assert group["mean"] == pytest.approx(np.mean(of_men)) and group["n"] == 12
+    assert group["ci95"][0] < group["mean"] < group["ci95"][1]
+    halves = summary["by"]["level_difference_db"].values()
+    assert [half["si_sdr_db"]["n"] for half in halves] == [12, 12]
+    assert "duration_seconds" not in summary["by"]
+
+
+def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
+    worse = evaluate([corpus.manifest], tmp_path / "worse", separate=corpus.separator(0.3)).summary
+    better = evaluate(
+        [corpus.manifest], tmp_path / "better", separate=corpus.separator(0.1), compare_with=tmp_path / "worse"
+    ).summary
+    difference = better["comparison"]["metrics"]["si_sdr_db"]
+    means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]
+    assert difference["mean"] == pytest.approx(means[0] - means[1]) and difference["n"] == 5
+    assert difference["ci95"][0] > 0 and difference["share_better"] == 1.0
+    other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
+    with pytest.raises(UserError, match="in common"):
+        evaluate([other.manifest], tmp_path / "o", separate=other.separator(), compare_with=tmp_path / "worse")
+
+
+def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path: Path) -> None:
+    separator = corpus.separator()
+
+    def separate(mixture: np.ndarray, rate: int) -> Any:
+        scores = np.array([1.0, 1.0 if separator.calls % 2 else -1.0])
+        return SimpleNamespace(estimates=separator(mixture, rate), scores=scores)
+
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary
+    assert summary["metrics"]["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
+
+
+def test_words_over_the_whole_corpus(corpus: Any, tmp_path: Path) -> None:
+    for entry in corpus.entries:
+        for source in entry.sources:
+            source.extra["text"] = "one two three four"
+    corpus.rewrite()
+    command = shlex.join([sys.executable, "-c", "print('one two three')"]) + " {wav}"
+    options = {"separate": corpus.separator(), "metrics": ["words"], "asr_command": command}
+    summary = evaluate([corpus.manifest], tmp_path / "out", **options).summary
+    assert summary["wer"] == {"errors": 10, "words": 40, "word_error_rate": 0.25}
+    assert summary["metrics"]["word_accuracy"]["mean"] == 0.75
+
+
+def test_a_metric_without_scores_is_counted_with_its_reason(corpus: Any, tmp_path: Path) -> None:
+    options = {"separate": corpus.separator(), "metrics": ["si_sdr", "words"], "asr_command": "no-such-command"}
+    summary = evaluate([corpus.manifest], tmp_path / "out", **options).summary
+    assert summary["n_utterances"] == 5 and summary["metrics"]["word_accuracy"]["n"] == 0
+    assert summary["failures"]["words"]["n"] == 5 and summary["failures"]["words"]["first"]["id"] == "mix0"
+    assert "no text" in _rows(tmp_path / "out")[0]["reasons"]
+
+
+def test_what_is_measured_without_being_asked_for(corpus: Any, tmp_path: Path) -> None:
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), signal_std=0.1).summary
+    assert summary["metrics"]["blr_nats_per_sample"]["n"] == 5 and summary["signal_std"] == 0.1
+    for entry in corpus.entries:
+        entry.sample_rate = 11025
+    corpus.rewrite()
+    summary = evaluate([corpus.manifest], tmp_path / "rate", estimates=tmp_path).summary
+    assert "11025 Hz" in summary["metrics_left_out"]["pesq"] and "pesq" not in summary["metrics"]
