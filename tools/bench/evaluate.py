@@ -102,7 +102,7 @@ def _write_corpus(folder: Path, count: int) -> list[MixtureEntry]:
 
 def _pairs(count: int) -> list[tuple[Path, Path]]:
     """Recordings of 4 s and more of two different speakers, the same pairs every time."""
-    folder = Path(os.environ.get("SEPKIT_DATA", "data")) / "speech_mini" / "wav8k"
+    folder = Path(os.environ.get("SEPKIT_DATA", "data")) / "speech_mini" / "wav8k" / "test"
     by_speaker: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.flac")):
         if audio.info(path).num_samples >= SECONDS * SAMPLE_RATE:
