@@ -28,8 +28,8 @@ ALIASES = {
 }
 
 
-def run(arguments: list[str]) -> Path:
-    """Folder of the trained model (EXP/model).
+def run(arguments: list[str]) -> Path | None:
+    """Folder of the trained model (EXP/model); None in the processes that other ranks run in, which print nothing.
 
     Raises:
         UserError: a bad option, configuration, manifest or output folder.
@@ -46,9 +46,10 @@ def run(arguments: list[str]) -> Path:
         raise UserError(
             "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)"
         )
-    from sepkit.training.run import train
+    from sepkit.training.run import is_first_process, train
 
-    return train(config, Path(options.out))
+    model = train(config, Path(options.out))
+    return model if is_first_process() else None
 
 
 def _add_options(parser: ArgumentParser) -> None:

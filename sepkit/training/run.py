@@ -24,7 +24,7 @@ from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
 from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file, say
 from sepkit.training.task import SeparationTask
 
-__all__ = ["signal_statistics", "train"]
+__all__ = ["is_first_process", "signal_statistics", "train"]
 
 STATISTICS_MIXTURES = 256
 
@@ -73,7 +73,7 @@ def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = N
     if resuming:
         _check_same_run(config, out)
     task = _make_task(config, out, fresh=not resuming)
-    if _is_first_process():
+    if is_first_process():
         with atomic_output(out / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
         state.parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
 def _initialise(config: TrainConfig, model: EncoderMaskerDecoder, data: MixtureDataset) -> None:
     if config.init_from is not None:
         report = load_weights_into(model, config.init_from)
-        if _is_first_process():
+        if is_first_process():
             say(str(report))
         if "signal_std" in report.loaded:
             return
@@ -286,7 +286,8 @@ def _describe(config: TrainConfig, task: SeparationTask) -> str:
     return "\n".join(lines)
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
+    """Whether this is the process that speaks for all ranks."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
