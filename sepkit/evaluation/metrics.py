@@ -137,7 +137,8 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     (e, s), restore = _prepare(estimates, sources)
     silent_source, silent_estimate = _centre(e, s)[2:]
-    shape = torch.broadcast_shapes(e.shape, s.shape)
+    # numpy's: torch's own loads its symbolic shapes, and sympy with them, which takes seconds in every process.
+    shape = np.broadcast_shapes(e.shape, s.shape)
     finite = e.isfinite().all(-1) & s.isfinite().all(-1)
     # Every source (R) against all the estimates (A) that are broadcast over it: one linear system a source.
     references = torch.broadcast_to(s, shape[-s.ndim :]) if s.ndim else s

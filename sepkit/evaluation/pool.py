@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from typing import Any
 
 import torch
 
 __all__ = ["Pool", "ProcessDied", "Task"]
 
+# What tasks need; a server imports it once, and every process is a copy of the server.
+_PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -89,11 +91,14 @@ class Task:
 
 def _start(processes: int) -> ProcessPoolExecutor:
     # Not fork: torch's threads, and an accelerator, do not survive it.
-    executor = ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
+    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(_PRELOADED)
+    executor = ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
-        # The first task starts all processes, which read the variables when they import numpy.
+        # The first task starts the server and the processes, which read the variables when they import numpy.
         executor.submit(os.getpid)
     finally:
         for name, value in before.items():
