@@ -2,5 +2,5 @@
 
 import warnings
 
-# torchmetrics 0.11.4, as far as asteroid lets it go, imports pkg_resources; the warning is nothing that a user can mend.
+# torchmetrics 0.11.4, as far as asteroid lets it go, imports pkg_resources: nothing that a user can mend.
 warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
