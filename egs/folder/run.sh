@@ -14,13 +14,13 @@
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train, such as "--devices 2 --objective.assignment.name mcl"
 #
-# Stages: 1 prepare, 2 train, 3 separate examples, 4 evaluate. The same command again continues.
+# Stages: 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 stage=1
-stop_stage=4
+stop_stage=5
 speech=
 noise=
 speaker_from=first
@@ -57,3 +57,4 @@ run_stage 1 "prepare $data" prepare
 run_stage 2 "train $exp" train_model
 run_stage 3 "separate examples of $test_sets" separate_examples
 run_stage 4 "evaluate on $test_sets" evaluate_model
+run_stage 5 "write $exp/report.html" write_report

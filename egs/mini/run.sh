@@ -11,7 +11,7 @@
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train
 #
-# Stages: 1 synthesise and prepare, 2 train, 3 separate examples, 4 evaluate. The same command again continues.
+# Stages: 1 synthesise and prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 # Size: about 150 MB of synthetic speech. Limits: formant synthesis has a fixed voice a speaker; scores here show that
 # the pipeline works, not how a model does on people.
 set -euo pipefail
@@ -19,7 +19,7 @@ caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 stage=1
-stop_stage=4
+stop_stage=5
 speakers=2
 prepare_options=
 conf=conf/cpu.yaml
@@ -46,3 +46,4 @@ run_stage 1 "synthesise $data" prepare
 run_stage 2 "train $exp" train_model
 run_stage 3 "separate examples" separate_examples
 run_stage 4 "evaluate" evaluate_model
+run_stage 5 "write $exp/report.html" write_report

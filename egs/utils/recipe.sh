@@ -1,4 +1,4 @@
-# What every recipe shares, sourced by its run.sh after the options: paths, stages, and the four stages after preparation.
+# What every recipe shares, sourced by its run.sh after the options: paths, stages, and the stages after preparation.
 #
 # The recipe has set: data (folder of manifests), exp (folder of the experiment), conf (YAML), test_sets (names of
 # manifests to evaluate on), extra (further options of sepkit train), stage, stop_stage.
@@ -44,4 +44,9 @@ evaluate_model() {
   for name in $test_sets; do
     $decode_cmd sepkit evaluate --model "$exp/model" --manifest "$data/$name.jsonl" --out "$exp/evaluation/$name"
   done
+}
+
+# One page with the scores, what the model makes of the worst, median and best mixtures, and the training curves.
+write_report() {
+  $decode_cmd sepkit report "$exp" --out "$exp/report.html"
 }

@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
 }

@@ -6,6 +6,7 @@ whatever rate the file is stored at.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ __all__ = [
     "RESAMPLERS",
     "AudioInfo",
     "Resampler",
+    "encode_wav",
     "info",
     "quantize_pcm16",
     "read",
@@ -215,6 +217,27 @@ def write(
             # Not libsndfile: it puts the time of writing into float files.
             wavfile.write(temporary, sample_rate, samples.T)
     return path
+
+
+def encode_wav(waveform: np.ndarray, sample_rate: int) -> bytes:
+    """A 16-bit wav file in memory, which every browser plays; saturated beyond full scale.
+
+    Args:
+        waveform: (T,) or (C, T), at least one sample.
+        sample_rate: Hz.
+
+    Raises:
+        ValueError: no samples, or some that are not finite.
+    """
+    from scipy.io import wavfile
+
+    waveform = np.asarray(waveform)
+    if waveform.size == 0 or not np.isfinite(waveform).all():
+        raise ValueError(f"waveform of shape {waveform.shape}: expected finite samples, at least one")
+    # Not FLAC, half the size: Chromium cannot play one that is a single block, half a second at 8 kHz.
+    buffer = io.BytesIO()
+    wavfile.write(buffer, sample_rate, quantize_pcm16(waveform).T)
+    return buffer.getvalue()
 
 
 def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,47 @@ def corpus(tmp_path: Path) -> Corpus:
 def make_corpus() -> type[Corpus]:
     """Makes a corpus in a folder, of `count` mixtures."""
     return Corpus
+
+
+@pytest.fixture(scope="session")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two experiment folders with logs, configurations, and evaluations of one manifest by estimates on disk."""
+    from sepkit.evaluation.evaluate import evaluate
+
+    home = tmp_path_factory.mktemp("experiments")
+    corpus = Corpus(home / "corpus", count=30)
+    for number, entry in enumerate(corpus.entries):
+        for source, sex in zip(entry.sources, ("F", "FM"[number % 2]), strict=True):
+            source.sex = sex
+    corpus.rewrite()
+    folders = []
+    for name, noise in (("first", 0.2), ("second <b>", 0.1)):
+        folder = home / name
+        separator = corpus.separator(noise, extra_hypotheses=1)
+        for number, entry in enumerate(corpus.entries):
+            # Harder by and by, so that there are a worst and a best mixture.
+            separator.noise = noise * (1 + number / 10)
+            for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
+                audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
+        evaluate(
+            [corpus.manifest], folder / "evaluation" / "noise", estimates=folder / "estimates", metrics=("si_sdr",)
+        )
+        (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))
+        folders.append(folder)
+    (folders[0] / "evaluation" / "noise" / "rate_distortion.csv").write_text(
+        "rate_bits_per_second,distortion_db\n100,9\n10,3\n"
+    )
+    (folders[0] / "calibration.csv").write_text("predicted,measured,curve\n0.1,0.2,a\n0.5,0.6,a\n0.1,0.1,b\n")
+    return folders
+
+
+def training_records() -> list[dict[str, object]]:
+    """Three epochs as `sepkit train` writes them, with the entropy and temperature of an annealed assignment."""
+    records: list[dict[str, object]] = []
+    for epoch in range(1, 4):
+        step = {"kind": "step", "epoch": epoch, "step": 100 * epoch - 50, "train_loss": -epoch, "gradient_norm": None}
+        values = {"train_loss": -epoch, "dev_loss": -epoch, "dev_si_sdr_db": epoch, "learning_rate": 0.001}
+        annealing = {"temperature": 1 / epoch, "train_entropy": 0.1 * epoch}
+        records += [step, {"kind": "epoch", "epoch": epoch, "step": 100 * epoch} | values | annealing]
+    return records

@@ -80,7 +80,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
     output = run(command(recipe))
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4"]
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
     sets = {"mini": ["test"], "folder": ["test_A", "test_B"]}[recipe]
     for name in sets:
         summary = json.loads((tmp_path / "exp" / "evaluation" / name / "summary.json").read_text())
@@ -88,6 +88,8 @@ def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[...
         assert summary["n_skipped"] == 0 and np.isfinite(summary["metrics"]["si_sdri_db"]["mean"])
         examples = tmp_path / "exp" / "examples" / name
         assert len(list((examples / "estimates").rglob("*_s2.wav"))) == len(list((examples / "mix").glob("*.wav"))) > 0
+    report = (tmp_path / "exp" / "report.html").read_text(encoding="utf-8")
+    assert report.count("<audio") == 3 * 5 * len(sets) and 'id="training"' in report
     assert_speakers_are_disjoint(tmp_path / "data", sets)
 
 
@@ -118,7 +120,7 @@ def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("stage", [1, 2, 3, 4])
+@pytest.mark.parametrize("stage", [1, 2, 3, 4, 5])
 def test_killed_stage_continues(
     recipe: str, stage: int, command: Callable[..., list[str]], tmp_path: Path, repository: Path
 ) -> None:

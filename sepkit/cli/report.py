@@ -1,0 +1,50 @@
+"""`sepkit report`: one HTML page about a run, or comparing several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def main(
+    runs: list[str],
+    *,
+    out: str,
+    names: list[str] | None = None,
+    title: str | None = None,
+    examples: int = 1,
+    device: str = "cpu",
+) -> Path:
+    """Write one self-contained HTML page about a run, or comparing several: scores, figures, sound, training.
+
+    Args:
+        runs: Folders that `sepkit train` or `sepkit evaluate` wrote, one or more.
+        out: The file, FILE.html.
+        names: What to call the runs in the page, one name each; their folders' names by default.
+        title: Of the page.
+        examples: How many of the worst, median and best mixtures of each test set to show; 0 for none.
+        device: Where a model runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
+
+    Raises:
+        UserError: no such folder, nothing in it, or a bad number of names.
+    """
+    from collections.abc import Callable
+    from typing import Any
+
+    from sepkit.errors import UserError
+
+    if names is not None and len(names) != len(runs):
+        raise UserError(f"--names: found {len(names)}, expected one for each of {len(runs)} runs")
+    if examples < 0:
+        raise UserError(f"--examples: found {examples}, expected 0 or more")
+
+    from sepkit.evaluation.report import write_report
+    from sepkit.evaluation.run_folder import load_run
+
+    def load_separator(model: str) -> Callable[[Any, int], Any]:
+        from sepkit.inference.separator import load_model
+
+        separator = load_model(model, device)
+        return lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates
+
+    loaded = [load_run(folder, name) for folder, name in zip(runs, names or [None] * len(runs), strict=True)]
+    return write_report(loaded, out, examples=examples, load_separator=load_separator, title=title)

@@ -1,0 +1,454 @@
+"""Figures of scores, signals and training: each function returns a matplotlib figure and leaves pyplot alone.
+
+Text and lines are black, everything behind them is left transparent when a figure is saved so, and the colours of
+data are legible on white and on black.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from scipy.signal import ShortTimeFFT, get_window
+
+from sepkit.evaluation.run_folder import TrainingLog
+
+__all__ = [
+    "COLOURS",
+    "SIGNAL_COLOUR",
+    "TRAINING_PANELS",
+    "calibration_curve",
+    "curves",
+    "input_output_scatter",
+    "label_of",
+    "rate_distortion_curve",
+    "run_comparison",
+    "score_distributions",
+    "short_label_of",
+    "signal_view",
+    "spectral_peak_db",
+    "spectrograms",
+    "training_curves",
+    "training_panels",
+    "waveforms",
+]
+
+COLOURS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4aa3a8", "#8b7bd0")
+"""Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
+
+SIGNAL_COLOUR = COLOURS[0]
+
+LABELS = {
+    "si_sdr_db": "SI-SDR [dB]",
+    "si_sdri_db": "SI-SDR improvement [dB]",
+    "sdr_db": "SDR [dB]",
+    "sdri_db": "SDR improvement [dB]",
+    "sir_db": "SIR [dB]",
+    "sar_db": "SAR [dB]",
+    "snr_db": "SNR [dB]",
+    "snri_db": "SNR improvement [dB]",
+    "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
+    "attenuation_db": "attenuation of silent sources [dB]",
+    "blr_nats_per_sample": "log evidence [nats per sample]",
+    "stoi": "STOI",
+    "estoi": "extended STOI",
+    "pesq": "PESQ",
+    "pesq_nb": "PESQ, narrow band",
+    "pesq_wb": "PESQ, wide band",
+    "word_accuracy": "word accuracy",
+    "speaker_count_accuracy": "speaker count accuracy",
+    "sex_pair": "sexes",
+    "overlap_ratio": "overlap",
+    "level_difference_db": "level difference [dB]",
+    "input_si_sdr_db": "SI-SDR of the mixture [dB]",
+}
+
+TRAINING_PANELS = {
+    "loss": ("train_loss", "dev_loss"),
+    "SI-SDR [dB]": ("dev_si_sdr_db", "train_si_sdr_db"),
+    "learning rate": ("learning_rate",),
+    "temperature": ("temperature", "epsilon"),
+    "entropy [nats]": ("entropy",),
+    "rate [nats]": ("rate", "kl"),
+    "gradient norm": ("gradient_norm",),
+}
+"""Axis label -> the quantities of a training log that share it; names may be preceded by "train_" or "dev_"."""
+
+# Not drawn: the clock's, and the improvement, which is the SI-SDR less a constant.
+_NO_PANEL = frozenset({"seconds", "mixtures_per_second", "dev_si_sdri_db"})
+_MAX_POINTS_AS_LINES = 3000
+_STYLES = ("-", "--", ":", "-.")
+
+
+def label_of(column: str) -> str:
+    """What a column of scores is called on an axis: its name in the field's words, and its unit."""
+    if column in LABELS:
+        return LABELS[column]
+    for ending, unit in (("_db", "dB"), ("_nats", "nats"), ("_seconds", "s"), ("_bits", "bits"), ("_hz", "Hz")):
+        if column.endswith(ending):
+            return f"{column[: -len(ending)].replace('_', ' ')} [{unit}]"
+    return column.replace("_", " ")
+
+
+def short_label_of(column: str) -> str:
+    """What a column of scores is called in the heading of a table."""
+    short = {
+        "si_sdri_db": "SI-SDRi [dB]",
+        "sdri_db": "SDRi [dB]",
+        "snri_db": "SNRi [dB]",
+        "mcl_si_sdr_db": "MCL SI-SDR [dB]",
+    }
+    return short.get(column) or label_of(column)
+
+
+def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
+    """Histograms over utterances, one a name, on shared bins, with the mean of each as a dashed line.
+
+    Args:
+        scores: name -> (N,); NaN is left out.
+        label: of the axis of scores.
+    """
+    figure, axes = _figure()
+    kept = {name: _finite(values) for name, values in scores.items()}
+    everything = np.concatenate([*kept.values(), np.empty(0)])
+    if everything.size:
+        count = min(40, max(8, round(2 * len(everything) ** (1 / 3))))
+        bins = np.histogram_bin_edges(everything, bins=count).tolist()
+        for colour, (name, values) in _coloured(kept):
+            if len(values):
+                weights = np.full(len(values), 100 / len(values))
+                axes.hist(values, bins=bins, weights=weights, color=colour, alpha=0.25 if len(kept) < 3 else 0.1)
+                axes.hist(values, bins=bins, weights=weights, color=colour, histtype="step", linewidth=1.6, label=name)
+                axes.axvline(float(values.mean()), color=colour, linestyle="--", linewidth=1.4)
+    axes.set(xlabel=label, ylabel="utterances [%]")
+    _legend(axes, len(kept))
+    return figure
+
+
+def input_output_scatter(
+    points: Mapping[str, tuple[ArrayLike, ArrayLike]], label: str = "SI-SDR", unit: str = "dB"
+) -> Figure:
+    """What a score was in the mixture against what it is after separation; on the dashed line nothing was gained.
+
+    Args:
+        points: name -> ((N,) of the mixture, (N,) of the estimates).
+        label: of the score.
+        unit: of the score.
+    """
+    figure, axes = _figure()
+    drawn = []
+    for colour, (name, (before, after)) in _coloured(points):
+        x, y = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+        known = np.isfinite(x) & np.isfinite(y)
+        x, y = x[known], y[known]
+        axes.scatter(
+            x, y, s=14, color=colour, alpha=0.55, linewidths=0, label=name, rasterized=len(x) > _MAX_POINTS_AS_LINES
+        )
+        drawn.append(x)
+    everything = np.concatenate([*drawn, np.empty(0)])
+    if everything.size:
+        ends = np.array([everything.min(), everything.max()])
+        axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+        axes.annotate("no gain", (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
+    axes.set(xlabel=f"{label} of the mixture [{unit}]", ylabel=f"{label} of the estimates [{unit}]")
+    _legend(axes, len(points))
+    return figure
+
+
+def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
+    """A box (quartiles, whiskers to 5 and 95 %) and all points for every name, the mean as a diamond.
+
+    Args:
+        scores: name -> (N,); NaN is left out.
+        label: of the axis of scores.
+    """
+    figure, axes = _figure(height=max(2.2, 0.55 * len(scores) + 1.1))
+    generator = np.random.default_rng(0)
+    for row, (colour, (_, values)) in enumerate(_coloured(scores)):
+        known = _finite(values)
+        if not len(known):
+            continue
+        heights = row + generator.uniform(-0.28, 0.28, len(known))
+        many = len(known) > _MAX_POINTS_AS_LINES
+        axes.scatter(known, heights, s=8, color=colour, alpha=0.35, linewidths=0, rasterized=many)
+        axes.boxplot(
+            known, positions=[row], orientation="horizontal", widths=0.62, whis=(5, 95), showfliers=False,
+            medianprops={"color": "black", "linewidth": 1.6},
+        )  # fmt: skip
+        axes.plot(known.mean(), row, "D", color="black", markersize=5)
+    axes.set_yticks(range(len(scores)), list(scores))
+    axes.set(xlabel=label, ylim=(len(scores) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
+    """Waveforms one below the other on common axes.
+
+    Args:
+        signals: name -> (T,).
+        sample_rate: Hz.
+    """
+    figure = Figure(figsize=(4.8, max(1.4, 0.95 * len(signals) + 0.5)), layout="constrained")
+    rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True, sharey=True))
+    for axes, (colour, (name, waveform)) in zip(rows, _coloured(signals), strict=False):
+        _draw_waveform(axes, np.asarray(waveform), sample_rate, colour)
+        axes.set_title(name, fontsize=10, loc="left")
+    rows[-1].set_xlabel("time [s]")
+    return figure
+
+
+def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
+    """Spectrograms one below the other on one scale of colours.
+
+    Args:
+        signals: name -> (T,).
+        sample_rate: Hz.
+        range_db: how far below the loudest bin of all signals colours go, dB.
+    """
+    figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
+    rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
+    levels = {name: _level_db(np.asarray(waveform), sample_rate) for name, waveform in signals.items()}
+    top = max((level.max() for level in levels.values()), default=0.0)
+    for axes, (name, level) in zip(rows, levels.items(), strict=False):
+        _draw_spectrogram(axes, level, len(np.asarray(signals[name])) / sample_rate, sample_rate, top, range_db)
+        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_ylabel("[kHz]")
+    rows[-1].set_xlabel("time [s]")
+    return figure
+
+
+def signal_view(
+    waveform: ArrayLike,
+    sample_rate: int,
+    *,
+    colour: str = SIGNAL_COLOUR,
+    peak: float | None = None,
+    top_db: float | None = None,
+    range_db: float = 70.0,
+) -> Figure:
+    """A waveform above its spectrogram.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+        colour: of the waveform.
+        peak: upper end of the waveform's axis; by default its own peak. Give the same to compare.
+        top_db: level of the brightest colour, dB; by default the loudest bin's. Give the same to compare.
+        range_db: how far below that colours go, dB.
+    """
+    samples = np.asarray(waveform)
+    figure = Figure(figsize=(4.8, 2.5))
+    upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 2.1))
+    figure.subplots_adjust(left=0.1, right=0.99, top=0.98, bottom=0.17, hspace=0.08)
+    _draw_waveform(upper, samples, sample_rate, colour, peak)
+    upper.tick_params(axis="x", length=0, labelbottom=False)
+    level = _level_db(samples, sample_rate)
+    top = float(level.max()) if top_db is None else top_db
+    _draw_spectrogram(lower, level, len(samples) / sample_rate, sample_rate, top, range_db)
+    lower.set(xlabel="time [s]", ylabel="[kHz]")
+    return figure
+
+
+def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
+    """The level of the loudest bin of a spectrogram in dB, what `signal_view` takes as `top_db`.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+    """
+    return float(_level_db(np.asarray(waveform), sample_rate).max())
+
+
+def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
+    """Axis label -> the quantities that any of the logs holds; those of no known kind have a panel each.
+
+    A term of the objective that is all of the loss has none.
+    """
+    logs = list(logs)
+    names = list(dict.fromkeys(name for log in logs for kind in ("epoch", "step") for name in log.names(kind)))
+    panels: dict[str, list[str]] = {}
+    for label, known in TRAINING_PANELS.items():
+        wanted = {*known, *(f"{split}_{name}" for split in ("train", "dev") for name in known)}
+        found = [name for name in names if name in wanted]
+        if found:
+            panels[label] = found
+    taken = {name for found in panels.values() for name in found} | _NO_PANEL
+    for name in names:
+        if name.startswith("train_") and all(_equal(log, name, "train_loss") for log in logs):
+            continue
+        stem = name.removeprefix("train_").removeprefix("dev_")
+        if name not in taken:
+            panels.setdefault(stem.replace("_", " "), []).append(name)
+    return panels
+
+
+def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequence[str]] | None = None) -> Figure:
+    """Quantities of training against the optimiser's steps, one panel below the other.
+
+    A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
+
+    Args:
+        logs: run -> its log.
+        panels: axis label -> names of quantities; by default all, as `training_panels` finds them.
+    """
+    panels = training_panels(logs.values()) if panels is None else panels
+    figure = Figure(figsize=(4.8, max(1, len(panels)) * 2.6), layout="constrained")
+    rows = np.atleast_1d(figure.subplots(max(1, len(panels)), sharex=True))
+    for axes, (label, names) in zip(rows, panels.items(), strict=False):
+        _style(axes)
+        drawn = [(run, name) for run, log in logs.items() for name in names if _recorded(log, name)]
+        for run, name in drawn:
+            text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
+            place = list(logs).index(run) if len(logs) > 1 else names.index(name)
+            style = _STYLES[names.index(name) % len(_STYLES)] if len(logs) > 1 else "-"
+            _draw_log(axes, logs[run], name, COLOURS[place % len(COLOURS)], style, text)
+        if label == "learning rate":
+            axes.set_yscale("log")
+        axes.set_ylabel(label)
+        _legend(axes, len(drawn))
+    rows[-1].set_xlabel("step")
+    return figure
+
+
+def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_label: str) -> Figure:
+    """Lines with markers, one a name.
+
+    Args:
+        series: name -> ((R,) x, (R,) y).
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+    """
+    figure, axes = _figure()
+    for colour, (name, (x, y)) in _coloured(series):
+        axes.plot(np.asarray(x), np.asarray(y), color=colour, marker="o", markersize=4, linewidth=1.6, label=name)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    _legend(axes, len(series))
+    return figure
+
+
+def rate_distortion_curve(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    rate_label: str = "rate [bits per second]",
+    distortion_label: str = "distortion [dB]",
+) -> Figure:
+    """Distortion against rate, points joined in order of rate.
+
+    Args:
+        series: name -> ((R,) rates, (R,) distortions).
+        rate_label: of the horizontal axis.
+        distortion_label: of the vertical axis.
+    """
+    ordered = {}
+    for name, (rate, distortion) in series.items():
+        order = np.argsort(np.asarray(rate))
+        ordered[name] = np.asarray(rate)[order], np.asarray(distortion)[order]
+    return curves(ordered, rate_label, distortion_label)
+
+
+def calibration_curve(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    predicted_label: str = "predicted",
+    measured_label: str = "measured",
+) -> Figure:
+    """What was measured against what was predicted; a calibrated model lies on the dashed line.
+
+    Args:
+        series: name -> ((R,) predicted, (R,) measured), of one unit.
+        predicted_label: of the horizontal axis.
+        measured_label: of the vertical axis.
+    """
+    figure = curves(series, predicted_label, measured_label)
+    everything = _finite(
+        np.concatenate([np.asarray(values, dtype=float) for pair in series.values() for values in pair])
+    )
+    if len(everything):
+        ends = [everything.min(), everything.max()]
+        figure.axes[0].plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    return figure
+
+
+def _figure(width: float = 4.8, height: float = 3.2) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="black", alpha=0.12, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _legend(axes: Axes, entries: int) -> None:
+    if entries > 1:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _coloured(named: Mapping[str, object]) -> list:
+    return [(COLOURS[place % len(COLOURS)], item) for place, item in enumerate(named.items())]
+
+
+def _split(name: str) -> str:
+    split, _, rest = name.partition("_")
+    return {"train": "training", "dev": "validation"}.get(split, "") or f"{split} {rest}".replace("_", " ").strip()
+
+
+def _recorded(log: TrainingLog, name: str) -> bool:
+    return any(len(log.series(name, kind)[0]) for kind in ("epoch", "step"))
+
+
+def _equal(log: TrainingLog, name: str, other: str) -> bool:
+    return name != other and np.array_equal(log.series(name)[1], log.series(other)[1], equal_nan=True)
+
+
+def _draw_log(axes: Axes, log: TrainingLog, name: str, colour: str, style: str, label: str) -> None:
+    steps, values = log.series(name, "epoch")
+    fine_steps, fine_values = log.series(name, "step")
+    coarse = len(steps) > 1 or not len(fine_steps)
+    if coarse:
+        axes.plot(fine_steps, fine_values, style, color=colour, alpha=0.3, linewidth=0.9)
+        axes.plot(steps, values, style, color=colour, linewidth=1.8, marker="o", markersize=3, label=label)
+    else:
+        axes.plot(fine_steps, fine_values, style, color=colour, linewidth=1.6, label=label)
+
+
+def _finite(values: ArrayLike) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64).ravel()
+    return array[np.isfinite(array)]
+
+
+def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, colour: str, peak: float | None = None) -> None:
+    """The lowest and highest sample of each of up to 500 stretches, which is all that a screen can show."""
+    if len(samples):
+        starts = np.unique(np.linspace(0, len(samples), 501)[:-1].astype(int))
+        low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
+        axes.fill_between(starts / sample_rate, low, high, color=colour, linewidth=0.6)
+        axes.set_xlim(0, len(samples) / sample_rate)
+    limit = peak or float(np.abs(samples).max(initial=0)) or 1.0
+    axes.set(ylim=(-limit, limit), yticks=[])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
+    """(K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
+    size = max(2, round(0.032 * sample_rate))
+    samples = np.pad(samples, (0, max(0, size - len(samples))))
+    hop = max(1, size // 4, len(samples) // 360)
+    transform = ShortTimeFFT(np.asarray(get_window("hann", size)), hop, sample_rate, scale_to="magnitude")
+    power = np.abs(transform.stft(samples.astype(np.float64), p0=0, p1=-(-len(samples) // hop))) ** 2
+    return 10 * np.log10(power + 1e-20)
+
+
+def _draw_spectrogram(
+    axes: Axes, level: np.ndarray, duration_seconds: float, sample_rate: int, top: float, range_db: float
+) -> None:
+    # Steps of 2 dB, and pixels as they are: a fraction of the bytes in a page, and nothing that the eye would miss.
+    axes.imshow(
+        2 * np.round(level / 2), origin="lower", aspect="auto", cmap="magma", vmin=top - range_db, vmax=top,
+        extent=(0, duration_seconds, 0, sample_rate / 2000), interpolation="none",
+    )  # fmt: skip

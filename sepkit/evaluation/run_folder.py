@@ -1,0 +1,311 @@
+"""What training and evaluation left in a folder, read back: scores, training log, configuration, curves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sepkit.data.manifest import MixtureEntry, read_manifest
+from sepkit.errors import UserError
+from sepkit.evaluation.statistics import summarise_columns
+
+__all__ = ["Curve", "EvaluationFolder", "Run", "TrainingLog", "find", "load_evaluation", "load_run"]
+
+# Columns of utterances.csv that name an utterance, or say how it was scored.
+_NOT_PROPERTIES = frozenset(
+    {"manifest", "id", "num_samples", "sample_rate", "hypotheses", "silent_sources", "assignment", "reasons"}
+)
+_MAX_GROUPS = 12
+
+
+@dataclass
+class EvaluationFolder:
+    """One evaluation: the scores of every utterance, and their summary.
+
+    Args:
+        folder: where utterances.csv and summary.json are.
+        name: of what was measured, for tables: the folder's name.
+        summary: what summary.json holds.
+        rows: the lines of utterances.csv, column -> cell.
+    """
+
+    folder: Path
+    name: str
+    summary: dict[str, Any]
+    rows: list[dict[str, str]]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that have scores, in the summary's order."""
+        return [name for name, score in self.summary.get("metrics", {}).items() if score.get("n")]
+
+    @property
+    def manifests(self) -> list[str]:
+        """The manifests as the summary names them."""
+        named = self.summary.get("manifest") or []
+        return [named] if isinstance(named, str) else list(named)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of utterances.csv."""
+        return list(self.rows[0]) if self.rows else []
+
+    def scores(self, column: str) -> np.ndarray:
+        """(N,) the numbers of a column in the order of rows; NaN where a cell is empty or the column is absent."""
+        return np.array([_number(row.get(column)) for row in self.rows], dtype=np.float64)
+
+    def keys(self) -> list[tuple[str, str]]:
+        """(N,) what names an utterance in every run: the manifest's file name and the identifier."""
+        return [(Path(row.get("manifest", "")).name, row["id"]) for row in self.rows]
+
+    def properties(self) -> dict[str, list[str | float | None]]:
+        """Column -> (N,) values, None where unknown, for every column that describes utterances and could group them.
+
+        Those are columns that are no score and hold at least two different values: words or whole numbers, as words,
+        where there are at most 12 of them; other numbers as numbers.
+        """
+        described = (name for name in self.columns if name not in _NOT_PROPERTIES and not self._is_score(name))
+        values = {name: _property([row.get(name) or "" for row in self.rows]) for name in described}
+        return {name: found for name, found in values.items() if found is not None}
+
+    def _is_score(self, column: str) -> bool:
+        stem, _, number = column.rpartition("_s")
+        metrics = self.summary.get("metrics", {})
+        return column in metrics or (number.isdigit() and stem in metrics)
+
+    def parts(self) -> list[EvaluationFolder]:
+        """One evaluation for each manifest, named as it is; this one alone where there are fewer than two."""
+        if len(self.manifests) < 2:
+            return [self]
+        parts = []
+        for manifest in self.manifests:
+            rows = [row for row in self.rows if row.get("manifest") == manifest]
+            part = EvaluationFolder(self.folder, Path(manifest).stem, {**self.summary, "manifest": [manifest]}, rows)
+            scores = summarise_columns({name: part.scores(name) for name in self.metrics})
+            part.summary["metrics"] = {name: asdict(score) for name, score in scores.items()}
+            part.summary["n_utterances"] = len(rows)
+            parts.append(part)
+        return parts
+
+    @cached_property
+    def entries(self) -> dict[tuple[str, str], MixtureEntry]:
+        """Key (see `keys`) -> line of the manifest.
+
+        Raises:
+            UserError: a manifest is not where it was, nor below a folder that this one is in.
+        """
+        paths = [find(name, self.folder) for name in self.manifests]
+        return {(path.name, entry.id): entry for path in paths for entry in read_manifest(path)}
+
+
+@dataclass
+class TrainingLog:
+    """The records of metrics.jsonl.
+
+    Args:
+        records: one mapping a line; "kind" is "step" or "epoch".
+    """
+
+    records: list[dict[str, Any]]
+
+    def names(self, kind: str = "epoch") -> list[str]:
+        """Names of the quantities that records of a kind hold, in order of appearance."""
+        found = (name for record in self.records if record.get("kind") == kind for name in record)
+        return [name for name in dict.fromkeys(found) if name not in ("kind", "epoch", "step")]
+
+    def series(self, name: str, kind: str = "epoch") -> tuple[np.ndarray, np.ndarray]:
+        """((R,) steps, (R,) values) of a quantity; NaN where the record says null."""
+        chosen = [record for record in self.records if record.get("kind") == kind and name in record]
+        values = [math.nan if record[name] is None else float(record[name]) for record in chosen]
+        return np.array([record["step"] for record in chosen], dtype=np.float64), np.array(values, dtype=np.float64)
+
+
+@dataclass
+class Curve:
+    """A curve from a CSV file with a header: the first column against the second, one for each "curve" where there is.
+
+    Args:
+        x_name: header of the first column.
+        y_name: header of the second.
+        series: name -> ((R,) x, (R,) y).
+    """
+
+    x_name: str
+    y_name: str
+    series: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass
+class Run:
+    """Everything there is about one experiment.
+
+    Args:
+        folder: of the experiment, or of the evaluation where that is all there is.
+        name: for tables.
+        evaluations: what was measured, sorted by name.
+        log: of the training, None where there is none.
+        config: of the training as plain data, None where there is none.
+        curves: "rate_distortion" and "calibration", by evaluation name, where there are such files.
+    """
+
+    folder: Path
+    name: str
+    evaluations: list[EvaluationFolder] = field(default_factory=list)
+    log: TrainingLog | None = None
+    config: dict[str, Any] | None = None
+    curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
+
+
+def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
+    """What there is about an experiment.
+
+    `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
+    or one evaluation, or a folder of evaluations. For an evaluation that lies in no experiment, configuration and log
+    are those beside the model that its summary names.
+
+    Args:
+        folder: see above.
+        name: for tables; the folder's name by default.
+
+    Raises:
+        UserError: no such folder, nothing in it, or a file that cannot be read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder, expected an experiment or an evaluation")
+    patterns = ("summary.json", "evaluation/summary.json", "evaluation/*/summary.json")
+    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    found = found or [path.parent for path in sorted(folder.glob("*/summary.json"))]
+    evaluations = [load_evaluation(path) for path in found]
+    home = _experiment_of(folder, evaluations)
+    if home is None and not evaluations:
+        raise UserError(
+            f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
+        )
+    curves: dict[str, dict[str, Curve]] = {"rate_distortion": {}, "calibration": {}}
+    for kind, by_name in curves.items():
+        for place, label in [(folder, ""), *((evaluation.folder, evaluation.name) for evaluation in evaluations)]:
+            if (place / f"{kind}.csv").is_file():
+                by_name[label or folder.name] = _read_curve(place / f"{kind}.csv")
+    return Run(
+        folder,
+        name or (folder if folder.name else folder.resolve()).name,
+        evaluations,
+        _read_log(home / "metrics.jsonl") if home else None,
+        _read_config(home / "config.yaml") if home else None,
+        {kind: by_name for kind, by_name in curves.items() if by_name},
+    )
+
+
+def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
+    """The evaluation that `sepkit evaluate --out folder` wrote.
+
+    Raises:
+        UserError: a file that is absent or cannot be read.
+    """
+    folder = Path(folder)
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        with (folder / "utterances.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename}: no such file, expected a folder that sepkit evaluate wrote") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{folder}: its evaluation cannot be read ({error}); evaluate again") from error
+    if not isinstance(summary, dict) or (rows and "id" not in rows[0]):
+        raise UserError(f"{folder}: found no evaluation in summary.json and utterances.csv; evaluate again")
+    return EvaluationFolder(folder, folder.resolve().name, summary, rows)
+
+
+def find(name: str, near: Path) -> Path:
+    """Where a file or folder is that was named when another folder was the working one: here, or above `near`.
+
+    Args:
+        name: relative or absolute path.
+        near: folder that was written by the same command.
+
+    Raises:
+        UserError: it is nowhere.
+    """
+    for base in (Path(), *near.resolve().parents):
+        if (base / name).exists():
+            return base / name
+    raise UserError(f"{name}: no such file or folder, looked for here and above {near}")
+
+
+def _experiment_of(folder: Path, evaluations: Sequence[EvaluationFolder]) -> Path | None:
+    candidates = [folder]
+    if any(evaluation.folder == folder for evaluation in evaluations):
+        candidates += list(folder.resolve().parents)[:2]
+    for evaluation in evaluations:
+        model = evaluation.summary.get("model")
+        if model:
+            try:
+                candidates += [find(model, evaluation.folder), find(model, evaluation.folder).parent]
+            except UserError:
+                continue  # the scores are still there when the model is not, or is no path
+    return next((path for path in candidates if (path / "metrics.jsonl").is_file()), None)
+
+
+def _read_log(path: Path) -> TrainingLog:
+    records = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise UserError(f"{path}:{number}: not JSON ({error}); remove the line") from error
+            # A run that is under way, or was killed, may have written half of its last line.
+    return TrainingLog(records)
+
+
+def _read_config(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+
+
+def _read_curve(path: Path) -> Curve:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [name for name in rows[0] if name != "curve"] if rows else []
+    if len(names) < 2:
+        raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers")
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        series.setdefault(row.get("curve") or "", []).append((_number(row[names[0]]), _number(row[names[1]])))
+    arrays = {name: np.array(points).T for name, points in series.items()}
+    return Curve(names[0], names[1], {name: (points[0], points[1]) for name, points in arrays.items()})
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell) if cell else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _property(cells: Sequence[str]) -> list[str | float | None] | None:
+    """The cells as words or as numbers; None where they would not make groups."""
+    distinct = {cell for cell in cells if cell}
+    numbers = [_number(cell) for cell in distinct]
+    words = any(math.isnan(number) for number in numbers)
+    if len(distinct) < 2 or (words and len(distinct) > _MAX_GROUPS):
+        return None
+    if words or (len(distinct) <= _MAX_GROUPS and all(number.is_integer() for number in numbers)):
+        return [cell or None for cell in cells]
+    return [_number(cell) if cell else None for cell in cells]

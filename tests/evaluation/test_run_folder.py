@@ -1,0 +1,83 @@
+"""What training and evaluation wrote is found and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.errors import UserError
+from sepkit.evaluation.run_folder import EvaluationFolder, find, load_evaluation, load_run
+
+
+def test_an_experiment_is_found_from_itself_and_from_its_evaluation(experiments: list[Path]) -> None:
+    for folder in (experiments[0], experiments[0] / "evaluation" / "noise"):
+        run = load_run(folder)
+        assert [evaluation.name for evaluation in run.evaluations] == ["noise"]
+        assert run.config == {"model": {"hypotheses": 3, "noise": 0.2}}
+        assert run.log is not None
+        steps, values = run.log.series("dev_si_sdr_db")
+        assert steps.tolist() == [100, 200, 300] and values.tolist() == [1, 2, 3]
+        assert np.isnan(run.log.series("gradient_norm", "step")[1]).all()
+    curves = load_run(experiments[0]).curves
+    assert curves["rate_distortion"]["noise"].series[""][0].tolist() == [100, 10]
+    assert set(curves["calibration"]["first"].series) == {"a", "b"}
+
+
+def test_scores_and_summary_agree(experiments: list[Path]) -> None:
+    evaluation = load_evaluation(experiments[0] / "evaluation" / "noise")
+    for metric in evaluation.metrics:
+        assert np.nanmean(evaluation.scores(metric)) == pytest.approx(evaluation.summary["metrics"][metric]["mean"])
+    assert len(evaluation.keys()) == len(set(evaluation.keys())) == 30
+    assert set(evaluation.entries) == set(evaluation.keys())
+    assert evaluation.properties()["sex_pair"].count("F-F") == 15
+    assert not set(evaluation.properties()) & {*evaluation.metrics, "id", "assignment", "si_sdr_db_s1"}
+
+
+def test_parts_are_the_manifests() -> None:
+    rows = [{"manifest": f"d/{name}.jsonl", "id": str(i), "si_sdr_db": str(i)} for i, name in enumerate("aab")]
+    summary = {"manifest": ["d/a.jsonl", "d/b.jsonl"], "metrics": {"si_sdr_db": {"n": 3, "mean": 1}}}
+    parts = EvaluationFolder(Path("x"), "x", summary, rows).parts()
+    assert [(part.name, part.summary["metrics"]["si_sdr_db"]["mean"]) for part in parts] == [("a", 0.5), ("b", 2.0)]
+
+
+def test_properties_are_words_few_whole_numbers_or_numbers() -> None:
+    columns = {"sexes": ["F-F", "F-M", ""], "count": ["2", "3", "2"], "overlap": ["0.1", "0.2", ""], "same": ["a"] * 3}
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    assert EvaluationFolder(Path("x"), "x", {}, rows).properties() == {
+        "sexes": ["F-F", "F-M", None],
+        "count": ["2", "3", "2"],
+        "overlap": [0.1, 0.2, None],
+    }
+
+
+def test_a_log_cut_short_by_a_kill_is_read(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "epoch", "step": 1, "loss": 2}\n{"kind": "ep')
+    log = load_run(tmp_path).log
+    assert log is not None and len(log.records) == 1
+    (tmp_path / "metrics.jsonl").write_text('{"kind\n{"kind": "epoch", "step": 1, "loss": 2}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl:1: not JSON"):
+        load_run(tmp_path)
+
+
+def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.jsonl").touch()
+    near = tmp_path / "exp" / "evaluation"
+    near.mkdir(parents=True)
+    monkeypatch.chdir("/")
+    assert find("data/test.jsonl", near) == tmp_path / "data" / "test.jsonl"
+    with pytest.raises(UserError, match=r"data/absent.jsonl: no such file"):
+        find("data/absent.jsonl", near)
+
+
+def test_mistakes_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        load_run(tmp_path / "absent")
+    with pytest.raises(UserError, match=r"neither metrics.jsonl nor summary.json"):
+        load_run(tmp_path)
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
+    with pytest.raises(UserError, match=r"utterances.csv: no such file"):
+        load_run(tmp_path)
