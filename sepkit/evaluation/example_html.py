@@ -8,6 +8,7 @@ import numpy as np
 
 from sepkit.evaluation import figures, page
 from sepkit.evaluation.examples import Example, Outcome
+from sepkit.evaluation.labels import label_of
 
 __all__ = ["example_html"]
 
@@ -66,7 +67,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
         for run, outcome in example.outcomes.items()
         if outcome.note
     )
-    label = figures.label_of(metric).partition(" [")[0]
+    label = label_of(metric).partition(" [")[0]
     heading = (
         f'<h4><span class="badge">{example.kind}</span>{scores} '
         f'<span class="quiet">{escape(label)} · {escape(entry.id)}</span></h4>'

@@ -23,11 +23,9 @@ __all__ = [
     "calibration_curve",
     "curves",
     "input_output_scatter",
-    "label_of",
     "rate_distortion_curve",
     "run_comparison",
     "score_distributions",
-    "short_label_of",
     "signal_view",
     "spectral_peak_db",
     "spectrograms",
@@ -40,31 +38,6 @@ COLOURS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4
 """Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
 
 SIGNAL_COLOUR = COLOURS[0]
-
-LABELS = {
-    "si_sdr_db": "SI-SDR [dB]",
-    "si_sdri_db": "SI-SDR improvement [dB]",
-    "sdr_db": "SDR [dB]",
-    "sdri_db": "SDR improvement [dB]",
-    "sir_db": "SIR [dB]",
-    "sar_db": "SAR [dB]",
-    "snr_db": "SNR [dB]",
-    "snri_db": "SNR improvement [dB]",
-    "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
-    "attenuation_db": "attenuation of silent sources [dB]",
-    "blr_nats_per_sample": "log evidence [nats per sample]",
-    "stoi": "STOI",
-    "estoi": "extended STOI",
-    "pesq": "PESQ",
-    "pesq_nb": "PESQ, narrow band",
-    "pesq_wb": "PESQ, wide band",
-    "word_accuracy": "word accuracy",
-    "speaker_count_accuracy": "speaker count accuracy",
-    "sex_pair": "sexes",
-    "overlap_ratio": "overlap",
-    "level_difference_db": "level difference [dB]",
-    "input_si_sdr_db": "SI-SDR of the mixture [dB]",
-}
 
 TRAINING_PANELS = {
     "loss": ("train_loss", "dev_loss"),
@@ -81,27 +54,6 @@ TRAINING_PANELS = {
 _NO_PANEL = frozenset({"seconds", "mixtures_per_second", "dev_si_sdri_db"})
 _MAX_POINTS_AS_LINES = 3000
 _STYLES = ("-", "--", ":", "-.")
-
-
-def label_of(column: str) -> str:
-    """What a column of scores is called on an axis: its name in the field's words, and its unit."""
-    if column in LABELS:
-        return LABELS[column]
-    for ending, unit in (("_db", "dB"), ("_nats", "nats"), ("_seconds", "s"), ("_bits", "bits"), ("_hz", "Hz")):
-        if column.endswith(ending):
-            return f"{column[: -len(ending)].replace('_', ' ')} [{unit}]"
-    return column.replace("_", " ")
-
-
-def short_label_of(column: str) -> str:
-    """What a column of scores is called in the heading of a table."""
-    short = {
-        "si_sdri_db": "SI-SDRi [dB]",
-        "sdri_db": "SDRi [dB]",
-        "snri_db": "SNRi [dB]",
-        "mcl_si_sdr_db": "MCL SI-SDR [dB]",
-    }
-    return short.get(column) or label_of(column)
 
 
 def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:

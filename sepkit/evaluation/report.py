@@ -20,6 +20,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation import figures, page
 from sepkit.evaluation.example_html import example_html
 from sepkit.evaluation.examples import LoadSeparator, Outcomes, choose_examples
+from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.evaluation.score_tables import group_tables, headlines, score_tables, utterance_tables
@@ -110,7 +111,7 @@ def _draw(name: str, evaluations: dict[str, EvaluationFolder], leading: str, oth
     title, prefix = escape(f"{name}: " if name else ""), f"{page.slug(name)}-"
     for metric in dict.fromkeys([leading, *others]):
         scores = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}
-        label = figures.label_of(metric)
+        label = label_of(metric)
         text = f"{title}{escape(label)}, means dashed"
         figure = figures.score_distributions(scores, label)
         yield page.figure_html(figure, f"{prefix}distribution-{page.slug(metric)}", f"Histogram of {label}", text)
@@ -147,7 +148,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         for kind, by_name in run.curves.items():
             for name, curve in by_name.items():
-                labels = [figures.label_of(curve.x_name), figures.label_of(curve.y_name)]
+                labels = [label_of(curve.x_name), label_of(curve.y_name)]
                 figure = drawers[kind](curve.series, *labels)
                 text = f"{run.name}, {name}: {kind.replace('_', '-')}"
                 drawn.append(page.figure_html(figure, page.slug(text), text, escape(text)))

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.evaluation import figures, page
+from sepkit.evaluation import page
 from sepkit.evaluation.groups import by_group
+from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
@@ -40,7 +41,7 @@ def headlines(test_sets: Sequence[TestSet]) -> str:
 def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, name_set: bool) -> str:
     assert metric is not None
     score, digits = test_set.evaluations[run].summary["metrics"][metric], digits_of(metric)
-    label, _, unit = figures.label_of(metric).partition(" [")
+    label, _, unit = label_of(metric).partition(" [")
     is_best = score["mean"] == test_set.best(metric)
     name = " · ".join([run] * name_run + [test_set.name] * name_set) or test_set.name
     low, high = (page.number(end, digits) for end in score["ci95"])
@@ -72,7 +73,7 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[
                 score = evaluation.summary["metrics"].get(name)
                 cells.append(_score_cell(score, digits_of(name), best[name]))
             rows.append([*cells, Cell(str(count), count)])
-    header = ["run"] * (len(runs) > 1) + ["test set", *map(figures.short_label_of, metrics), "mixtures"]
+    header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures"]
     yield page.table("Means with 95 % confidence intervals", header, rows)
     yield '<p class="quiet">Intervals are percentiles of the bootstrap over mixtures.</p>'
     for sentence in _left_out(runs):
@@ -111,7 +112,7 @@ def _statistics(test_sets: Sequence[TestSet]) -> str:
         for run, evaluation in test_set.evaluations.items():
             for metric in evaluation.metrics:
                 score, digits = evaluation.summary["metrics"][metric], digits_of(metric)
-                names = [Cell.text(run), Cell.text(test_set.name), Cell.text(figures.label_of(metric))]
+                names = [Cell.text(run), Cell.text(test_set.name), Cell.text(label_of(metric))]
                 values = [score["mean"], *score["ci95"], score.get("median"), score.get("std")]
                 cells = [Cell(page.number(value, digits), value) for value in values]
                 rows.append([*names, *cells, Cell(str(score["n"]), score["n"])])
@@ -156,7 +157,7 @@ def _paired_row(
         Cell(page.number(difference.mean, digits, signed=True) + ends, difference.mean),
         Cell(page.interval_svg(difference.mean, low, high, scale), difference.mean),
         Cell.text(test_set.name),
-        Cell.text(figures.short_label_of(metric)),
+        Cell.text(short_label_of(metric)),
         Cell(f"{share:.0f}", share),
         Cell(str(difference.n), difference.n),
     ]
@@ -180,9 +181,9 @@ def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
                 count = max(mean["n"] for mean in means.values())
                 cells = [_score_cell(mean, digits_of(metric)) for mean in means.values()]
                 rows.append([Cell(escape(group), f"{place:04d}"), *cells, Cell(str(count), count)])
-            runs = list(test_set.evaluations) if len(test_set.evaluations) > 1 else [figures.short_label_of(metric)]
-            name = figures.label_of(column)
-            caption = f"{figures.short_label_of(metric)} by {name.partition(' [')[0]}"
+            runs = list(test_set.evaluations) if len(test_set.evaluations) > 1 else [short_label_of(metric)]
+            name = label_of(column)
+            caption = f"{short_label_of(metric)} by {name.partition(' [')[0]}"
             tables.append(page.table(caption, [name, *runs, "mixtures"], rows))
         if tables:
             yield f'<h3>{escape(test_set.name)}</h3><div class="tables">{"".join(tables)}</div>'
@@ -211,8 +212,8 @@ def utterance_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
             name = " · ".join([run] * (len(test_set.evaluations) > 1) + [test_set.name])
             total = len(evaluation.rows)
             extent = f"the {len(order)} worst of {total}" if len(order) < total else f"all {total}"
-            header = ["mixture", *map(figures.short_label_of, values)]
-            caption = f"{name}, worst {figures.short_label_of(metric)} first"
+            header = ["mixture", *map(short_label_of, values)]
+            caption = f"{name}, worst {short_label_of(metric)} first"
             yield page.details(f"{name}: {extent}", page.table(caption, header, rows))
 
 

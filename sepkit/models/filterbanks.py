@@ -8,6 +8,7 @@ short-time Fourier transform, where K counts bins and K_full real and imaginary 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
 _POWER_FLOOR = 1e-8
 
 
-class Filterbank(nn.Module):
+class Filterbank(nn.Module, ABC):
     """Bias-free analysis and synthesis by strided (transposed) convolution.
 
     Attributes:
@@ -74,13 +75,13 @@ class Filterbank(nn.Module):
         """
         return self.decoder(encoding)
 
+    @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:
         """What the masker sees, (B, K, F), of an encoding (B, K_full, F)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
         """Masked encodings (B, n, K_full, F) of masks (B, n, K, F) and an encoding (B, K_full, F)."""
-        raise NotImplementedError
 
     def padding_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> tuple[int, int]:
         """Zeros to put on the left and on the right of `num_samples` samples before `encode`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from sepkit.errors import UserError
 __all__ = ["Masker", "require_at_least"]
 
 
-class Masker(nn.Module):
+class Masker(nn.Module, ABC):
     """The network between encoder and decoder.
 
     A masker ends in linear values: the link (relu, sigmoid, softmax over hypotheses ...) belongs to the latent family
@@ -35,9 +36,9 @@ class Masker(nn.Module):
         """n * P * K: channels of a last layer that makes all values of a frame."""
         return self.hypotheses * self.values_per_dimension * self.encoding_dim
 
+    @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F), for every F >= 1."""
-        raise NotImplementedError
 
     def unflatten(self, raw: Tensor) -> Tensor:
         """(B, n*P*K, F) -> (B, n, P, K, F)."""
