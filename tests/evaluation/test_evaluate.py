@@ -64,7 +64,7 @@ def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) 
 
 
 def test_all_metrics(corpus: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pesq")
+    pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     names = ["pesq", "stoi", "si_sdr"]
     summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), metrics=names).summary
     assert list(summary["metrics"]) == ["si_sdr_db", "si_sdri_db", "mcl_si_sdr_db", "stoi", "pesq"]

@@ -126,7 +126,7 @@ def test_attenuation_is_the_level_under_the_mixture() -> None:
 
 
 def test_pesq_narrow_band_at_16_khz() -> None:
-    package = pytest.importorskip("pesq")
+    package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source = _speechlike(1, 24000)
     estimate = _with_noise(source, 5.0)
     expected = package.pesq(16000, source[0].astype(np.float32), estimate[0].astype(np.float32), "nb")
@@ -154,7 +154,10 @@ def test_improvement_is_over_the_mixture() -> None:
 
 
 def test_stoi_and_pesq_are_those_of_their_packages() -> None:
-    pystoi, pesq = pytest.importorskip("pystoi"), pytest.importorskip("pesq")
+    pystoi, pesq = (
+        pytest.importorskip("pystoi"),
+        pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'"),
+    )
     sources = _speechlike(2, 24000)
     estimates = _with_noise(sources, 5.0)
     for row in range(2):

@@ -27,7 +27,7 @@ def signals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_every_metric_has_its_columns(signals: tuple) -> None:
-    pytest.importorskip("pesq")
+    pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words"))
     scores = score_utterance(*signals, RATE, ScoringOptions(names, signal_std=0.1))
     assert list(scores.values) == [column for name in names for column in scoring.COLUMNS[name]]
@@ -51,7 +51,7 @@ def test_blr_is_the_log_evidence_a_sample_of_standardised_references(signals: tu
 
 
 def test_a_metric_that_fails_leaves_the_others_alone(signals: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = pytest.importorskip("pesq")
+    package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     real = package.pesq
 
     def fails_for_the_second(rate: int, source: np.ndarray, estimate: np.ndarray, mode: str) -> float:

@@ -191,7 +191,7 @@ def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separ
     assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root: run as another user")
 def test_an_unwritable_output_folder(tmp_path, separator):
     record(tmp_path / "x.wav")
     (tmp_path / "out").mkdir(mode=0o500)

@@ -201,7 +201,7 @@ def test_load_model_from_an_experiment_folder(tmp_path):
 
 
 def test_load_model_from_asteroid(tmp_path):
-    models = pytest.importorskip("asteroid.models")
+    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     theirs = models.ConvTasNet(
         2, n_repeats=1, n_blocks=2, bn_chan=8, hid_chan=8, skip_chan=8, n_filters=16, mask_act="relu", sample_rate=8000
     ).eval()

@@ -77,7 +77,7 @@ def test_free_filterbank_is_linear_without_bias():
 
 
 def test_sudormrf_geometry_equals_asteroid():
-    models = pytest.importorskip("asteroid.models.sudormrf")
+    models = pytest.importorskip("asteroid.models.sudormrf", reason="asteroid is missing: pip install 'sepkit[peers]'")
     filterbanks = pytest.importorskip("asteroid_filterbanks")
     theirs_in, theirs_out = filterbanks.make_enc_dec("free", 8, 21, stride=10, padding=10, output_padding=9)
     padder = models._Padder(theirs_in, upsampling_depth=4, kernel_size=21)

@@ -56,7 +56,7 @@ def _seed():
 
 def small(masker_class: type[Masker], encoding_dim: int = 9, hypotheses: int = 2, values: int = 1, **changes) -> Masker:
     if masker_class is SepFormerMasker:
-        pytest.importorskip("speechbrain", reason="the extra sepformer is not installed")
+        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     config = dataclasses.replace(SMALL[masker_class], **changes)
     structure = {"encoding_dim": encoding_dim, "hypotheses": hypotheses, "values_per_dimension": values}
     return build(config, **structure).eval()

@@ -13,7 +13,7 @@ from sepkit.config import AssignmentConfig, CostConfig, ObjectiveConfig
 from sepkit.objectives import build_objective, hard_pit_si_sdr_db
 from sepkit.types import Batch, Latent, Separation
 
-on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: run on a machine with one")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ SMALL = {
 
 
 def asteroid_model(name: str, hypotheses: int = 2, **arguments) -> nn.Module:
-    models = pytest.importorskip("asteroid.models", reason="the extra peers is not installed")
+    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
     model = getattr(models, name)(hypotheses, **arguments).eval()
     randomise(model)
@@ -321,7 +321,9 @@ class TestExportRefusals:
 
 def speechbrain_masker() -> nn.Module:
     """The mask network of speechbrain's WSJ0-2mix recipe."""
-    dual_path = pytest.importorskip("speechbrain.lobes.models.dual_path", reason="the extra sepformer is not installed")
+    dual_path = pytest.importorskip(
+        "speechbrain.lobes.models.dual_path", reason="speechbrain is missing: pip install 'sepkit[sepformer]'"
+    )
     torch.manual_seed(0)
     intra, inter = (
         dual_path.SBTransformerBlock(8, 256, 8, 1024, dropout=0, use_positional_encoding=True, norm_before=True)

@@ -8,7 +8,7 @@ import torch
 from sepkit.objectives import costs
 from sepkit.objectives.assignment import PIT
 
-losses = pytest.importorskip("asteroid.losses")
+losses = pytest.importorskip("asteroid.losses", reason="asteroid is missing: pip install 'sepkit[peers]'")
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])

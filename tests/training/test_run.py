@@ -268,7 +268,7 @@ def test_out_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
         train(config, tmp_path / "exp")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what is not there")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="wants a machine without CUDA")
 def test_device_that_is_not_there(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"trainer\.accelerator: found gpu"):
         train(with_trainer(config, accelerator="gpu"), tmp_path)
@@ -292,7 +292,7 @@ def test_recording_that_vanished_is_one_line(
 @pytest.mark.slow
 def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -> None:
     if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler on CPUs")
+        pytest.skip("torch.compile needs a C++ compiler on CPUs (Debian: apt-get install g++)")
     plain = replace(config, model=replace(config.model, masker=replace(config.model.masker, dropout=0.0)))  # type: ignore[type-var]
     train(plain, tmp_path / "plain")
     train(with_trainer(plain, compile=True), tmp_path / "compiled")
