@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         result = _run(arguments[0], arguments[1:])
+        if result is not None:
+            print(result, flush=True)
     except UserError as error:
         return _complain(f"sepkit {arguments[0]}: {error}", 2)
     except BrokenPipeError:
@@ -60,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(
             f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
         )
-    if result is not None:
-        print(result, flush=True)
     return 0
 
 

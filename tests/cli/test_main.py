@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -74,6 +75,23 @@ def test_result_is_the_last_line(monkeypatch, capsys):
     monkeypatch.setattr(module, "_run", lambda *_: "made/this")
     assert main(["train"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "made/this"
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback():
+    code = (
+        "import sys; from sepkit.cli import main as m; "
+        "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main(['train']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 1
+    late = code.replace("print('x' * 10**6) or 'made'", "__import__('time').sleep(1) or 'made'")
+    process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 1
 
 
 def test_import_file_registers_a_masker_of_ones_own(tmp_path):
