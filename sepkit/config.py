@@ -165,6 +165,14 @@ class SepFormerConfig(MaskerConfig, name="sepformer"):
 
 
 @dataclass
+class ScoringConfig:
+    """A head that scores hypotheses: which of them are speakers, where their number is not known."""
+
+    hidden_size: int = 128
+    """Width of the layer between the masks and the scores."""
+
+
+@dataclass
 class ModelConfig:
     """An encoder-masker-decoder."""
 
@@ -176,6 +184,8 @@ class ModelConfig:
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    scoring: ScoringConfig | None = None
+    """A score for every hypothesis; none: no scores, and the number of speakers is that of hypotheses."""
     pad: Literal["full", "asteroid"] = "full"
     """full: no sample is lost at either end; asteroid: its trimming, for parity."""
 

@@ -161,6 +161,8 @@ def parse_config(
     # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
     for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
         tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
+    for argument in arguments:
+        tree = _with_parts(TrainConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
     config = from_dict(TrainConfig, tree)
     parser = new_parser(program, description, f"{program} [--config FILE ...] [--key.sub value ...] [options]")
     parser.add_argument(
@@ -188,11 +190,35 @@ def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
         cls = concrete
     merged, hints = copy.copy(tree), field_types(cls)
     for key, value in data.items():
-        hint = hints.get(key)
+        hint = _without_none(hints.get(key))
         name = f"{where}.{key}" if where else str(key)
-        nested = isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice))
-        merged[key] = merge(hint, tree[key], value, name) if nested else value  # type: ignore[arg-type]
+        if not _is_nested(hint) or (value is None and hint is not hints[key]):
+            merged[key] = value
+        else:
+            merged[key] = merge(hint, _started(hint, tree[key]), value, name)
     return merged
+
+
+def _is_nested(hint: Any) -> bool:
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice))
+
+
+def _started(cls: type, tree: Any) -> Any:
+    """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
+    if tree is not None:
+        return tree
+    return {"name": None} if issubclass(cls, Choice) else to_dict(cls())
+
+
+def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
+    """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
+    if issubclass(cls, Choice):
+        cls = pick(cls, tree["name"])
+    hint = field_types(cls).get(path[0])
+    inner = _without_none(hint)
+    if len(path) < 2 or not _is_nested(inner):
+        return tree
+    return tree | {path[0]: _with_parts(inner, _started(inner, tree[path[0]]), path[1:])}
 
 
 def _expand(argument: str, aliases: Mapping[str, str]) -> str:
@@ -240,9 +266,13 @@ def _add_fields(parser: ArgumentParser, config: Any, prefix: str) -> Iterator[st
             help=(kind.__doc__ or "").split("\n")[0],
         )
     for name, hint in field_types(type(config)).items():
-        value = getattr(config, name)
+        value, inner = getattr(config, name), _without_none(hint)
         if dataclasses.is_dataclass(value):
             yield from _add_fields(parser, value, f"{prefix}{name}.")
+        elif value is None and _is_nested(inner) and not issubclass(inner, Choice):
+            # For the help alone: an option that names a field of this part has switched it on before.
+            for _ in _add_fields(parser, inner(), f"{prefix}{name}."):
+                pass
         else:
             parser.add_argument(
                 f"--{prefix}{name}", type=hint, default=value, help=" ".join(documentation.get(name, "").split())

@@ -145,7 +145,8 @@ def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> Encoder
             own description, or a model other than `expected`.
     """
     folder = find_checkpoint(path)
-    config = _read_config(folder / DESCRIPTION)
+    description = _read_yaml(folder / DESCRIPTION)
+    config = _config_of(description, folder / DESCRIPTION)
     if expected is not None:
         _check_same(config, expected, folder)
     tensors = _read_tensors(folder / WEIGHTS)
@@ -154,6 +155,7 @@ def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> Encoder
         model = build_model(config)
     _check_fit(tensors, model.state_dict(), folder)
     model.load_state_dict(tensors)
+    model.info = dict(description.get("info") or {})
     return model.eval()
 
 
@@ -212,11 +214,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return description
 
 
-def _read_config(path: Path) -> ModelConfig:
+def _config_of(description: Mapping[str, Any], path: Path) -> ModelConfig:
     try:
-        return from_dict(ModelConfig, _read_yaml(path)["model"], "model")
+        return from_dict(ModelConfig, description["model"], "model")
     except UserError as error:
-        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from sepkit.config import ModelConfig
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import LatentFamily
+from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
 
@@ -32,6 +33,7 @@ class EncoderMaskerDecoder(nn.Module):
         hypotheses: n.
         signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
         config: what `build_model` made it from; None for a model put together by hand.
+        info: what was saved beside the weights it was loaded with (epoch, `score_threshold` ...), or nothing.
 
     Args:
         filterbank: encoder and decoder.
@@ -40,6 +42,7 @@ class EncoderMaskerDecoder(nn.Module):
         mask_family: from the masker's raw values to posteriors over masks.
         sample_rate: Hz.
         pad: "full" loses no sample at either end; "asteroid" pads and trims on the right alone, as asteroid does.
+        scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
 
     Raises:
         UserError: an encoding family or link that the filterbank does not go with.
@@ -57,6 +60,7 @@ class EncoderMaskerDecoder(nn.Module):
         *,
         sample_rate: int,
         pad: Literal["full", "asteroid"] = "full",
+        scoring_head: nn.Module | None = None,
     ) -> None:
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
@@ -66,7 +70,9 @@ class EncoderMaskerDecoder(nn.Module):
         self.mask_family = mask_family
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
+        self.scoring_head = scoring_head
         self.config: ModelConfig | None = None
+        self.info: dict[str, Any] = {}
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
 
@@ -105,7 +111,8 @@ class EncoderMaskerDecoder(nn.Module):
         masks = self.mask_family.posterior(self.masker(self.filterbank.features(z)))
         mask = masks.sample(generator) if self.training else masks.median
         estimates = self.decode(self.filterbank.apply_mask(mask, z), mixture.shape[-1])
-        return Separation(estimates=estimates, encoding=encoding, masks=masks)
+        scores = None if self.scoring_head is None else self.scoring_head(mask)
+        return Separation(estimates=estimates, encoding=encoding, masks=masks, scores=scores)
 
     def encode(self, waveform: Tensor) -> Latent:
         """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardised and padded first."""
@@ -142,7 +149,13 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
         values_per_dimension=mask_family.values_per_dimension,
     )
     model = EncoderMaskerDecoder(
-        filterbank, masker, encoding_family, mask_family, sample_rate=config.sample_rate, pad=config.pad
+        filterbank,
+        masker,
+        encoding_family,
+        mask_family,
+        sample_rate=config.sample_rate,
+        pad=config.pad,
+        scoring_head=config.scoring and ScoringHead(filterbank.encoding_dim, config.scoring.hidden_size),
     )
     model.config = config
     return model

@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.cli._parser import call, conf_folder, find_config, merge, parse_config
 from sepkit.cli.train import ALIASES, _add_options
-from sepkit.config import TrainConfig, to_dict
+from sepkit.config import ScoringConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 
 
@@ -151,3 +151,17 @@ def test_function_becomes_a_command_line():
     for bad in (["a"], ["--out", "o"], ["a", "--out", "o", "--limit", "many"], ["a", "--out", "o", "--no"]):
         with pytest.raises(UserError):
             call(command, "x", bad)
+
+
+def test_a_part_that_is_off_is_switched_on_by_any_of_its_fields(tmp_path):
+    assert config_of().model.scoring is None
+    assert config_of("--model.scoring.hidden_size", "64").model.scoring == ScoringConfig(64)
+    assert config_of("--config", write(tmp_path / "a.yaml", "model: {scoring: {}}")).model.scoring == ScoringConfig()
+    file = write(tmp_path / "b.yaml", "model: {scoring: {hidden_size: 32}}")
+    assert config_of("--config", file).model.scoring == ScoringConfig(32)
+    assert config_of("--config", file, "--model.scoring.hidden_size=16").model.scoring == ScoringConfig(16)
+    off = write(tmp_path / "c.yaml", "model: {scoring: null}")
+    assert config_of("--config", file, "--config", off).model.scoring is None
+    for text in ("model: {scoring: 3}", "model: {scoring: {hidden: 3}}"):
+        with pytest.raises(UserError, match=r"model\.scoring"):
+            config_of("--config", write(tmp_path / "bad.yaml", text))

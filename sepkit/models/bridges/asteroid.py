@@ -271,6 +271,8 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
         raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {known}")
     if not isinstance(model.filterbank, FreeFilterbank):
         raise UserError(f"filterbank {type(model.filterbank).__name__}: only free filterbanks go to asteroid")
+    if model.scoring_head is not None:
+        raise UserError("model.scoring: found a scoring head; asteroid's models have no scores")
     if masker.values_per_dimension != 1 or model.encoding_family.values_per_dimension != 1:
         raise UserError("latents: found a variational family; only deterministic models go to asteroid")
     if isinstance(masker, ConvTasNetMasker) and masker.skip_scale != 1:

@@ -1,0 +1,176 @@
+"""Who is a speaker: scores of hypotheses, and what follows from them - which to keep, and how many speak.
+
+A model with more hypotheses than there are speakers leaves some of them idle, and may give one speaker to several. With
+scores it says which ones count: those above a threshold, of which no two are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.errors import UserError
+
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "DUPLICATE_SI_SDR_DB",
+    "ScoringHead",
+    "best_hypotheses",
+    "calibrate_threshold",
+    "distinct_hypotheses",
+]
+
+DEFAULT_THRESHOLD = 0.0
+"""Log-odds above which a hypothesis counts as a speaker where no threshold was calibrated: more likely than not."""
+
+DUPLICATE_SI_SDR_DB = 10.0
+"""Two hypotheses are one speaker's if the SI-SDR of one to the other is above this: a correlation above 0.953.
+
+Two estimates of one source with an SI-SDR of 13 dB each and errors that have nothing in common are that alike. So are
+estimates of two equally strong sources that each hold the other only 2.7 dB weaker: those have not been separated.
+"""
+
+# What is left of a constant signal's energy by rounding in float64 of float32 samples, relative to its energy.
+_ROUNDING = 1e-12
+
+
+class ScoringHead(nn.Module):
+    """The log-odds that a hypothesis is a speaker, from its mask alone: Linear(mean over frames), ReLU, Linear.
+
+    The mean is over all frames of the batch, padding of shorter utterances included: a model knows nothing of lengths,
+    and what its masks do where the mixture is silent is theirs to learn. Recordings that are separated one by one have
+    no padding.
+
+    Args:
+        mask_dim: values of a mask in a frame (K).
+        hidden_size: width of the layer between.
+
+    Raises:
+        UserError: a hidden size below 1.
+
+    Source: reference code of the aMCL paper, where the mean follows the first layer; linear maps and means commute.
+    """
+
+    def __init__(self, mask_dim: int, hidden_size: int = 128) -> None:
+        super().__init__()
+        if hidden_size < 1:
+            raise UserError(f"model.scoring.hidden_size: found {hidden_size}, expected at least 1")
+        self.hidden = nn.Linear(mask_dim, hidden_size)
+        self.output = nn.Linear(hidden_size, 1)
+
+    def forward(self, masks: Tensor) -> Tensor:
+        """(B, n) log-odds.
+
+        Args:
+            masks: (B, n, K, F).
+        """
+        return self.output(self.hidden(masks.mean(-1)).relu()).squeeze(-1)
+
+
+def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Which hypotheses are like none that scores higher, and not silent: (B, n) bool.
+
+    They are gone through from the best score down; one whose SI-SDR to another that was found distinct is above
+    `DUPLICATE_SI_SDR_DB` is a duplicate of it. (Without means, the SI-SDR of a to b is that of b to a:
+    10 log10(r^2 / (1 - r^2)), r their correlation.) Among equal scores the lower index counts as better.
+
+    Args:
+        scores: (B, n) log-odds.
+        estimates: (B, n, T); constant ones are silent.
+        lengths: (B,) samples that count; None: all.
+    """
+    alike, silent = _alike(estimates, lengths)
+    order = scores.argsort(dim=1, descending=True, stable=True)
+    distinct = torch.zeros_like(silent)
+    rows = torch.arange(len(scores), device=scores.device)
+    for hypothesis in order.unbind(1):
+        duplicate = (alike[rows, hypothesis] & distinct).any(1)
+        distinct[rows, hypothesis] = ~duplicate & ~silent[rows, hypothesis]
+    return distinct
+
+
+def _alike(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(B, n, n) which pairs are duplicates, and (B, n) which estimates are silent."""
+    signals = estimates.double()
+    counts = torch.full((len(signals),), signals.shape[-1]) if lengths is None else lengths
+    counts = counts.to(signals.device)[:, None, None]
+    inside = torch.arange(signals.shape[-1], device=signals.device) < counts
+    signals = signals.where(inside, 0.0)
+    energy = signals.square().sum(-1)
+    centred = (signals - signals.sum(-1, keepdim=True) / counts).where(inside, 0.0)
+    products = centred @ centred.mT
+    powers = products.diagonal(dim1=1, dim2=2)
+    silent = powers <= _ROUNDING * energy
+    # r^2 / (1 - r^2) > limit, without a division by silence.
+    ratio = 10 ** (DUPLICATE_SI_SDR_DB / 10)
+    squared = products.square() * (1 + ratio)
+    return squared > ratio * powers[:, :, None] * powers[:, None, :], silent
+
+
+def best_hypotheses(scores: Tensor, distinct: Tensor, count: int) -> Tensor:
+    """Which hypotheses to keep for a number of speakers that is known, (B, n) bool with `count` True in a row.
+
+    The best scored of those that are distinct; if there are not enough, the best scored of the others.
+
+    Args:
+        scores: (B, n) log-odds.
+        distinct: (B, n) bool, see `distinct_hypotheses`.
+        count: how many, at most n.
+    """
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    first = distinct.gather(1, by_score).to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    kept = by_score.gather(1, first)[:, :count]
+    return torch.zeros_like(distinct).scatter_(1, kept, True)
+
+
+def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]) -> tuple[float, float]:
+    """The threshold that gets the number of speakers right most often, and how often that is.
+
+    An utterance counts as many speakers as it has distinct hypotheses with a score above the threshold. The share of
+    utterances whose count is right is constant between neighbouring scores: of the intervals with the largest share
+    the widest is taken, the lowest among equals, and of it the middle (an end that is open lies 1 beyond the last
+    score).
+
+    Args:
+        scores: of each utterance, those of its distinct hypotheses.
+        counts: how many speak in each.
+
+    Returns:
+        The threshold, log-odds, and the share in [0, 1]. `DEFAULT_THRESHOLD` and NaN where there is no utterance.
+    """
+    ends = sorted({score for utterance in scores for score in utterance})
+    if not ends:
+        right = sum(count == 0 for count in counts)
+        return DEFAULT_THRESHOLD, right / len(counts) if counts else float("nan")
+    ends = [ends[0] - 2.0, *ends, ends[-1] + 2.0]
+    place = {end: index for index, end in enumerate(ends)}
+    # A count of c is right from the (c + 1)st best score up to, but without, the cth: one more, then one less.
+    steps = [0] * len(ends)
+    for utterance, count in zip(scores, counts, strict=True):
+        best_first = sorted(utterance, reverse=True)
+        if count > len(best_first):
+            continue
+        low = place[best_first[count]] if count < len(best_first) else 0
+        high = place[best_first[count - 1]] if count else len(ends) - 1
+        steps[low] += 1
+        steps[high] -= 1
+    return _widest_best(ends, steps, len(counts))
+
+
+def _widest_best(ends: Sequence[float], steps: Sequence[int], total: int) -> tuple[float, float]:
+    """The middle of the widest run of intervals whose running sum of steps is largest, and that sum over the total."""
+    right, running = [], 0
+    for step in steps[:-1]:
+        running += step
+        right.append(running)
+    best = max(right)
+    low, widest = 0, (float("-inf"), 0.0)
+    for index, value in enumerate([*right, -1]):
+        if value != best:
+            if index > low:
+                width = ends[index] - ends[low]
+                widest = max(widest, (width, (ends[index] + ends[low]) / 2), key=lambda pair: pair[0])
+            low = index + 1
+    return widest[1], best / total
