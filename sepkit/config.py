@@ -314,11 +314,15 @@ class RelaxedWTAConfig(AssignmentConfig, name="relaxed_wta"):
 
 @dataclass
 class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
-    """Annealed MCL: softmin over hypotheses at a falling temperature (in the cost's unit)."""
+    """Annealed MCL: softmin over hypotheses at a falling temperature."""
 
     temperature: ScheduleConfig = field(
         default_factory=lambda: TruncatedExponentialConfig(initial=5.0, decay=0.9, end=100.0)
     )
+    unit: Literal["cost", "spread"] = "cost"
+    """Of the temperature: the cost's own (dB), or multiples of the spread of the training data, measured beforehand."""
+    floor: float = 1e-4
+    """Up to this temperature (in the cost's unit) the minimum is hard."""
 
 
 @dataclass
@@ -334,6 +338,8 @@ class ObjectiveConfig:
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
+    schedule_by: Literal["epoch", "step"] = "epoch"
+    """Schedules are constant within an epoch, as in the aMCL paper, or move on with every step."""
 
 
 # ----------------------------------------------------------------------------------------------------------- data
@@ -396,9 +402,17 @@ class TrainerConfig:
     gradient_clip_norm: float = 5.0
     """0 means no clipping."""
     halve_patience: int = 5
-    """Epochs without a better validation score before the learning rate is halved."""
+    """Validations without a better score before the learning rate is halved."""
     early_stop_patience: int = 30
-    """Epochs without a better validation score before training stops; 0 means never."""
+    """Validations without a better score before training stops; 0 means never."""
+    monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
+    """What picks the best model and halves the learning rate: SI-SDR on dev under hard one-to-one matching (pit) or of
+    each source's best hypothesis (mcl); auto: mcl where the MCL family trains another number of hypotheses than of
+    sources, else pit. loss: the training loss on dev, at the temperature of the day (aMCL's reference code)."""
+    validate_every_epochs: int = 1
+    """Epochs between validations."""
+    keep_every_epochs: int = 0
+    """Epochs between models kept in EXP/models, for `sepkit separate --hierarchy`; 0 means none."""
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     compile: bool = False
     """Compile the model with torch.compile."""

@@ -19,6 +19,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTAConfig, SinkhornConfig
 from sepkit.errors import UserError
 from sepkit.objectives.products import float64_device
-from sepkit.objectives.schedules import Schedule
+from sepkit.objectives.schedules import Scaled, Schedule
 from sepkit.registry import register
 
 __all__ = ["MCL", "PIT", "AnnealedMCL", "Assignment", "RelaxedWTA", "Sinkhorn", "TooFewHypothesesError"]
@@ -55,6 +56,7 @@ class Assignment(ABC):
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
+        self._adjustable: list[str] = []
 
     @abstractmethod
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
@@ -99,12 +101,29 @@ class Assignment(ABC):
             ValueError: shapes that do not fit together.
             TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
         """
+        return self.value(cost, self.weights(cost, active), active)
+
+    def value(self, cost: Tensor, weights: Tensor, active: Tensor | None = None) -> Tensor:
+        """The cost of each utterance under given weights over its number of active sources, (B,).
+
+        Args:
+            cost: (B, n, m).
+            weights: (B, n, m), as `weights` makes them.
+            active: (B, m) bool; None: all active.
+
+        Raises:
+            ValueError: shapes that do not fit together.
+        """
         active = _active(cost, active)
-        weights = self.weights(cost, active)
         # 0 * inf would be NaN where a pair costs infinitely much but has no weight; a NaN, in contrast, shall be seen.
         counted = active[:, None] & ((weights != 0) | cost.isnan())
         total = (weights * cost.where(counted, 0.0)).sum((1, 2))
         return total / active.sum(1).clamp_min(1)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present value of every parameter that may follow a schedule, by name; empty for PIT and MCL."""
+        return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
         """Sets every scheduled parameter to its value after that many epochs."""
@@ -112,6 +131,7 @@ class Assignment(ABC):
             setattr(self, name, schedule(t_epochs))
 
     def _set(self, name: str, value: float | Schedule) -> None:
+        self._adjustable.append(name)
         if callable(value):
             self._schedules[name] = value
             value = value(0.0)
@@ -209,17 +229,29 @@ class AnnealedMCL(Assignment):
     Args:
         temperature: in the cost's unit, >= 0, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
+        unit: "cost": a schedule gives temperatures in the cost's unit; "spread": in multiples of `spread`.
+        spread: the spread of the training data in the cost's unit, `sepkit.objectives.annealing.spread_db`.
 
     Raises:
         ValueError: a negative or NaN temperature.
 
-    Source: aMCL paper, section 3, eq. 7 and 8.
+    Source: aMCL paper, section 3, eq. 7 and 8. Its source separation experiments give T0 in multiples of the spread.
     """
 
-    def __init__(self, temperature: float | Schedule = 1.0, floor: float = 1e-4) -> None:
+    def __init__(
+        self,
+        temperature: float | Schedule = 1.0,
+        floor: float = 1e-4,
+        unit: Literal["cost", "spread"] = "cost",
+        spread: float = 1.0,
+    ) -> None:
         super().__init__()
         self.floor = floor
-        self._set("temperature", temperature)
+        factor = spread if unit == "spread" else 1.0
+        if callable(temperature) and factor != 1.0:
+            self._set("temperature", Scaled(temperature, factor))
+        else:
+            self._set("temperature", temperature if callable(temperature) else temperature * factor)
 
     @property
     def temperature(self) -> float:

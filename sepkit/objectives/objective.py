@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from sepkit.config import ObjectiveConfig
-from sepkit.objectives.assignment import PIT, Assignment
+from sepkit.config import AnnealedMCLConfig, ObjectiveConfig
+from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
 from sepkit.registry import build
 from sepkit.types import Batch, Separation
 
-__all__ = ["Objective", "ObjectiveResult", "SeparationTerm", "Term", "build_objective", "hard_pit_si_sdr_db"]
+__all__ = [
+    "Objective",
+    "ObjectiveResult",
+    "PairwiseCosts",
+    "SeparationTerm",
+    "Term",
+    "build_objective",
+    "hard_pit_si_sdr_db",
+    "hard_si_sdr_db",
+    "matching_statistics",
+]
 
 Term = Callable[[Batch, Separation], Tensor]
 
@@ -26,46 +38,116 @@ class ObjectiveResult:
     Args:
         loss: (B,) weighted sum of the terms.
         terms: (B,) each, by name, unweighted.
+        statistics: (B,) each, by name, detached: what is worth recording but not minimised; zero in utterances
+            without an active source.
     """
 
     loss: Tensor
     terms: dict[str, Tensor]
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class PairwiseCosts:
+    """The cost of every (hypothesis, source) pair of a batch, (B, n, m), computed once for all terms that look at it.
+
+    Costs in nats compare signals divided by the model's stored training deviation. In a padded batch each utterance
+    counts with its own length. Columns of inactive sources hold finite numbers of no meaning.
+
+    Args:
+        cost: the pairwise cost.
+        signal_std: the model's stored training deviation.
+    """
+
+    def __init__(self, cost: PairwiseCost, signal_std: float = 1.0) -> None:
+        self.cost = cost
+        self.signal_std = signal_std
+        self._last: tuple[weakref.ref[Tensor], Tensor] | None = None
+
+    @property
+    def unit(self) -> str:
+        """Of the cost: "dB", "nats" ..."""
+        return self.cost.unit
+
+    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+        """(B, n, m); the same tensor again for the estimates it was last called with."""
+        if self._last is not None and self._last[0]() is separation.estimates:
+            return self._last[1]
+        cost = self.of(separation.estimates, batch, separation.estimate_scales)
+        self._last = (weakref.ref(separation.estimates), cost)
+        return cost
+
+    def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
+        """(B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
+        # The cost of an inactive source is not used, but its gradient is computed, and 0 * NaN must not occur there.
+        sources = batch.sources.where(batch.active.unsqueeze(2), batch.mixture.unsqueeze(1))
+        more = {"lengths": batch.lengths}
+        if self.unit != "nats":
+            return self.cost(estimates, sources, **more)
+        if scales is not None:
+            more["scale"] = scales / self.signal_std
+        return self.cost(estimates / self.signal_std, sources / self.signal_std, **more)
 
 
 class SeparationTerm:
     """Cost and assignment together: how far the estimates are from the sources they are matched to.
 
     dB costs: mean over the active sources. Costs in nats: sum over the active sources over T, so that it is a
-    negative log likelihood a sample. Zero, without gradient, where no source is active. In a padded batch each
-    utterance counts with its own length.
+    negative log likelihood a sample. Zero, without gradient, where no source is active.
 
     Args:
-        cost: the pairwise cost.
+        costs: of all pairs.
         assignment: the matching.
-        signal_std: the model's stored training deviation; costs in nats compare signals divided by it.
     """
 
-    def __init__(self, cost: PairwiseCost, assignment: Assignment, signal_std: float = 1.0) -> None:
-        self.cost = cost
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
+        self.costs = costs
         self.assignment = assignment
-        self.signal_std = signal_std
+        self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
         """The term's value for each utterance, (B,)."""
-        estimates, scales, active = separation.estimates, separation.estimate_scales, batch.active
-        # The cost of an inactive source is not used, but its gradient is computed, and 0 * NaN must not occur there.
-        sources = batch.sources.where(active.unsqueeze(2), batch.mixture.unsqueeze(1))
-        more = {"lengths": batch.lengths}
-        if self.cost.unit != "nats":
-            return self.assignment(self.cost(estimates, sources, **more), active)
-        if scales is not None:
-            more["scale"] = scales / self.signal_std
-        cost = self.cost(estimates / self.signal_std, sources / self.signal_std, **more)
-        return self.assignment(cost, active) * active.sum(1) / batch.lengths
+        cost, active = self.costs(batch, separation), batch.active
+        weights = self.assignment.weights(cost, active)
+        self._statistics = matching_statistics(cost, weights, active)
+        value = self.assignment.value(cost, weights, active)
+        return value * active.sum(1) / batch.lengths if self.costs.unit == "nats" else value
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Those of the last call, see `matching_statistics`."""
+        return self._statistics
 
     def set_progress(self, t_epochs: float) -> None:
         """Sets the assignment's scheduled parameters."""
         self.assignment.set_progress(t_epochs)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The assignment's scheduled parameters as they are now."""
+        return self.assignment.scheduled
+
+
+@torch.no_grad()
+def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[str, Tensor]:
+    """What a matching looks like, (B,) each, means over the active sources; zero where there are none.
+
+    `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
+    `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
+    hypothesis k is the best for; over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
+
+    Args:
+        cost: (B, n, m).
+        weights: (B, n, m), of an assignment.
+        active: (B, m) bool.
+    """
+    counts = active.sum(1).clamp_min(1)
+    least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
+    won = torch.nn.functional.one_hot(winners, cost.shape[1]).where(active.unsqueeze(2), 0).sum(1) / counts.unsqueeze(1)
+    entropy = torch.special.entr(weights).sum(1)
+    statistics = {
+        "entropy_nats": entropy.where(active, 0.0).sum(1) / counts,
+        "hard_cost": least.where(active, 0.0).sum(1) / counts,
+    }
+    return statistics | {f"usage_{k + 1}": share for k, share in enumerate(won.unbind(1))}
 
 
 class Objective:
@@ -90,7 +172,18 @@ class Objective:
         """The loss of each utterance and what it is made of."""
         values = {name: term(batch, separation) for name, term in self.terms.items()}
         loss = torch.stack([self.weights[name] * value for name, value in values.items()]).sum(0)
-        return ObjectiveResult(loss, values)
+        statistics: dict[str, Tensor] = {}
+        for term in self.terms.values():
+            statistics |= getattr(term, "statistics", dict)()
+        return ObjectiveResult(loss, values, statistics)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present value of every scheduled parameter of every term, by name."""
+        values: dict[str, float] = {}
+        for term in self.terms.values():
+            values |= getattr(term, "scheduled", {})
+        return values
 
     def set_progress(self, t_epochs: float) -> None:
         """Sets every scheduled parameter of every term to its value after that many epochs."""
@@ -100,17 +193,20 @@ class Objective:
                 set_progress(t_epochs)
 
 
-def build_objective(config: ObjectiveConfig, signal_std: float = 1.0) -> Objective:
+def build_objective(config: ObjectiveConfig, signal_std: float = 1.0, spread: float = 1.0) -> Objective:
     """The objective that `config` describes: one term, "separation".
 
     Args:
         config: cost and assignment.
         signal_std: the model's stored training deviation, for costs in nats.
+        spread: of the training data in the cost's unit, for temperatures given in multiples of it.
 
     Raises:
         UserError: a choice that nothing is registered for.
     """
-    return Objective({"separation": SeparationTerm(build(config.cost), build(config.assignment), signal_std)})
+    needed = {"spread": spread} if isinstance(config.assignment, AnnealedMCLConfig) else {}
+    costs = PairwiseCosts(build(config.cost), signal_std)
+    return Objective({"separation": SeparationTerm(costs, build(config.assignment, **needed))})
 
 
 @torch.no_grad()
@@ -132,5 +228,35 @@ def hard_pit_si_sdr_db(
         ValueError: shapes that do not fit together.
         TooFewHypothesesError: more active sources than hypotheses.
     """
-    score = -PIT()(pairwise_neg_si_sdr(estimates, sources, lengths=lengths), active)
+    cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
+    return _score(PIT(), cost, active)
+
+
+@torch.no_grad()
+def hard_si_sdr_db(
+    estimates: Tensor, sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The SI-SDR of each utterance under both hard matchings, (B,) dB each, mean over active sources; NaN without any.
+
+    "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
+    each source with its best hypothesis (MCL).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        active: (B, m) bool; None: all active.
+        lengths: (B,) samples that count; None: all.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
+    scores = {"mcl_si_sdr_db": _score(MCL(), cost, active)}
+    if estimates.shape[1] >= sources.shape[1]:
+        scores["si_sdr_db"] = _score(PIT(), cost, active)
+    return scores
+
+
+def _score(assignment: Assignment, cost: Tensor, active: Tensor | None) -> Tensor:
+    score = -assignment(cost, active)
     return score if active is None else score.where(active.any(1), torch.nan)

@@ -15,7 +15,15 @@ from sepkit.config import (
 )
 from sepkit.registry import register
 
-__all__ = ["Constant", "InverseTemperature", "Schedule", "SigmoidWarmup", "TruncatedExponential", "TruncatedLinear"]
+__all__ = [
+    "Constant",
+    "InverseTemperature",
+    "Scaled",
+    "Schedule",
+    "SigmoidWarmup",
+    "TruncatedExponential",
+    "TruncatedLinear",
+]
 
 # Where the logistic function is cut on either side: there it is 0.25 % from its limits.
 _SIGMOID_REACH = 6.0
@@ -109,6 +117,18 @@ class InverseTemperature:
     def __call__(self, t: float) -> float:
         """The value after t epochs."""
         return min(self.initial ** (1 - t / self.end), 1.0) if t < self.end else 1.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A multiple of another schedule, for units that are measured before training."""
+
+    schedule: Schedule
+    factor: float
+
+    def __call__(self, t: float) -> float:
+        """The value after t epochs."""
+        return self.factor * self.schedule(t)
 
 
 def _logistic(x: float) -> float:

@@ -37,21 +37,26 @@ def resume_file(out: Path) -> Path:
     return out / "resume" / "last.ckpt"
 
 
+MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}
+"""`trainer.monitor` -> name of the score in the records."""
+
+
 class Keeper(Callback):
     """Keeps the best and the last model, halves the learning rate on plateaus and stops early.
 
-    Every decision follows from the scores alone, in order, so a resumed run makes the same ones.
+    Every decision follows from the scores alone, in order, so a resumed run makes the same ones. An epoch that was not
+    validated is not judged.
 
     Args:
         out: folder of the experiment.
         config: patience and the like.
-        monitored: whether there is a validation score; without, the last model is the best.
+        monitor: name of the validation score, see `MONITORS`; None: no validation, the last model is the best.
     """
 
-    def __init__(self, out: Path, config: TrainerConfig, monitored: bool) -> None:
+    def __init__(self, out: Path, config: TrainerConfig, monitor: str | None) -> None:
         self.out = out
         self.config = config
-        self.monitored = monitored
+        self.monitor = monitor
         self.best_score: float | None = None
         self.epochs_since_best = 0
         self.epochs_since_change = 0
@@ -73,8 +78,13 @@ class Keeper(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
         """Judge the epoch, and save the models."""
         task = pl_module
-        score = task.validation.get("dev_si_sdr_db") if self.monitored else None
-        info = {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.validation
+        self._keep(trainer, task)
+        if self.monitor is not None and task.validated_epoch != task.position.epoch:
+            return
+        score = None if self.monitor is None else self._score(task)
+        info = _info(task) | task.validation
+        if score is not None:
+            info |= {"monitor": self.monitor, "score": score}
         if trainer.is_global_zero:
             save_model(task.model, self.out / "last_model", info)
             if score is None or self._is_best(score):
@@ -91,7 +101,19 @@ class Keeper(Callback):
         if self._is_over():
             trainer.should_stop = True
             if trainer.is_global_zero:
-                say(f"no better score in {self.epochs_since_best} epochs: stopping (best {self.best_score:.2f} dB)")
+                say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
+
+    def _score(self, task: SeparationTask) -> float:
+        """Larger is better; NaN where nothing could be scored."""
+        assert self.monitor is not None
+        score = task.validation.get(self.monitor, math.nan)
+        return -score if self.monitor == MONITORS["loss"] else score
+
+    def _keep(self, trainer: Trainer, task: SeparationTask) -> None:
+        """A model of its own for every so many epochs: the way the run went, to go again at inference."""
+        every, epoch = self.config.keep_every_epochs, task.position.epoch + 1
+        if every and epoch % every == 0 and trainer.is_global_zero:
+            save_model(task.model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
 
     def _is_over(self) -> bool:
         return 0 < self.config.early_stop_patience <= self.epochs_since_best
@@ -101,13 +123,13 @@ class Keeper(Callback):
         for group in trainer.optimizers[0].param_groups:
             group["lr"] *= 0.5
         if trainer.is_global_zero:
-            say(f"no better score in {self.config.halve_patience} epochs: learning rate halved")
+            say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
 
     def _is_best(self, score: float) -> bool:
         if self.best_score is None:
             return not (self.out / "model").exists() or not math.isnan(score)
         # A resumed run repeats the end of its last epoch; the model saved there may be better than it remembers.
-        return score >= read_description(self.out / "model")["info"].get("dev_si_sdr_db", -math.inf)
+        return score >= read_description(self.out / "model")["info"].get("score", -math.inf)
 
 
 class Resume(Callback):
@@ -168,11 +190,16 @@ class Resume(Callback):
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
-        """Save, unless the epoch was cut short: its state was saved where it was cut."""
+        """Save what was judged, or what is due; an epoch that was cut short was saved where it was cut."""
         position = pl_module.position
         if position.batches_done < position.batches_per_epoch:
             return
-        self._save(trainer, position.attempts)
+        every = self.config.checkpoint_every_steps
+        judged = pl_module.dev_data is None or pl_module.validated_epoch == position.epoch
+        last = position.epoch + 1 >= self.config.max_epochs
+        due = position.attempts // every > self._last_attempt // every
+        if judged or last or due or pl_module.stopping:
+            self._save(trainer, position.attempts)
         if pl_module.stopping:
             self._stop(trainer)
 
@@ -259,11 +286,12 @@ class Recorder(Callback):
             return
         task = pl_module
         seconds = time.monotonic() - self._epoch_began
-        means = {f"train_{name}": value for name, value in task.epoch_means().items()}
+        means = {f"train_{name}": value for name, value in task.epoch_means().items()} | task.objective.scheduled
+        validation = task.validation if task.validated_epoch == task.position.epoch else {}
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         if self._bar is not None:
             self._bar.close()
-        self._write(task, "epoch", means | task.validation | {"learning_rate": rate, "seconds": seconds})
+        self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
         say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
 
     def teardown(self, trainer: Trainer, pl_module: SeparationTask, stage: str) -> None:  # type: ignore[override]
@@ -295,8 +323,8 @@ class Recorder(Callback):
     def _record_step(self, trainer: Trainer, task: SeparationTask) -> None:
         now, sums = time.monotonic(), task.position.sums
         new = {name: value - self._since.get(name, 0.0) for name, value in sums.items()}
-        utterances = new.pop("utterances", 0.0)
-        values = {f"train_{name}": value / utterances for name, value in new.items()} if utterances else {}
+        utterances = new.get("utterances", 0.0)
+        values = {f"train_{name}": value for name, value in task.means(new).items()} | task.objective.scheduled
         values["train_si_sdr_db"] = _batch_si_sdr_db(task)
         if "gradient_norm" in task.last:
             values["gradient_norm"] = task.last["gradient_norm"].item()
@@ -333,11 +361,22 @@ def _step_of(line: str) -> float:
 
 
 def _batch_si_sdr_db(task: SeparationTask) -> float:
-    return task.si_sdr_db(task.last["estimates"], task.last["batch"]).nanmean().item()
+    scores = task.si_sdr_db(task.last["estimates"], task.last["batch"])
+    return scores.get("si_sdr_db", scores["mcl_si_sdr_db"]).nanmean().item()
+
+
+def _info(task: SeparationTask) -> dict[str, Any]:
+    return {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.objective.scheduled
 
 
 def _epoch_line(task: SeparationTask, train_loss: float, seconds: float) -> str:
     text = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {train_loss:.3f}"
-    if "dev_si_sdr_db" in task.validation:
-        text += "; dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**task.validation)
+    text += "".join(f", {name} {value:.3g}" for name, value in task.objective.scheduled.items())
+    if task.validated_epoch != task.position.epoch:
+        return text
+    scores = task.validation
+    if "dev_si_sdri_db" in scores:
+        text += "; dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores)
+    if "dev_mcl_si_sdr_db" in scores and scores["dev_mcl_si_sdr_db"] != scores.get("dev_si_sdr_db"):
+        text += "; dev MCL SI-SDR {dev_mcl_si_sdr_db:.2f} dB".format(**scores)
     return text

@@ -16,12 +16,21 @@ from typing import Any
 import torch
 import yaml
 
-from sepkit.config import TrainConfig, TrainerConfig, to_dict
+from sepkit.config import (
+    AnnealedMCLConfig,
+    NegSISDRConfig,
+    PITConfig,
+    SinkhornConfig,
+    TrainConfig,
+    TrainerConfig,
+    to_dict,
+)
 from sepkit.data._files import atomic_output
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
-from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file, say
+from sepkit.objectives.annealing import spread_db
+from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
 from sepkit.training.task import SeparationTask
 
 __all__ = ["is_first_process", "signal_statistics", "train"]
@@ -36,6 +45,8 @@ CHANGEABLE = frozenset(
         "trainer.max_minutes",
         "trainer.halve_patience",
         "trainer.early_stop_patience",
+        "trainer.validate_every_epochs",
+        "trainer.keep_every_epochs",
         "trainer.compile",
         "trainer.accelerator",
         "trainer.devices",
@@ -95,7 +106,7 @@ def signal_statistics(data: MixtureDataset, count: int = STATISTICS_MIXTURES) ->
         UserError: the mixtures are silent.
     """
     samples, total, squares = 0, 0.0, 0.0
-    for index in sorted({i * len(data) // count for i in range(count)} if len(data) > count else range(len(data))):
+    for index in _spread_out(len(data), count):
         mixture = data[0, index].mixture.double()
         samples += mixture.numel()
         total += mixture.sum().item()
@@ -118,6 +129,8 @@ def _check(config: TrainConfig) -> None:
         "trainer.gradient_clip_norm": 0,
         "trainer.halve_patience": 1,
         "trainer.early_stop_patience": 0,
+        "trainer.validate_every_epochs": 1,
+        "trainer.keep_every_epochs": 0,
         "trainer.devices": 1,
         "trainer.num_nodes": 1,
         "trainer.accumulate_batches": 1,
@@ -172,14 +185,64 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {key: value for name, part in tree.items() for key, value in _flatten(part, f"{prefix}{name}.").items()}
 
 
-def _check_sources(data: MixtureDataset, hypotheses: int) -> None:
-    if data.num_sources > hypotheses:
+def _check_sources(data: MixtureDataset, config: TrainConfig) -> None:
+    hypotheses = config.model.hypotheses
+    if data.num_sources > hypotheses and _is_one_to_one(config):
         raise UserError(
             f"{data.manifest.path}: mixtures have up to {data.num_sources} sources, but the model makes {hypotheses} "
-            f"estimates; set model.hypotheses to {data.num_sources} or more"
+            f"estimates; set model.hypotheses to {data.num_sources} or more, or choose an assignment of the MCL family"
         )
     if data.num_sources == 0:
         raise UserError(f"{data.manifest.path}: its mixtures have no sources; training and validation need references")
+
+
+def _is_one_to_one(config: TrainConfig) -> bool:
+    return isinstance(config.objective.assignment, PITConfig | SinkhornConfig)
+
+
+def _monitor(config: TrainConfig, task: SeparationTask) -> str | None:
+    """Name of the score that picks the best model; None without validation."""
+    if task.dev_data is None:
+        return None
+    chosen, hypotheses = config.trainer.monitor, config.model.hypotheses
+    if chosen == "auto":
+        one_to_one = _is_one_to_one(config) or task.train_data.num_sources == hypotheses
+        chosen = "pit" if one_to_one else "mcl"
+    if chosen == "pit" and task.dev_data.num_sources > hypotheses:
+        raise UserError(
+            f"trainer.monitor: pit matches one to one, but {config.data.dev} has up to {task.dev_data.num_sources} "
+            f"sources for {hypotheses} hypotheses; use mcl"
+        )
+    return MONITORS[chosen]
+
+
+def _measure_spread(config: TrainConfig, data: MixtureDataset) -> float:
+    """The unit of temperatures: mean spread of (up to 256) training mixtures, dB; 1 where temperatures have their own.
+
+    Raises:
+        UserError: a cost that is not in dB, or mixtures of one source only.
+    """
+    assignment, cost = config.objective.assignment, config.objective.cost
+    if not isinstance(assignment, AnnealedMCLConfig) or assignment.unit == "cost":
+        return 1.0
+    if not isinstance(cost, NegSISDRConfig):
+        raise UserError(
+            f"objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is {cost.name}; "
+            "give the temperature in the cost's unit (unit: cost)"
+        )
+    examples = (data[0, index] for index in _spread_out(len(data)))
+    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+    spreads = [spread for spread in spreads if not math.isnan(spread)]
+    if not spreads:
+        raise UserError(
+            f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
+        )
+    return math.fsum(spreads) / len(spreads)
+
+
+def _spread_out(length: int, count: int = STATISTICS_MIXTURES) -> list[int]:
+    """Up to `count` indices all over a data set."""
+    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
 
 
 def _check_batch_norm(config: TrainConfig, model: EncoderMaskerDecoder) -> None:
@@ -215,7 +278,7 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
         dev_data = MixtureDataset(data.dev, segment_seconds=data.segment_seconds, random_crop=False, sample_rate=rate)
     for part in (train_data, dev_data):
         if part is not None:
-            _check_sources(part, config.model.hypotheses)
+            _check_sources(part, config)
     world = config.trainer.devices * config.trainer.num_nodes
     if len(train_data) < world:
         raise UserError(f"{data.train}: {len(train_data)} mixtures for {world} devices; expected one each at least")
@@ -224,7 +287,10 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
     _check_batch_norm(config, model)
     if fresh:
         _initialise(config, model, train_data)
-    return SeparationTask(model.train(), config, train_data, dev_data, out)
+    task = SeparationTask(model.train(), config, train_data, dev_data, out)
+    if fresh:
+        task.position.spread = _measure_spread(config, train_data)
+    return task
 
 
 def _initialise(config: TrainConfig, model: EncoderMaskerDecoder, data: MixtureDataset) -> None:
@@ -258,6 +324,7 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         precision=options.precision,
         sync_batchnorm=options.sync_batchnorm,
         max_epochs=options.max_epochs,
+        check_val_every_n_epoch=options.validate_every_epochs,
         limit_train_batches=limit_batches,
         limit_val_batches=0 if task.dev_data is None else limit_batches,
         num_sanity_val_steps=0,
@@ -266,7 +333,7 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options, task.dev_data is not None), resume],
+        callbacks=[Recorder(out), Keeper(out, options, _monitor(config, task)), resume],
     )
 
 

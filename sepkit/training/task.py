@@ -26,7 +26,7 @@ from sepkit.data._files import atomic_output
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.objective import Objective, ObjectiveResult, build_objective, hard_pit_si_sdr_db
+from sepkit.objectives.objective import Objective, ObjectiveResult, build_objective, hard_si_sdr_db
 from sepkit.types import Batch, Separation
 
 __all__ = ["Position", "SeparationTask", "TrainingDiverged"]
@@ -51,6 +51,7 @@ class Position:
         steps: optimiser steps taken; schedules advance with these.
         bad_in_a_row: steps skipped since the last one taken.
         sums: sums over this epoch's utterances, for its means.
+        spread: of the training data in the cost's unit, where temperatures are multiples of it.
     """
 
     epoch: int = 0
@@ -61,6 +62,7 @@ class Position:
     steps: int = 0
     bad_in_a_row: int = 0
     sums: dict[str, float] = field(default_factory=dict)
+    spread: float = 1.0
 
     def enter_epoch(self) -> None:
         """Go to the next epoch if this one is complete."""
@@ -96,13 +98,15 @@ class SeparationTask(LightningModule):
         self.out = out
         self.position = Position()
         self.validation: dict[str, float] = {}
+        self.validated_epoch: int | None = None
         self.last: dict[str, Any] = {}
         self.stop_wanted = False
         self.stopping = False
         self._objective: Objective | None = None
         self._sampler: EpochSampler | None = None
         self._window_is_bad = False
-        self._scores: dict[str, list[float]] = {}
+        self._scores: dict[str, dict[str, float]] = {}
+        self._statistics: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------------------- the data
 
@@ -163,7 +167,7 @@ class SeparationTask(LightningModule):
                 "resume with the same training manifest, batch size and number of devices, or take a new --out"
             )
         self.position.batches_per_epoch = found
-        self._objective = build_objective(self.config.objective, float(self.model.signal_std))
+        self._objective = build_objective(self.config.objective, float(self.model.signal_std), self.position.spread)
 
     def on_train_epoch_start(self) -> None:
         """Moves on to the next epoch's order."""
@@ -181,12 +185,13 @@ class SeparationTask(LightningModule):
         window = min(accumulate, position.batches_per_epoch - position.batches_done // accumulate * accumulate)
 
         self._seed_step()
-        self.objective.set_progress(position.steps / math.ceil(position.batches_per_epoch / accumulate))
+        progress = position.steps / math.ceil(position.batches_per_epoch / accumulate)
+        self.objective.set_progress(position.epoch if self.config.objective.schedule_by == "epoch" else progress)
         separation = self.model(batch.mixture)
         result = self.evaluate_objective(batch, separation)
         self.last = {"batch": batch, "estimates": separation.estimates.detach(), "losses": result.loss.detach()}
 
-        utterances = self._agree(result)
+        utterances = self._agree(batch, result)
         if utterances == 0:
             self._reject(batch, result.loss)
         elif not self._window_is_bad:
@@ -217,14 +222,16 @@ class SeparationTask(LightningModule):
                 separation.estimates = separation.estimates.float()
             return self.objective(batch, separation)
 
-    def _agree(self, result: ObjectiveResult) -> int:
+    def _agree(self, batch: Batch, result: ObjectiveResult) -> int:
         """Utterances in the batches of all ranks; 0 if the loss of any rank is not finite.
 
         One sum over ranks tells all: a single non-finite value makes it non-finite everywhere.
         """
-        names = ["utterances", "loss", *result.terms]
+        named = {"loss": result.loss} | result.terms | result.statistics
+        names = ["utterances", "with_sources", *named]
         loss = result.loss.detach()
-        sums = [loss.new_tensor(len(loss)), loss.sum(), *(term.detach().sum() for term in result.terms.values())]
+        counts = [loss.new_tensor(len(loss)), batch.active.any(1).sum().to(loss)]
+        sums = [*counts, *(value.detach().sum().to(loss) for value in named.values())]
         votes = torch.stack([*sums, loss.new_tensor(self.stop_wanted)])
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(votes)
@@ -232,6 +239,7 @@ class SeparationTask(LightningModule):
         self.stopping = stop > 0
         if not all(map(math.isfinite, values)):
             return 0
+        self._statistics = frozenset(result.statistics)
         for name, value in zip(names, values, strict=True):
             self.position.sums[name] = self.position.sums.get(name, 0.0) + value
         return round(values[0])
@@ -297,30 +305,51 @@ class SeparationTask(LightningModule):
             torch.save(content, temporary)
 
     def epoch_means(self) -> dict[str, float]:
-        """Means over the utterances of this epoch so far, on all ranks: the loss and each of its terms."""
-        sums = dict(self.position.sums)
-        count = sums.pop("utterances", 0.0)
-        return {name: value / count for name, value in sums.items()} if count else {}
+        """Means over the utterances of this epoch so far, on all ranks: the loss, its terms and its statistics.
+
+        Statistics are means over the utterances that have an active source. `collapse_rate` is the share of hypotheses
+        that were the best for no source at all.
+        """
+        return self.means(self.position.sums)
+
+    def means(self, sums: dict[str, float]) -> dict[str, float]:
+        """The means that belong to sums over utterances, in the manner of `Position.sums`."""
+        sums = dict(sums)
+        count, with_sources = sums.pop("utterances", 0.0), sums.pop("with_sources", 0.0)
+        if not count:
+            return {}
+        counts = {name: with_sources if name in self._statistics else count for name in sums}
+        means = {name: value / counts[name] for name, value in sums.items() if counts[name]}
+        return means | _collapse_rate(means)
 
     # ----------------------------------------------------------------------------------------------------- validation
 
     def on_validation_epoch_start(self) -> None:
         """Forgets the scores of the last validation."""
         self._scores = {}
+        self.validated_epoch = self.position.epoch
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores of the utterances of a batch, by name: each counts once, on however many ranks it stood."""
         separation = self.model(batch.mixture)
-        losses = self.evaluate_objective(batch, separation).loss
-        score = self.si_sdr_db(separation.estimates, batch)
-        before = self.si_sdr_db(batch.mixture.unsqueeze(1).expand_as(batch.sources), batch)
-        rows = torch.stack([losses, score.to(losses), (score - before).to(losses)], dim=1).tolist()
-        self._scores.update(zip(batch.ids, rows, strict=True))
+        result = self.evaluate_objective(batch, separation)
+        matched = self.si_sdr_db(separation.estimates, batch)
+        before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]
+        columns = {"loss": result.loss} | matched | result.statistics
+        if "si_sdr_db" in matched:
+            columns["si_sdri_db"] = matched["si_sdr_db"] - before
+        rows = torch.stack([value.to(result.loss) for value in columns.values()], dim=1).tolist()
+        for name, row in zip(batch.ids, rows, strict=True):
+            self._scores[name] = dict(zip(columns, row, strict=True))
 
-    def si_sdr_db(self, estimates: Tensor, batch: Batch) -> Tensor:
-        """Hard PIT SI-SDR of each utterance, (B,) dB, outside autocast; NaN where no source is active."""
-        with torch.autocast(self.device.type, enabled=False):
-            return hard_pit_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
+    def si_sdr_db(self, estimates: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """SI-SDR of each utterance, (B,) dB, mean over active sources, NaN without any, outside autocast.
+
+        "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
+        there are fewer hypotheses than sources.
+        """
+        with torch.autocast(self.device.type, enabled=False), torch.no_grad():
+            return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
 
     def on_validation_epoch_end(self) -> None:
         """Means over all ranks; utterances without an active source do not count."""
@@ -329,9 +358,10 @@ class SeparationTask(LightningModule):
             gathered: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(gathered, scores)
             scores = {name: row for part in gathered for name, row in part.items()}
-        rows = [scores[name] for name in sorted(scores) if not math.isnan(scores[name][1])]
-        names = ("dev_loss", "dev_si_sdr_db", "dev_si_sdri_db")
-        self.validation = {name: _mean(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
+        rows = [scores[name] for name in sorted(scores) if not math.isnan(scores[name]["mcl_si_sdr_db"])]
+        names = set.intersection(*(set(row) for row in rows)) if rows else set()
+        means = {f"dev_{name}": _mean(row[name] for row in rows) for name in rows[0] if name in names} if rows else {}
+        self.validation = means | _collapse_rate(means, "dev_")
 
     # -------------------------------------------------------------------------------------------------------- resuming
 
@@ -343,6 +373,12 @@ class SeparationTask(LightningModule):
         """Goes back to the saved position."""
         self.position = Position(**checkpoint["position"])
         self.position.enter_epoch()
+
+
+def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
+    """The share of hypotheses whose usage is zero, where usage is known."""
+    usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
+    return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
 
 
 def _mean(values: Iterable[float]) -> float:

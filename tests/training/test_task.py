@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch
 import pytest
@@ -116,14 +116,24 @@ def test_gradient_is_clipped(config: TrainConfig, tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(norm, torch.tensor(0.01), rtol=1e-3, atol=0.0)
 
 
-def test_schedules_advance_with_steps_taken(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("schedule_by", "expected"),
+    [("step", [0.0, 0.25, 0.5, 0.5, 0.75, 1.0, 1.25, 1.5]), ("epoch", [0, 0, 0, 0, 1, 1, 1, 1])],
+)
+def test_schedules_advance_with_steps_taken_or_epochs(
+    schedule_by: Literal["step", "epoch"],
+    expected: list[float],
+    config: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A step that was skipped does not count."""
+    config = replace(config, objective=replace(config.objective, schedule_by=schedule_by))
     times: list[float] = []
     monkeypatch.setattr(Objective, "set_progress", lambda self, t_epochs: times.append(t_epochs))
     spoil(monkeypatch, {2})
     train(plain(config, max_epochs=2), tmp_path, limit_batches=4)
-    assert times == [0.0, 0.25, 0.5, 0.5, 0.75, 1.0, 1.25, 1.5]
+    assert times == expected
 
 
 # --------------------------------------------------------------------------------------------------------- bad steps
