@@ -1,0 +1,199 @@
+"""What a prepared corpus turned out to be, checked: a report of all that is wrong in place of a crash later.
+
+    check_whole(path)                    # raises UserError for a file that ends early
+    problems = verify(out, {"train": entries, ...}, {"train": 13900, ...})
+
+`verify` prints a line a split and writes `OUT/verification.json`. A second run compares its checksums with those of
+the first: a corpus that changed in between is a problem too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.data import audio
+from sepkit.data._files import atomic_output
+from sepkit.data.manifest import MixtureEntry
+from sepkit.data.mixing import mix_entry
+from sepkit.errors import UserError
+
+__all__ = ["check_whole", "verify"]
+
+REPORT = "verification.json"
+
+Rounding = Literal["floor", "nearest"]
+
+
+def check_whole(path: Path) -> audio.AudioInfo:
+    """What the header of an audio file says, after a look at its end: a file that was cut short is refused.
+
+    The samples between are not decoded.
+
+    Raises:
+        UserError: no such file, not an audio file, or one that ends before its header says.
+    """
+    header = audio.info(path)
+    if path.suffix.lower() == ".wav":
+        # libsndfile takes such a wav for a shorter one.
+        missing = _missing_wav_bytes(path)
+        if missing > 0:
+            raise UserError(f"{path}: truncated ({missing} bytes of its samples are missing); get the file again")
+    else:
+        audio.read(path, header.num_samples - 1, 1)
+    return header
+
+
+def verify(
+    out: Path,
+    splits: Mapping[str, Sequence[MixtureEntry]],
+    expected: Mapping[str, int],
+    sample: int = 20,
+    rounding: Rounding = "floor",
+    processes: int | None = None,
+) -> list[str]:
+    """What is wrong with a prepared corpus, a line each; `out/verification.json` says what was looked at.
+
+    Looked at are the number of mixtures of each split; that no two of train, dev and test share a speaker; and of a
+    sample of mixtures, spread evenly, that all their files can be read and are as long as they should be. The checksum
+    (SHA-256 of the mixture's samples as PCM16) of each of those is in the report.
+
+    Args:
+        out: folder of the manifests.
+        splits: name ("train", "dev", "test", or with more behind it, like "train-100") -> its mixtures.
+        expected: name -> how many the corpus's lists hold.
+        sample: how many mixtures of each split are read.
+        rounding: of the checksums, see `sepkit.data.audio.quantize_pcm16`: equal checksums of written mixtures and of
+            descriptions say that they agree in every sample.
+        processes: see `for_each`.
+
+    Raises:
+        UserError: the report cannot be written.
+    """
+    before = _earlier_checksums(out / REPORT)
+    problems: list[str] = []
+    report: dict[str, Any] = {}
+    for name, entries in splits.items():
+        wanted = expected.get(name, len(entries))
+        if len(entries) != wanted:
+            problems.append(f"{name}: {len(entries)} of {wanted} mixtures prepared")
+        checksums: dict[str, str] = {}
+        for entry, result in for_each(
+            partial(_checksum, rounding), _spread(entries, sample), processes, f"checking {name}", "mixture"
+        ):
+            if isinstance(result, Failed):
+                problems.append(f"{name}: mixture {entry.id!r}: {result.reason}")
+            elif before.get(name, {}).get(key := _checksum_key(entry), result) != result:
+                problems.append(f"{name}: mixture {entry.id!r} is not what it was when verification.json was written")
+            else:
+                checksums[key] = result
+        report[name] = _describe(entries, wanted) | {"sha256": checksums}
+        print(f"{name}: {_sentence(report[name])}")
+    problems += _shared_speakers(splits)
+    with atomic_output(out / REPORT) as temporary:
+        text = json.dumps({"splits": report, "problems": problems}, indent=1, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
+    if problems:
+        print(
+            f"warning: {len(problems)} problem(s), listed in {out / REPORT}; the first: {problems[0]}", file=sys.stderr
+        )
+    return problems
+
+
+def _describe(entries: Sequence[MixtureEntry], expected: int) -> dict[str, Any]:
+    lengths = [entry.num_samples for entry in entries]
+    return {
+        "mixtures": len(entries),
+        "expected": expected,
+        "sources": max((len(entry.sources) for entry in entries), default=0),
+        "speakers": len(_speakers(entries)),
+        "hours": round(sum(entry.duration_seconds for entry in entries) / 3600, 3),
+        "shortest_samples": min(lengths, default=0),
+        "longest_samples": max(lengths, default=0),
+    }
+
+
+def _sentence(described: Mapping[str, Any]) -> str:
+    return (
+        f"{described['mixtures']} of {described['expected']} mixtures of {described['sources']}, "
+        f"{described['speakers']} speakers, {described['hours']:.2f} h"
+    )
+
+
+def _spread(entries: Sequence[MixtureEntry], count: int) -> list[MixtureEntry]:
+    if len(entries) <= count:
+        return list(entries)
+    return [entries[int(index)] for index in np.linspace(0, len(entries) - 1, count)]
+
+
+def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
+    for path in _written(entry):
+        header = check_whole(path)
+        if header.sample_rate == entry.sample_rate and header.num_samples != entry.num_samples:
+            raise UserError(f"{path}: {header.num_samples} samples, expected {entry.num_samples}; make the file again")
+    mixture = mix_entry(entry).mixture
+    return hashlib.sha256(audio.quantize_pcm16(mixture, rounding).astype("<i2").tobytes()).hexdigest()
+
+
+def _checksum_key(entry: MixtureEntry) -> str:
+    """What a checksum belongs to: another rate, mode or task under the same name is another mixture."""
+    return f"{entry.id} {entry.sample_rate} {entry.mode} {entry.task}"
+
+
+def _written(entry: MixtureEntry) -> list[Path]:
+    """The files of a recorded mixture, all of which are as long as it."""
+    if entry.mixture is None:
+        return []
+    parts = [*entry.sources, *([entry.noise] if entry.noise else [])]
+    return [entry.resolve(entry.mixture), *(entry.resolve(part.path) for part in parts)]
+
+
+def _shared_speakers(splits: Mapping[str, Sequence[MixtureEntry]]) -> list[str]:
+    of_split: dict[str, set[str]] = {}
+    for name, entries in splits.items():
+        of_split.setdefault(name.split("-")[0], set()).update(_speakers(entries))
+    names = list(of_split)
+    return [
+        f"{one} and {other} share {len(shared)} speaker(s): {', '.join(sorted(shared)[:5])}"
+        for position, one in enumerate(names)
+        for other in names[position + 1 :]
+        if (shared := of_split[one] & of_split[other])
+    ]
+
+
+def _speakers(entries: Sequence[MixtureEntry]) -> set[str]:
+    return {source.speaker for entry in entries for source in entry.sources if source.speaker}
+
+
+def _earlier_checksums(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
+        return {name: split["sha256"] for name, split in splits.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _missing_wav_bytes(path: Path) -> int:
+    """How many bytes the data chunk of a RIFF file lacks; 0 for what is not one."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(12)[:4] != b"RIFF":
+                return 0
+            while len(head := file.read(8)) == 8:
+                size = int.from_bytes(head[4:], "little")
+                if head[:4] == b"data":
+                    # What streams write in place of a size that they do not know.
+                    return 0 if size >= 0x7FFFF000 else file.tell() + size - os.fstat(file.fileno()).st_size
+                file.seek(size + size % 2, os.SEEK_CUR)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    return 0
