@@ -15,6 +15,7 @@ from sepkit import __version__
 from sepkit.errors import UserError
 
 COMMANDS = {
+    "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
     "prepare": "turn recordings into manifests: mini, folder, mixed",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
