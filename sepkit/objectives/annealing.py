@@ -1,13 +1,45 @@
-"""Temperatures: what they are measured in, and where hypotheses that move freely split as the temperature falls."""
+"""Temperatures: what they are measured in, and where hypotheses that move freely split as the temperature falls.
+
+Deterministic annealing lowers the temperature little by little, and at each one lets the hypotheses settle where the
+free energy -T sum_y log mean_k exp(-d(f_k, y) / T) is least. At high temperatures all of them are at one place; at
+critical temperatures groups of them split. Here there is no network between data and hypotheses.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.objectives.products import inner_products
 
-__all__ = ["spread_db"]
+__all__ = [
+    "PointAnnealing",
+    "SourceAnnealing",
+    "Split",
+    "anneal_points",
+    "anneal_sources",
+    "si_sdr_critical_temperature_db",
+    "softmin_entropy",
+    "source_correlations",
+    "spread_db",
+]
+
+_DB = 10 / math.log(10)
+# Lengths are compared with the one that a temperature has: hypotheses whose distance is below this many belong to one
+# group, each settling starts with a push of this many, and ends where nothing moves by more than this many.
+_GROUP_LIMIT = 0.05
+_PUSH = 1e-3
+_SETTLED = 1e-6
+_MAX_ITERATIONS = 5000
+# The least |cos| between a hypothesis and a source: a cost of SI-SDR stays finite.
+_LEAST_COSINE = 1e-6
+
+# ------------------------------------------------------------------------------------------------ units and entropies
 
 
 @torch.no_grad()
@@ -31,14 +63,344 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
 
     Source: reference code of the aMCL paper ("variance" unit).
     """
-    if active is None:
-        active = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
-    if active.shape != sources.shape[:2]:
-        raise ValueError(f"expected active of shape {tuple(sources.shape[:2])}, found {tuple(active.shape)}")
-    active = active.to(sources.device)
-    sources = sources.where(active.unsqueeze(2), 0.0)
+    sources, active = _only_active(sources, active)
     # Of the mean only the direction counts, so that the sum may stand for it.
     distances = pairwise_neg_si_sdr(sources.sum(1, keepdim=True), sources, lengths=lengths)[:, 0].abs()
     count = active.sum(1)
     spread = distances.where(active, 0.0).sum(1) / count
     return spread.where(count > 1, torch.nan)
+
+
+@torch.no_grad()
+def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
+    """The entropy of the softmin of cost / temperature over hypotheses, (B, m) nats: from 0 at T = 0 to log n.
+
+    Args:
+        cost: (B, n, m).
+        temperature: in the cost's unit, > 0.
+
+    Source: aMCL paper, eq. 5 and section 4.1.
+    """
+    log_weights = (-cost.double() / temperature).log_softmax(1)
+    return -(log_weights.exp() * log_weights).sum(1)
+
+
+# --------------------------------------------------------------------------------------------- squared Euclidean cost
+
+
+@dataclass(frozen=True)
+class Split:
+    """One temperature at which free hypotheses split.
+
+    Args:
+        temperature: in the cost's unit, known to half a percent.
+        groups_before: how many places the hypotheses were at above it.
+        groups_after: and below it.
+        predicted_temperature: twice the largest eigenvalue of the covariance of what belongs to one group of two or
+            more hypotheses (eq. 13), just above the split.
+    """
+
+    temperature: float
+    groups_before: int
+    groups_after: int
+    predicted_temperature: float
+
+
+@dataclass
+class PointAnnealing:
+    """Free hypotheses for points in space while the temperature falls.
+
+    Args:
+        critical_temperature: 2 lambda_max of the points' covariance, where the first split must be (eq. 14).
+        splits: in order of falling temperature.
+        temperatures: S of them, falling.
+        groups: S numbers of places that the hypotheses are at.
+        distortions: S mean squared distances of the points from their nearest hypothesis.
+        hypotheses: S times (n, d).
+    """
+
+    critical_temperature: float
+    splits: list[Split] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    distortions: list[float] = field(default_factory=list)
+    hypotheses: list[Tensor] = field(default_factory=list)
+
+
+@torch.no_grad()
+def anneal_points(
+    points: Tensor, hypotheses: int, *, decay: float = 0.9, end_ratio: float = 1e-3, seed: int = 0
+) -> PointAnnealing:
+    """Deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
+
+    At each temperature the fixed point of q = softmin_k(|f_k - y|^2 / T), f_k = sum_y q y / sum_y q is found from a
+    slightly pushed start. Around each split the steps are refined to a percent. It ends where all hypotheses are apart.
+
+    Args:
+        points: (N, d), finite.
+        hypotheses: n.
+        decay: from one temperature to the next.
+        end_ratio: where to end at the latest, as a share of the first critical temperature.
+        seed: of the pushes.
+
+    Raises:
+        ValueError: fewer than two points, or points that are all the same.
+
+    Source: Rose, "Deterministic annealing for clustering, compression, classification, regression", 1998; aMCL paper,
+    section 4.3.
+    """
+    points = points.detach().double()
+    if points.ndim != 2 or not bool((points != points[:1]).any()):
+        raise ValueError(f"expected points (N, d) of which two differ at least, found shape {tuple(points.shape)}")
+    centred = points - points.mean(0)
+    covariance = centred.mT @ centred / len(points)
+    critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
+    generator = torch.Generator().manual_seed(seed)
+
+    def settle(start: Tensor, temperature: float) -> Tensor:
+        length = math.sqrt(temperature / 2)
+        push = torch.randn(start.shape, generator=generator, dtype=start.dtype).to(start.device)
+        return _settle(lambda f: _centroids(points, f, temperature), start + _PUSH * length * push, length)
+
+    result = PointAnnealing(critical)
+    # No eigenvalue is beyond the trace, so that the first split is below this whatever eq. 14 says.
+    temperature = 4 * float(covariance.trace())
+    settled = settle(points.mean(0).repeat(hypotheses, 1), temperature)
+    while True:
+        groups = _group_labels(_distances(settled), temperature)
+        count = _count(groups)
+        _record(result, points, settled, temperature, count)
+        if count >= hypotheses or temperature * decay < end_ratio * critical:
+            return result
+        above, upper, lower = settled, temperature, temperature * decay
+        settled = settle(above, lower)
+        if _count(_group_labels(_distances(settled), lower)) > count:
+            while upper > 1.01 * lower:
+                middle = math.sqrt(upper * lower)
+                trial = settle(above, middle)
+                if _count(_group_labels(_distances(trial), middle)) > count:
+                    lower, settled = middle, trial
+                else:
+                    upper, above = middle, trial
+            predicted = _predicted_temperature(points, above, upper)
+            after = _count(_group_labels(_distances(settled), lower))
+            result.splits.append(Split(math.sqrt(upper * lower), count, after, predicted))
+        temperature = lower
+
+
+def _record(result: PointAnnealing, points: Tensor, hypotheses: Tensor, temperature: float, groups: int) -> None:
+    result.temperatures.append(temperature)
+    result.groups.append(groups)
+    result.distortions.append(float(torch.cdist(points, hypotheses).square().amin(1).mean()))
+    result.hypotheses.append(hypotheses)
+
+
+def _weights(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
+    """(N, n) softmin over hypotheses of squared distance / temperature; what all hypotheses share is left out."""
+    return ((2 * points @ hypotheses.mT - hypotheses.square().sum(1)) / temperature).softmax(1)
+
+
+def _centroids(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
+    """The (n, d) means of the points that are softly each hypothesis's; one that has none stays."""
+    weights = _weights(points, hypotheses, temperature)
+    mass = weights.sum(0).unsqueeze(1)
+    return (weights.mT @ points / mass).where(mass > 0, hypotheses)
+
+
+def _predicted_temperature(points: Tensor, hypotheses: Tensor, temperature: float) -> float:
+    """2 lambda_max of eq. 13 over the groups of more than one hypothesis."""
+    labels = _group_labels(_distances(hypotheses), temperature)
+    weights = _weights(points, hypotheses, temperature)
+    largest = 0.0
+    for member in labels.unique().tolist():
+        if int((labels == member).sum()) > 1:
+            difference, share = points - hypotheses[member], weights[:, member : member + 1]
+            covariance = (share * difference).mT @ difference / share.sum()
+            largest = max(largest, 2 * float(torch.linalg.eigvalsh(covariance)[-1]))
+    return largest
+
+
+# ---------------------------------------------------------------------------------------------------- cost of SI-SDR
+
+
+@dataclass
+class SourceAnnealing:
+    """Free hypotheses for the sources of B utterances while the temperature falls.
+
+    Args:
+        temperatures_db: S of them, falling.
+        groups: (S, B) numbers of places that the hypotheses are at.
+        first_split_db: (B,) the temperature between the last one where all were at one place and the next; NaN where
+            they were so to the end.
+        expected_db: (B,) what it is for uncorrelated sources, `si_sdr_critical_temperature_db`.
+    """
+
+    temperatures_db: list[float]
+    groups: Tensor
+    first_split_db: Tensor
+    expected_db: Tensor
+
+
+def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
+    """The first critical temperature of free hypotheses for m uncorrelated sources under negative SI-SDR, dB.
+
+    T_c = (10 / ln 10) / (1 - 2 c^2 / m), c^2 = 1 / (1 + 10^(-ceiling / 10)). Levels do not enter. Two sources without
+    a ceiling have none: moving along the line between them costs one what the other gains, so that any temperature
+    lets hypotheses part. That is where the cost differs from the squared error, and why T_c depends on how well
+    hypotheses can do.
+
+    It is where the second derivative of the free energy along a direction in which two hypotheses part from the
+    mixture is zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared
+    cosine between the mixture and a source.
+
+    Args:
+        sources: m >= 2.
+        ceiling_db: the SI-SDR of a hypothesis that has everything of its source but cannot do better, dB.
+    """
+    reach = _reach(ceiling_db)
+    return _DB / (1 - 2 * reach / sources) if 2 * reach < sources else math.inf
+
+
+@torch.no_grad()
+def source_correlations(sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+    """(B, m, m) cosines between the sources of each utterance less their means; 0 beside the diagonal where inactive.
+
+    Args:
+        sources: (B, m, T); inactive rows may hold anything.
+        active: (B, m) bool; None: all active.
+        lengths: (B,) samples that count; None: all.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    sources, active = _only_active(sources, active)
+    products = inner_products(sources, sources, lengths, zero_mean=True)
+    norms = (products.estimate_energy * products.source_energy).sqrt()
+    cosines = (products.cross / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(-1, 1)
+    identity = torch.eye(sources.shape[1], dtype=cosines.dtype, device=cosines.device)
+    return cosines * (1 - identity) * (active[:, None] & active[:, :, None]) + identity
+
+
+@torch.no_grad()
+def anneal_sources(
+    correlations: Tensor,
+    hypotheses: int,
+    *,
+    active: Tensor | None = None,
+    ceiling_db: float = 10.0,
+    decay: float = 0.95,
+    end_db: float = 0.1,
+    seed: int = 0,
+) -> SourceAnnealing:
+    """Deterministic annealing of free hypotheses under negative SI-SDR, for every utterance by itself.
+
+    Each hypothesis is a waveform in the span of the sources plus a residual that no source has a part in and that
+    keeps its SI-SDR below a ceiling. All begin at the mixture of equally loud sources. Since the cost is blind to
+    levels, only angles count: with the hypothesis along the unit vector u in the span, the cost of source s_j is
+    -10 log10(c^2 x_j / (1 - c^2 x_j)), x_j = <u, s_j>^2 / |s_j|^2. The damped fixed point of
+    u ~ sum_j q_j s_j / (<u, s_j> (1 - c^2 x_j)) is found at each temperature from a slightly pushed start.
+
+    Args:
+        correlations: (B, m, m) cosines between sources, as from `source_correlations`.
+        hypotheses: n >= 2.
+        active: (B, m) bool; None: all active. An utterance with fewer than two active sources never splits.
+        ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
+        decay: from one temperature to the next, and so the precision of split temperatures.
+        end_db: where to end at the latest, dB.
+        seed: of the pushes.
+    """
+    values, vectors = torch.linalg.eigh(correlations.double())
+    directions = vectors * values.clamp_min(0).sqrt().unsqueeze(1)
+    directions = torch.nn.functional.normalize(directions, dim=2)
+    batch, m = directions.shape[:2]
+    active = directions.new_ones(batch, m, dtype=torch.bool) if active is None else active.to(directions.device)
+    count = active.sum(1)
+    reach = _reach(ceiling_db)
+    expected = [si_sdr_critical_temperature_db(int(k), ceiling_db) if k > 1 else math.nan for k in count]
+    generator = torch.Generator().manual_seed(seed)
+    start = (directions * active.unsqueeze(2)).sum(1, keepdim=True).expand(-1, hypotheses, -1)
+    settled = torch.nn.functional.normalize(start, dim=2)
+    temperature = 4 * _DB / (1 - reach)
+    temperatures: list[float] = []
+    groups: list[Tensor] = []
+    enough = count.clamp(1, hypotheses).where(count > 1, 1)
+    while not temperatures or (temperature > end_db and bool((groups[-1] < enough).any())):
+        push = torch.randn(settled.shape, generator=generator, dtype=settled.dtype).to(settled.device)
+        pushed = torch.nn.functional.normalize(settled + _PUSH * push, dim=2)
+        settled = _settle(lambda u, t=temperature: _turn(u, directions, active, reach, t), pushed, 1.0)
+        cosines = settled @ settled.mT
+        labels = _labels((1 - cosines.square()).clamp_min(0).sqrt() < _GROUP_LIMIT)
+        temperatures.append(temperature)
+        groups.append(_counts(labels).where(count > 1, 1))
+        temperature *= decay
+    table = torch.stack(groups)
+    split = table > 1
+    place = split.int().argmax(0)
+    grid = torch.tensor(temperatures, dtype=torch.float64)
+    first = (grid[place.cpu()] / math.sqrt(decay)).where(split.any(0).cpu(), math.nan)
+    return SourceAnnealing(temperatures, table.cpu(), first, torch.tensor(expected, dtype=torch.float64))
+
+
+def _reach(ceiling_db: float) -> float:
+    """c^2: the share of its energy that the best hypothesis has of its source."""
+    return 1 / (1 + 10 ** (-ceiling_db / 10))
+
+
+def _turn(hypotheses: Tensor, directions: Tensor, active: Tensor, reach: float, temperature: float) -> Tensor:
+    """(B, n, m) unit vectors half way to where the free energy's gradient points."""
+    cosines = hypotheses @ directions.mT
+    cosines = cosines.abs().clamp_min(_LEAST_COSINE).copysign(cosines)
+    part = reach * cosines.square()
+    cost = -_DB * (part / (1 - part)).log()
+    pull = (-cost / temperature).softmax(1) * active.unsqueeze(1) / (cosines * (1 - part))
+    towards = torch.nn.functional.normalize(pull @ directions, dim=2)
+    return torch.nn.functional.normalize(hypotheses + towards, dim=2)
+
+
+# ------------------------------------------------------------------------------------------------------------- common
+
+
+def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sources with zeros in inactive rows, and which are active."""
+    if active is None:
+        active = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
+    if active.shape != sources.shape[:2]:
+        raise ValueError(f"expected active of shape {tuple(sources.shape[:2])}, found {tuple(active.shape)}")
+    active = active.to(sources.device)
+    return sources.where(active.unsqueeze(2), 0.0), active
+
+
+def _settle(step: Callable[[Tensor], Tensor], start: Tensor, length: float) -> Tensor:
+    """Where repeated steps lead to."""
+    for _ in range(_MAX_ITERATIONS):
+        moved = step(start)
+        if float((moved - start).abs().max()) < _SETTLED * length:
+            return moved
+        start = moved
+    return start
+
+
+def _distances(hypotheses: Tensor) -> Tensor:
+    return torch.cdist(hypotheses, hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _group_labels(distances: Tensor, temperature: float) -> Tensor:
+    return _labels((distances < _GROUP_LIMIT * math.sqrt(temperature / 2)).unsqueeze(0))[0]
+
+
+def _labels(near: Tensor) -> Tensor:
+    """(B, n) the lowest member of each hypothesis's group; (B, n, n) says which are near each other."""
+    n = near.shape[1]
+    labels = torch.arange(n, device=near.device).expand(near.shape[0], n)
+    for _ in range(n):
+        labels = labels.unsqueeze(1).expand_as(near).where(near, n).amin(2)
+    return labels
+
+
+def _counts(labels: Tensor) -> Tensor:
+    """(B,) how many groups there are: each has one member that is its own lowest."""
+    return (labels == torch.arange(labels.shape[1], device=labels.device)).sum(1)
+
+
+def _count(labels: Tensor) -> int:
+    return int(_counts(labels.unsqueeze(0))[0])
