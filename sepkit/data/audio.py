@@ -1,7 +1,8 @@
 """The one file that touches audio files: reading with seek and resampling, and writing.
 
 Positions and lengths are in samples at the rate asked for, after resampling, so that a crop of a file means the same
-whatever rate the file is stored at.
+whatever rate the file is stored at. A path may name a member of a tar shard: `train-000000.tar::000000012.s1.flac`
+(`sepkit.data.shards`); only the bytes that the crop needs are read from it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
@@ -20,6 +21,7 @@ import soundfile
 import soxr
 
 from sepkit.data._files import atomic_output
+from sepkit.data._tar_index import Section, locate
 from sepkit.errors import UserError
 
 __all__ = [
@@ -255,21 +257,76 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
 
 @contextmanager
 def _open(path: AudioPath) -> Iterator[soundfile.SoundFile]:
-    try:
-        file = soundfile.SoundFile(path)
-    except (soundfile.LibsndfileError, TypeError, OSError) as error:
-        if not os.path.exists(path):
-            raise UserError(f"{path}: no such file; check the path") from error
-        reason = "it is a folder" if os.path.isdir(path) else str(getattr(error, "error_string", error)).rstrip(".")
-        raise UserError(
-            f"{path}: cannot be read as audio ({reason}); expected wav, flac or another format of libsndfile"
-        ) from error
-    with file:
+    with ExitStack() as stack:
+        try:
+            section = locate(path)
+            # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
+            file = soundfile.SoundFile(
+                path if section is None else stack.enter_context(io.BufferedReader(_SectionReader(section)))
+            )
+        except (soundfile.LibsndfileError, TypeError, OSError) as error:
+            raise _unreadable(path, error) from error
+        stack.enter_context(file)
         if file.frames == 0:
             raise UserError(f"{path}: holds 0 samples; leave out the file")
         if file.frames >= _UNKNOWN_LENGTH:
             raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
         yield file
+
+
+def _unreadable(path: AudioPath, error: Exception) -> UserError:
+    reason = str(getattr(error, "error_string", error)).rstrip(".")
+    if locate(path) is None:
+        if not os.path.exists(path):
+            return UserError(f"{path}: no such file; check the path")
+        if os.path.isdir(path):
+            reason = "it is a folder"
+        elif _is_shortened_sphere(path):
+            return UserError(
+                f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
+                f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
+            )
+    return UserError(f"{path}: cannot be read as audio ({reason}); expected wav, flac or another format of libsndfile")
+
+
+def _is_shortened_sphere(path: AudioPath) -> bool:
+    try:
+        with open(path, "rb") as file:
+            header = file.read(1024)
+    except OSError:
+        return False
+    return header.startswith(b"NIST_1A") and b"shorten" in header
+
+
+class _SectionReader(io.RawIOBase):
+    """A part of a file as a file of its own: reading goes no further than the part."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+        self._position = 0
+        self._file = open(section.path, "rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._section.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        wanted = max(0, min(len(buffer), self._section.size - self._position))
+        data = os.pread(self._file.fileno(), wanted, self._section.offset + self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:

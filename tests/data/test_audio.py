@@ -268,3 +268,25 @@ def test_real_recordings_at_both_rates_agree(data_folder: Path) -> None:
         expected = audio.read(path)
         found = audio.read(high, 0, len(expected), sample_rate=8000, pad_end=True)
         assert np.corrcoef(expected, found)[0, 1] > 0.99
+
+
+def write_sphere(path: Path, samples: np.ndarray, rate: int = 16000, coding: str = "pcm") -> Path:
+    """A NIST sphere file, big-endian, as the LDC ships them."""
+    fields = {
+        "sample_count": f"-i {len(samples)}", "sample_n_bytes": "-i 2", "channel_count": "-i 1",
+        "sample_byte_format": "-s2 10", "sample_rate": f"-i {rate}", "sample_coding": f"-s{len(coding)} {coding}",
+    }  # fmt: skip
+    header = "NIST_1A\n   1024\n" + "".join(f"{name} {value}\n" for name, value in fields.items()) + "end_head\n"
+    path.write_bytes(header.encode().ljust(1024) + samples.astype(">i2").tobytes())
+    return path
+
+
+def test_sphere_is_read_unless_it_is_compressed_with_shorten(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-(2**15), 2**15, 999, dtype=np.int16)
+    path = write_sphere(tmp_path / "01to030v.wv1", samples)
+    assert audio.info(path) == audio.AudioInfo(16000, 999, 1, "PCM_16")
+    np.testing.assert_array_equal(audio.read(path), samples / 32768)
+    shortened = write_sphere(tmp_path / "x.wv1", samples, coding="pcm,embedded-shorten-v2.00")
+    with pytest.raises(UserError, match=r"sph2pipe -p -f wav .*x\.wv1 .*x\.wav") as caught:
+        audio.read(shortened)
+    one_line(caught)
