@@ -304,7 +304,7 @@ class _SectionReader(io.RawIOBase):
     def __init__(self, section: Section) -> None:
         self._section = section
         self._position = 0
-        self._file = open(section.path, "rb", buffering=0)
+        self._descriptor = os.open(section.path, os.O_RDONLY)
 
     def readable(self) -> bool:
         return True
@@ -319,13 +319,14 @@ class _SectionReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         wanted = max(0, min(len(buffer), self._section.size - self._position))
-        data = os.pread(self._file.fileno(), wanted, self._section.offset + self._position)
+        data = os.pread(self._descriptor, wanted, self._section.offset + self._position)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
 
     def close(self) -> None:
-        self._file.close()
+        if not self.closed:
+            os.close(self._descriptor)
         super().close()
 
 
