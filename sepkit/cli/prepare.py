@@ -67,7 +67,7 @@ def folder(
     kaldi: str | None = None,
     groups: list[str] | None = None,
     speaker_info: str | None = None,
-    speakers: int = 2,
+    speakers: list[int] | None = None,
     sample_rate: int = 8000,
     segment_seconds: float = 4.0,
     train_mixtures: int | None = None,
@@ -90,7 +90,7 @@ def folder(
         groups: NAME=PATTERN ...: one test set each, of the speakers whose identifier matches the whole pattern
         speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in --speech or up
             to two folders above it
-        speakers: sources in a mixture
+        speakers: sources in a mixture (default 2); several numbers (1 2 3): mixtures of each in equal shares
         sample_rate: Hz of the mixtures
         segment_seconds: length of the mixtures of dev and test
         train_mixtures: how many; default: 3000, or as many as there are utterances
@@ -113,7 +113,7 @@ def folder(
         kaldi,
         groups=groups or (),
         speaker_info=speaker_info,
-        speakers=speakers,
+        speakers=speakers or 2,
         sample_rate=sample_rate,
         segment_seconds=segment_seconds,
         train_mixtures=train_mixtures,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import active_level, mix_entry
 
-__all__ = ["MixtureStyle", "draw_mixtures", "manifest_path"]
+__all__ = ["MixtureStyle", "draw_mixtures", "draw_mixtures_of_several_sizes", "manifest_path"]
 
 NOMINAL_LEVEL_DB = -30.0
 """Level of a source before its gain, dB re full scale: sums of several stay below full scale."""
@@ -89,6 +90,41 @@ def draw_mixtures(
     return [_describe(chosen, number, style, generator) for number, chosen in enumerate(drawn, start=first_number)]
 
 
+def draw_mixtures_of_several_sizes(
+    utterances: Sequence[Utterance],
+    count: int,
+    speakers: Sequence[int],
+    style: MixtureStyle,
+    seeds: Sequence[int],
+    first_number: int = 0,
+) -> list[MixtureEntry]:
+    """Up to `count` descriptions of mixtures, in equal shares of each number of speakers, taking turns.
+
+    Where the shares cannot be equal, those named first have one more. What the mixtures of one number are does not
+    depend on the others; there are fewer of them where there are no more combinations (one speaker: utterances).
+
+    Args:
+        utterances: what to mix.
+        count: how many mixtures.
+        speakers: numbers of sources.
+        style: how to mix; its own number of speakers is not used.
+        seeds: of what is drawn.
+        first_number: of the identifiers.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
+    base, more = divmod(count, len(speakers))
+    parts = [
+        draw_mixtures(
+            utterances, base + (k < more), replace(style, speakers=size), np.random.default_rng([*seeds, size])
+        )
+        for k, size in enumerate(speakers)
+    ]
+    turns = [entry for turn in zip_longest(*parts) for entry in turn if entry is not None]
+    return [replace(entry, id=_id(first_number + k, _label_of(entry))) for k, entry in enumerate(turns)]
+
+
 def manifest_path(path: Path, folder: Path) -> str:
     """The path as a manifest in `folder` names it: relative if it lies below, absolute elsewhere."""
     absolute, base = os.path.abspath(path), os.path.abspath(folder)
@@ -145,7 +181,7 @@ def _describe(
     sources = [_describe_source(utterance, count, style, generator) for utterance in chosen]
     labels = "_".join(utterance.recording.label[:40] for utterance in chosen)
     entry = MixtureEntry(
-        id=f"{number:05d}_{labels}",
+        id=_id(number, labels),
         sample_rate=style.sample_rate,
         num_samples=count,
         sources=sources,
@@ -156,6 +192,14 @@ def _describe(
     if style.noise:
         entry.noise = _describe_noise(entry, style, generator)
     return entry
+
+
+def _id(number: int, labels: str) -> str:
+    return f"{number:05d}_{labels}"
+
+
+def _label_of(entry: MixtureEntry) -> str:
+    return entry.id.partition("_")[2]
 
 
 def _describe_source(

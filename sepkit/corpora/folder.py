@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures
+from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, draw_mixtures_of_several_sizes
 from sepkit.corpora._recordings import (
     SPLITS,
     Recording,
@@ -47,6 +47,7 @@ class _Plan:
 
     out: Path
     seed: int
+    speakers: tuple[int, ...]
     style: MixtureStyle
     segment_samples: int
     counts: Mapping[str, int]
@@ -63,7 +64,7 @@ def prepare_folder(
     *,
     groups: Sequence[str] = (),
     speaker_info: str | Path | None = None,
-    speakers: int = 2,
+    speakers: int | Sequence[int] = 2,
     sample_rate: int = 8000,
     segment_seconds: float = 4.0,
     train_mixtures: int | None = None,
@@ -90,7 +91,8 @@ def prepare_folder(
             matches the regular expression as a whole (the first one that does). `test_mixtures` are made of each group.
         speaker_info: CSV file with the columns speaker and sex, or a SPEAKERS.TXT; None: the SPEAKERS.TXT in `speech`
             or up to two folders above it, if there is one.
-        speakers: sources in a mixture.
+        speakers: sources in a mixture; several numbers: mixtures of each in equal shares, taking turns, where those of
+            one number do not depend on the others.
         sample_rate: Hz of the mixtures; recordings at other rates are resampled as they are read.
         segment_seconds: length of the mixtures of dev and test.
         train_mixtures: how many; None: 3000, or more where there are more utterances than that.
@@ -104,8 +106,9 @@ def prepare_folder(
         UserError: no recordings, fewer speakers than a mixture needs, or an argument out of range.
     """
     out = Path(out)
+    sizes = (speakers,) if isinstance(speakers, int) else tuple(speakers)
     fewest = min(dev_mixtures, test_mixtures, 1 if train_mixtures is None else train_mixtures)
-    _check(speakers, sample_rate, segment_seconds, fewest, noise_snr_db)
+    _check(sizes, sample_rate, segment_seconds, fewest, noise_snr_db)
     patterns = _parse_groups(groups)
     check_writable(out)
     recordings, skipped = _collect(speech, kaldi, speaker_from)
@@ -116,15 +119,16 @@ def prepare_folder(
         raise UserError(
             f"{speech or kaldi}: none of {len(recordings)} recordings can be used: {next(iter(unusable.values()))}"
         )
-    splits, outside = _divide(utterances, speakers, seed)
+    splits, outside = _divide(utterances, max(sizes), seed)
     noise_files, unusable = ({}, {}) if noise is None else _divide_noise(Path(noise), splits, seed, sample_rate)
     skipped |= outside | unusable
     _print_found(splits, sample_rate, skipped, write_skipped(out, skipped))
     plan = _Plan(
         out=out,
         seed=seed,
+        speakers=sizes,
         style=MixtureStyle(
-            out, sample_rate, "folder", speakers, None, gain_range_db, (), (noise_snr_db[0], noise_snr_db[1])
+            out, sample_rate, "folder", max(sizes), None, gain_range_db, (), (noise_snr_db[0], noise_snr_db[1])
         ),
         segment_samples=round(segment_seconds * sample_rate),
         counts={
@@ -143,9 +147,11 @@ def prepare_folder(
     return out
 
 
-def _check(speakers: int, sample_rate: int, segment_seconds: float, fewest: int, noise_snr_db: Sequence[float]) -> None:
-    if speakers < 1:
-        raise UserError(f"--speakers {speakers}: expected at least 1")
+def _check(
+    speakers: Sequence[int], sample_rate: int, segment_seconds: float, fewest: int, noise_snr_db: Sequence[float]
+) -> None:
+    if not speakers or min(speakers) < 1 or len(set(speakers)) < len(speakers):
+        raise UserError(f"--speakers {' '.join(map(str, speakers))}: expected one or more numbers from 1 up, each once")
     if sample_rate < 1:
         raise UserError(f"--sample-rate {sample_rate}: expected a rate in Hz, such as 8000")
     if not segment_seconds * sample_rate >= 1:
@@ -263,8 +269,7 @@ def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, li
     style = replace(plan.style, noise=plan.noise.get(split, ()))
     seeds = [plan.seed, 2 + SPLITS.index(split)]
     if split == "train":
-        entries = draw_mixtures(members, plan.counts[split], style, np.random.default_rng(seeds))
-        return {split: _not_empty(entries, split)}
+        return {split: _draw(split, members, plan, style, seeds)}
     style = replace(style, segment_samples=plan.segment_samples)
     if split == "dev" or not plan.groups:
         return {split: _draw_crops(split, members, plan, style, seeds)}
@@ -302,11 +307,22 @@ def _draw_crops(
             f"{label}: {found} speaker(s) with recordings of at least {seconds:g} s, expected {style.speakers} or "
             "more; give a smaller --segment-seconds, or more speakers"
         )
+    return _draw(label, long_enough, plan, style, seeds, first_number)
+
+
+def _draw(
+    label: str,
+    members: Sequence[Utterance],
+    plan: _Plan,
+    style: MixtureStyle,
+    seeds: Sequence[int],
+    first_number: int = 0,
+) -> list[MixtureEntry]:
     count = plan.counts[label.partition("_")[0]]
-    return _not_empty(draw_mixtures(long_enough, count, style, np.random.default_rng(seeds), first_number), label)
-
-
-def _not_empty(entries: list[MixtureEntry], label: str) -> list[MixtureEntry]:
+    if len(plan.speakers) == 1:
+        entries = draw_mixtures(members, count, style, np.random.default_rng(seeds), first_number)
+    else:
+        entries = draw_mixtures_of_several_sizes(members, count, plan.speakers, style, seeds, first_number)
     if not entries:
         raise UserError(f"{label}: no mixtures can be made of its recordings; give more speakers")
     return entries
@@ -335,4 +351,7 @@ def _print_found(splits: Splits, sample_rate: int, skipped: Mapping[str, str], l
 def _summary(entries: Sequence[MixtureEntry]) -> str:
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     used = len({source.path for entry in entries for source in entry.sources})
-    return f"{len(entries)} mixtures of {len(entries[0].sources)}, {hours:.2f} h, from {used} recordings"
+    sizes = Counter(len(entry.sources) for entry in entries)
+    of = "; ".join(f"{count} of {size}" for size, count in sorted(sizes.items()))
+    mixtures = f"{len(entries)} mixtures" + (f" of {next(iter(sizes))}" if len(sizes) == 1 else f" ({of})")
+    return f"{mixtures}, {hours:.2f} h, from {used} recordings"

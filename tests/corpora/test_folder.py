@@ -308,3 +308,52 @@ def test_speech_mini(data_folder, tmp_path):
         for source in mix_entry(entry).sources
     ]
     assert np.abs(np.array(levels_db) + 30).max() <= 2.5 + 1e-3
+
+
+def test_several_numbers_of_speakers_take_turns_in_equal_shares(speech, tmp_path, write_speakers, capsys):
+    write_speakers(speech / "dev-clean", ["e2"])
+    counts = SMALL | {"train_mixtures": 20, "dev_mixtures": 9, "test_mixtures": 7}
+    made = manifests(prepare_folder(speech, tmp_path / "out", speakers=[1, 2, 3], **counts))
+    assert [len(entry.sources) for entry in made["dev"]] == 3 * [1, 2, 3]
+    assert [len(entry.sources) for entry in made["test"]] == [1, 2, 3, 1, 2, 3, 1]
+    assert sorted(len(entry.sources) for entry in made["train"]) == 7 * [1] + 7 * [2] + 6 * [3]
+    for manifest in made.values():
+        assert [entry.id[:6] for entry in manifest] == [f"{k:05d}_" for k in range(len(manifest))]
+        for entry in manifest:
+            assert len({source.speaker for source in entry.sources}) == len(entry.sources)
+            assert mix_entry(entry).sources.shape == (len(entry.sources), entry.num_samples)
+    assert "9 mixtures (3 of 1; 3 of 2; 3 of 3)" in capsys.readouterr().out
+
+
+def test_mixtures_of_one_number_do_not_depend_on_the_others(speech, tmp_path):
+    sources = [
+        [
+            [source.path for source in entry.sources]
+            for entry in manifests(prepare_folder(speech, tmp_path / str(k), speakers=numbers, **counts))["train"]
+            if len(entry.sources) == 2
+        ]
+        for k, (numbers, counts) in enumerate(
+            [([1, 2], SMALL | {"train_mixtures": 10}), ([2, 1], SMALL | {"train_mixtures": 10})]
+        )
+    ]
+    assert sources[0] == sources[1]
+
+
+def test_a_single_number_in_a_list_is_that_number(speech, tmp_path):
+    made = [prepare_folder(speech, tmp_path / str(k), speakers=s, **SMALL) for k, s in enumerate((2, [2]))]
+    for name in ("train", "dev", "test"):
+        assert (made[0] / f"{name}.jsonl").read_bytes() == (made[1] / f"{name}.jsonl").read_bytes()
+
+
+def test_no_more_mixtures_of_one_speaker_than_utterances(speech, tmp_path):
+    train = manifests(prepare_folder(speech, tmp_path / "out", speakers=[1, 2], **SMALL | {"train_mixtures": 40}))[
+        "train"
+    ]
+    assert [len(entry.sources) for entry in train].count(1) == 12
+    assert [len(entry.sources) for entry in train[-8:]] == 8 * [2]
+
+
+@pytest.mark.parametrize("speakers", [[], [0, 1], [2, 2]])
+def test_wrong_numbers_of_speakers_are_refused(speech, tmp_path, speakers):
+    with pytest.raises(UserError, match="--speakers"):
+        prepare_folder(speech, tmp_path / "out", speakers=speakers, **SMALL)
