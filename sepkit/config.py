@@ -333,6 +333,16 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
 
 
 @dataclass
+class ScoringLossConfig:
+    """How scores are trained, where the model has them (model.scoring)."""
+
+    kind: Literal["binary", "cross_entropy"] = "binary"
+    """binary: has this hypothesis won a source or more; cross_entropy: whose share of the sources is how large."""
+    weight: float = 0.1
+    """Of this term beside the separation."""
+
+
+@dataclass
 class ObjectiveConfig:
     """What is minimised."""
 
@@ -340,6 +350,7 @@ class ObjectiveConfig:
     assignment: AssignmentConfig = field(default_factory=PITConfig)
     schedule_by: Literal["epoch", "step"] = "epoch"
     """Schedules are constant within an epoch, as in the aMCL paper, or move on with every step."""
+    scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
 
 
 # ----------------------------------------------------------------------------------------------------------- data

@@ -9,10 +9,12 @@ from sepkit.objectives.objective import (
     build_objective,
     hard_pit_si_sdr_db,
 )
+from sepkit.objectives.scoring import ScoringTerm
 
 __all__ = [
     "Objective",
     "ObjectiveResult",
+    "ScoringTerm",
     "SeparationTerm",
     "Term",
     "assignment",

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sepkit.config import AnnealedMCLConfig, ObjectiveConfig
+from sepkit.config import AnnealedMCLConfig, ObjectiveConfig, PITConfig, SinkhornConfig
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
+from sepkit.objectives.scoring import ScoringTerm
 from sepkit.registry import build
 from sepkit.types import Batch, Separation
 
 __all__ = [
+    "SAME_SI_SDR_DB",
     "Objective",
     "ObjectiveResult",
     "PairwiseCosts",
@@ -29,6 +31,9 @@ __all__ = [
 ]
 
 Term = Callable[[Batch, Separation], Tensor]
+
+SAME_SI_SDR_DB = 50.0
+"""A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
 
 
 @dataclass
@@ -193,20 +198,29 @@ class Objective:
                 set_progress(t_epochs)
 
 
-def build_objective(config: ObjectiveConfig, signal_std: float = 1.0, spread: float = 1.0) -> Objective:
-    """The objective that `config` describes: one term, "separation".
+def build_objective(
+    config: ObjectiveConfig, signal_std: float = 1.0, spread: float = 1.0, scored: bool = False
+) -> Objective:
+    """The objective that `config` describes: the term "separation", and "scoring" for a model that has scores.
 
     Args:
-        config: cost and assignment.
+        config: cost and assignment, and how scores are trained.
         signal_std: the model's stored training deviation, for costs in nats.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
+        scored: whether the model has scores.
 
     Raises:
         UserError: a choice that nothing is registered for.
     """
     needed = {"spread": spread} if isinstance(config.assignment, AnnealedMCLConfig) else {}
     costs = PairwiseCosts(build(config.cost), signal_std)
-    return Objective({"separation": SeparationTerm(costs, build(config.assignment, **needed))})
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, build(config.assignment, **needed))}
+    if not scored:
+        return Objective(terms)
+    # Optimal transport matches one to one too: it becomes PIT as its regularisation vanishes.
+    one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
+    terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
+    return Objective(terms, {"scoring": config.scoring.weight})
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from sepkit.config import (
     SinkhornConfig,
     TrainConfig,
     TrainerConfig,
+    from_dict,
     to_dict,
 )
 from sepkit.data._files import atomic_output
@@ -149,6 +150,8 @@ def _check(config: TrainConfig) -> None:
     ):
         if value is not None and not value > 0:
             raise UserError(f"{key}: found {value}, expected more than 0")
+    if not config.objective.scoring.weight >= 0:
+        raise UserError(f"objective.scoring.weight: found {config.objective.scoring.weight}, expected 0 or more")
     if config.data.train is None:
         raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote")
     _check_device(config.trainer)
@@ -169,7 +172,9 @@ def _check_same_run(config: TrainConfig, out: Path) -> None:
     if not zipfile.is_zipfile(resume_file(out)):
         raise UserError(f"{resume_file(out)}: damaged, expected the state of a run; remove it to begin anew")
     file = out / "config.yaml"
-    before, now = _flatten(yaml.safe_load(file.read_text(encoding="utf-8"))), _flatten(to_dict(config))
+    # What a later sepkit has added stands at its default in older runs.
+    began = from_dict(TrainConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
+    before, now = _flatten(to_dict(began)), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]
     for key in changed:
         if key not in CHANGEABLE:

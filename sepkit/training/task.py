@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -26,12 +26,15 @@ from sepkit.data._files import atomic_output
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.objective import Objective, ObjectiveResult, build_objective, hard_si_sdr_db
+from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
+from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, ObjectiveResult, build_objective, hard_si_sdr_db
 from sepkit.types import Batch, Separation
 
 __all__ = ["Position", "SeparationTask", "TrainingDiverged"]
 
 MAX_SAVED_BAD_BATCHES = 100
+
+T = TypeVar("T")
 
 
 class TrainingDiverged(RuntimeError):
@@ -106,6 +109,7 @@ class SeparationTask(LightningModule):
         self._sampler: EpochSampler | None = None
         self._window_is_bad = False
         self._scores: dict[str, dict[str, float]] = {}
+        self._speakers: dict[str, tuple[list[float], int]] = {}
         self._statistics: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------------------- the data
@@ -167,7 +171,12 @@ class SeparationTask(LightningModule):
                 "resume with the same training manifest, batch size and number of devices, or take a new --out"
             )
         self.position.batches_per_epoch = found
-        self._objective = build_objective(self.config.objective, float(self.model.signal_std), self.position.spread)
+        self._objective = build_objective(
+            self.config.objective,
+            float(self.model.signal_std),
+            self.position.spread,
+            scored=self.model.scoring_head is not None,
+        )
 
     def on_train_epoch_start(self) -> None:
         """Moves on to the next epoch's order."""
@@ -326,7 +335,7 @@ class SeparationTask(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Forgets the scores of the last validation."""
-        self._scores = {}
+        self._scores, self._speakers = {}, {}
         self.validated_epoch = self.position.epoch
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -336,11 +345,24 @@ class SeparationTask(LightningModule):
         matched = self.si_sdr_db(separation.estimates, batch)
         before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]
         columns = {"loss": result.loss} | matched | result.statistics
+        if "scoring" in result.terms:
+            columns["scoring"] = result.terms["scoring"]
         if "si_sdr_db" in matched:
-            columns["si_sdri_db"] = matched["si_sdr_db"] - before
+            # One speaker alone is the mixture: there is nothing to improve, and tens of dB to lose.
+            alone = (batch.active.sum(1) == 1) & (before > SAME_SI_SDR_DB)
+            columns["si_sdri_db"] = (matched["si_sdr_db"] - before).where(~alone, math.nan)
         rows = torch.stack([value.to(result.loss) for value in columns.values()], dim=1).tolist()
         for name, row in zip(batch.ids, rows, strict=True):
             self._scores[name] = dict(zip(columns, row, strict=True))
+        if separation.scores is not None:
+            self._note_speakers(batch, separation.scores.float(), separation.estimates)
+
+    def _note_speakers(self, batch: Batch, scores: Tensor, estimates: Tensor) -> None:
+        """What the threshold is to be found from: the scores of distinct hypotheses, and how many speak."""
+        distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
+        counts = batch.active.sum(1).tolist()
+        for name, row, is_distinct, count in zip(batch.ids, scores.tolist(), distinct, counts, strict=True):
+            self._speakers[name] = [s for s, counted in zip(row, is_distinct, strict=True) if counted], count
 
     def si_sdr_db(self, estimates: Tensor, batch: Batch) -> dict[str, Tensor]:
         """SI-SDR of each utterance, (B,) dB, mean over active sources, NaN without any, outside autocast.
@@ -352,16 +374,23 @@ class SeparationTask(LightningModule):
             return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
 
     def on_validation_epoch_end(self) -> None:
-        """Means over all ranks; utterances without an active source do not count."""
-        scores = self._scores
-        if self.trainer.world_size > 1:
-            gathered: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(gathered, scores)
-            scores = {name: row for part in gathered for name, row in part.items()}
+        """Means over all ranks; utterances without an active source do not count, but for the number of speakers."""
+        scores, speakers = self._of_all_ranks(self._scores), self._of_all_ranks(self._speakers)
         rows = [scores[name] for name in sorted(scores) if not math.isnan(scores[name]["mcl_si_sdr_db"])]
         names = set.intersection(*(set(row) for row in rows)) if rows else set()
-        means = {f"dev_{name}": _mean(row[name] for row in rows) for name in rows[0] if name in names} if rows else {}
-        self.validation = means | _collapse_rate(means, "dev_")
+        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name in names}
+        if "si_sdri_db" in columns:
+            columns["si_sdri_db"] = [value for value in columns["si_sdri_db"] if not math.isnan(value)]
+        means = {f"dev_{name}": _mean(values) for name, values in columns.items() if values}
+        self.validation = means | _collapse_rate(means, "dev_") | _calibrate(speakers)
+
+    def _of_all_ranks(self, mine: dict[str, T]) -> dict[str, T]:
+        """The entries of all ranks."""
+        if self.trainer.world_size == 1:
+            return mine
+        gathered: list[Any] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(gathered, mine)
+        return {name: value for part in gathered for name, value in part.items()}
 
     # -------------------------------------------------------------------------------------------------------- resuming
 
@@ -379,6 +408,15 @@ def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float
     """The share of hypotheses whose usage is zero, where usage is known."""
     usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
     return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
+
+
+def _calibrate(speakers: dict[str, tuple[list[float], int]]) -> dict[str, float]:
+    """The threshold that counts speakers best, and how often it is right; nothing for a model without scores."""
+    if not speakers:
+        return {}
+    scores, counts = zip(*speakers.values(), strict=True)
+    threshold, accuracy = calibrate_threshold(scores, counts)
+    return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}
 
 
 def _mean(values: Iterable[float]) -> float:
