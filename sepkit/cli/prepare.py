@@ -142,6 +142,38 @@ def mixed(*, mixture: str, sources: list[str], out: str, noise: str | None = Non
     return prepare_mixed(mixture, sources, out, noise)
 
 
+def wsj0_mix(
+    *,
+    wsj0: str,
+    lists: str,
+    out: str,
+    speakers: int = 2,
+    sample_rate: int = 8000,
+    mode: Literal["min", "max"] = "min",
+    write: bool = False,
+    processes: int | None = None,
+) -> Path:
+    """WSJ0-mix from the published mixing lists and active levels; WSJ0 itself is licensed (LDC93S6A).
+
+    Args:
+        wsj0: the folder wsj0 with si_tr_s, si_dt_05 and si_et_05 (wav, flac or sphere, of wv1), or the one above it
+        lists: folder of mix_2_spk_tr.txt, ..._cv.txt, ..._tt.txt, and activlev/ with the tables of active levels;
+            without tables the levels are measured by ITU-T P.56
+        out: folder of the manifests, and of the wavs
+        speakers: sources in a mixture, 2 to 5
+        sample_rate: 8000 or 16000 Hz
+        mode: min (cut to the shortest source) or max (as long as the longest)
+        write: make the wavs, 2speakers/wav8k/min/tr/mix ... below --out; without it mixtures are mixed on the fly
+        processes: how many; default: as many as there are processors
+
+    Returns:
+        The folder of the manifests.
+    """
+    from sepkit.corpora.wsj0mix import prepare_wsj0_mix
+
+    return prepare_wsj0_mix(wsj0, lists, out, speakers, sample_rate, mode, write, processes)
+
+
 def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal["FLOAT", "PCM_16"] = "FLOAT") -> Path:
     """The mixtures of a manifest as wavs: mix/, s1/, s2/ ..., to listen to or for other toolkits.
 
@@ -159,4 +191,4 @@ def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal[
     return write_wavs(manifest, out, first, subtype)
 
 
-COMMANDS = {"mini": mini, "folder": folder, "mixed": mixed, "wavs": wavs}
+COMMANDS = {"mini": mini, "folder": folder, "mixed": mixed, "wsj0-mix": wsj0_mix, "wavs": wavs}

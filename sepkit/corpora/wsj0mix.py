@@ -1,0 +1,560 @@
+"""WSJ0-mix: mixtures of 2 to 5 readers of the Wall Street Journal, the benchmark of the field since 2016.
+
+What it is: 20,000 training, 5,000 validation and 3,000 test mixtures of utterances of WSJ0 at relative levels of up to
++-2.5 dB re each other's active speech level, without noise. `tr` and `cv` are of the 101 speakers of si_tr_s, `tt` of
+18 others (si_dt_05, si_et_05). Rates 8 and 16 kHz; "min" cuts to the shortest source, "max" pads to the longest.
+Size: at 8 kHz in min mode, 2 speakers, about 45 h (30, 10 and 5): some 8 GB when written, nothing when described.
+Licence: WSJ0 is licensed by the LDC (LDC93S6A, CSR-I WSJ0 Complete) and cannot be downloaded; the lists and the table
+of active levels are free text (directory `metadata` of the public Python port, github.com/mpariente/pywsj0-mix).
+
+    --wsj0    the folder `wsj0` with si_tr_s, si_dt_05, si_et_05 (or the folder above it), as wav, flac or sphere
+    --lists   mix_2_spk_tr.txt, mix_2_spk_cv.txt, mix_2_spk_tt.txt ..., and activlev/*.txt if there are any
+
+Limits: levels come from the published tables; without them they are measured here by ITU-T P.56, with the filter that
+the tables were made with, but not with the same code. The samples are those of the Python port, which agrees with the
+MATLAB original to about 70 dB; the names of 2 and 3 speakers may have a digit fewer than MATLAB's.
+Traps:
+- Each sentence was recorded by two microphones at once: .wv1 (close) and .wv2 (far). The benchmark is wv1; results
+  from wv2 are 1 to 4 dB lower. wv2 is refused, and levels that do not fit the table are warned of.
+- `cv` has the speakers of `tr`: it validates, it does not tell how a model does on unseen speakers. `tt` does.
+- The lists of 4 and 5 speakers hold mixtures in which a speaker occurs twice.
+- "min" and "max" mixtures differ in level: the peak that is scaled to 0.9 is looked for after cutting.
+- Two versions of the level tables are about (activlev_tr.txt, activlev_si_tr_s.txt), 0.004 dB apart: keep one.
+
+Citation: Hershey, Chen, Le Roux, Watanabe: Deep clustering: Discriminative embeddings for segmentation and separation,
+ICASSP 2016 (2 speakers); Isik et al., Interspeech 2016 (3); Nachmani, Adi, Wolf, ICML 2020 (4 and 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import numpy as np
+
+from sepkit.corpora._mixtures import manifest_path
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.corpora._recordings import check_writable, write_skipped
+from sepkit.corpora._verify import check_whole, verify
+from sepkit.corpora.active_level import active_speech_level
+from sepkit.data import audio
+from sepkit.data._files import atomic_output
+from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
+from sepkit.errors import UserError
+
+__all__ = ["mix_sources", "prepare_wsj0_mix"]
+
+CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
+"""Name of a list -> name of its manifest."""
+
+WSJ0_RATE = 16000
+# Active levels are measured at this rate, whatever the mixtures are made at.
+_LEVEL_RATE = 8000
+_PEAK = 0.9
+_SUFFIXES = (".wav", ".flac", ".wv1", ".sph")
+_STAMPS = "wsj0-mix.json"
+# So many recordings are measured to see whether the table of levels is theirs.
+_CHECKED_LEVELS = 40
+_LEVEL_TOLERANCE_DB = 1.5
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One source of a line of a list: the path as the list has it, and its level relative to the others."""
+
+    listed: str
+    snr_db: float
+
+    @property
+    def utterance(self) -> str:
+        """What the level table calls it."""
+        return self.listed.split("/")[-1].replace(".wav", "")
+
+    @property
+    def speaker(self) -> str:
+        """The folder of the recording: WSJ0 has one a speaker."""
+        return PurePosixPath(self.listed).parent.name or self.utterance[:3]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a mixing list."""
+
+    where: str
+    parts: tuple[_Part, ...]
+
+    @property
+    def name(self) -> str:
+        """What the mixture's files are called: utterances and relative levels, 8 significant digits."""
+        return "_".join(f"{part.utterance}_{part.snr_db:.8g}" for part in self.parts)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A recording that was looked at, and its active level as a power."""
+
+    path: Path
+    level: float
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How mixtures are made, and where they go."""
+
+    out: Path
+    condition: str
+    speakers: int
+    sample_rate: int
+    mode: Literal["min", "max"]
+    write: bool
+
+    @property
+    def tree(self) -> Path:
+        """The folder of the wavs, below `out`: 2speakers/wav8k/min/tr."""
+        return Path(f"{self.speakers}speakers", f"wav{self.sample_rate // 1000}k", self.mode, self.condition)
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest of this condition."""
+        return self.out / f"{CONDITIONS[self.condition]}.jsonl"
+
+
+def prepare_wsj0_mix(
+    wsj0: str | Path,
+    lists: str | Path,
+    out: str | Path,
+    speakers: int = 2,
+    sample_rate: int = 8000,
+    mode: Literal["min", "max"] = "min",
+    write: bool = False,
+    processes: int | None = None,
+) -> Path:
+    """The folder of the manifests written: `train.jsonl`, `dev.jsonl` and `test.jsonl`, for each list that is there.
+
+    What cannot be made is listed in `skipped.tsv`. The same command again makes only what is missing.
+
+    Args:
+        wsj0: the folder `wsj0`, or the one above it.
+        lists: folder of the mixing lists, with the tables of active levels in `activlev/` if there are any.
+        out: folder of the manifests, and of the wavs.
+        speakers: sources in a mixture, 2 to 5.
+        sample_rate: 8000 or 16000 Hz.
+        mode: "min" or "max".
+        write: make the wavs, `out/2speakers/wav8k/min/tr/{mix,s1,s2}/`, as the public Python port does, sample for
+            sample. False: describe the mixtures, to be mixed on the fly; they equal the wavs to one PCM16 step.
+        processes: how many; None: as many as there are processors.
+
+    Raises:
+        UserError: no lists, lists of another number of speakers, no recordings, or those of the far microphone.
+    """
+    out, lists = Path(out), Path(lists)
+    _check(speakers, sample_rate, mode)
+    lines = _read_lists(lists, speakers)
+    table = _read_levels(lists / "activlev")
+    check_writable(out)
+    skipped: dict[str, str] = {}
+    recordings = _find_recordings(Path(wsj0), lines, table, processes, skipped)
+    manifests: dict[str, list[MixtureEntry]] = {}
+    for condition, members in lines.items():
+        plan = _Plan(out, condition, speakers, sample_rate, mode, write)
+        entries = _prepare_condition(plan, members, recordings, table, processes, skipped)
+        manifests[CONDITIONS[condition]] = entries
+    listed = write_skipped(out, skipped)
+    if not any(manifests.values()):
+        raise UserError(f"{lists}: no mixture of its lists can be made: {next(iter(skipped.values()))}")
+    if listed is not None:
+        first = next(iter(skipped.values()))
+        print(f"warning: {len(skipped)} item(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
+    expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
+    verify(out, manifests, expected, rounding="nearest", processes=processes, may_share=("train", "dev"))
+    return out
+
+
+def mix_sources(
+    sources: Sequence[np.ndarray], levels: Sequence[float], snrs_db: Sequence[float], mode: str
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The mixture (T,), its sources (m, T), both float64, and the gain that all were multiplied by.
+
+    Each source is divided by the root of its level and multiplied by 10^(snr/20); if the mixture or a source then
+    exceeds full scale, the largest sample becomes 0.9, else all are multiplied by 0.9.
+
+    Args:
+        sources: waveforms at the rate of the mixture, of any lengths.
+        levels: active speech levels, as powers.
+        snrs_db: relative levels, dB.
+        mode: "min" cuts to the shortest, "max" pads with zeros to the longest, both before the peak is looked for.
+
+    Source: pywsj0-mix, generate_wsjmix.py (the order of the operations decides the last bit).
+    """
+    lengths = [len(source) for source in sources]
+    scaled = np.zeros((len(sources), max(lengths)))
+    for row, source, level, snr_db in zip(scaled, sources, levels, snrs_db, strict=True):
+        row[: len(source)] = source
+        row /= np.sqrt(level)
+        row *= 10 ** (snr_db / 20)
+    mixture = scaled.sum(axis=0)
+    if mode == "min":
+        scaled, mixture = scaled[:, : min(lengths)], mixture[: min(lengths)]
+    divisor = max(1.0, float(np.abs(mixture).max()), float(np.abs(scaled).max())) / _PEAK
+    return mixture / divisor, scaled / divisor, 1 / divisor
+
+
+# -------------------------------------------------------------------------------------------------- lists and levels
+
+
+def _check(speakers: int, sample_rate: int, mode: str) -> None:
+    if not 2 <= speakers <= 5:
+        raise UserError(f"--speakers {speakers}: expected 2, 3, 4 or 5")
+    if sample_rate not in (8000, 16000):
+        raise UserError(f"--sample-rate {sample_rate}: WSJ0-mix is made at 8000 or 16000 Hz")
+    if mode not in ("min", "max"):
+        raise UserError(f"--mode {mode}: expected min or max")
+
+
+def _read_lists(folder: Path, speakers: int) -> dict[str, list[_Line]]:
+    """Condition -> lines of its list.
+
+    Raises:
+        UserError: no such folder, none of the lists, or a line that does not hold a path and a level for each speaker.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with mix_{speakers}_spk_tr.txt ... and activlev/")
+    paths = {condition: folder / f"mix_{speakers}_spk_{condition}.txt" for condition in CONDITIONS}
+    found = {condition: _read_list(path, speakers) for condition, path in paths.items() if path.is_file()}
+    if not found:
+        raise UserError(f"{folder}: holds none of {', '.join(path.name for path in paths.values())}; get the lists")
+    return found
+
+
+def _read_list(path: Path, speakers: int) -> list[_Line]:
+    lines: list[_Line] = []
+    for number, text in _text_lines(path):
+        words, where = text.split(), f"{path}:{number}"
+        if len(words) != 2 * speakers:
+            raise UserError(
+                f"{where}: {len(words)} columns, expected {2 * speakers}: path and relative level of {speakers} "
+                "speakers; the list is of another version, or of another number of speakers"
+            )
+        parts = zip(words[::2], words[1::2], strict=True)
+        lines.append(_Line(where, tuple(_Part(name, _number(level, where)) for name, level in parts)))
+    if not lines:
+        raise UserError(f"{path}: is empty; get the list again")
+    return lines
+
+
+def _read_levels(folder: Path) -> dict[str, float]:
+    """Utterance -> active level, a power; empty where there is no table.
+
+    Raises:
+        UserError: a line that is not `utterance level`, or two tables that contradict each other.
+    """
+    levels: dict[str, float] = {}
+    where_found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
+        for number, text in _text_lines(path):
+            words, where = text.split(), f"{path}:{number}"
+            if len(words) != 2:
+                raise UserError(f"{where}: {len(words)} columns, expected two: utterance and active level")
+            name, level = words[0].replace(".wav", ""), _number(words[1], where)
+            if not level > 0:
+                raise UserError(f"{where}: level {words[1]}, expected a power above 0")
+            if levels.setdefault(name, level) != level:
+                raise UserError(
+                    f"{where}: {name} has another level than in {where_found[name]}; keep one version of the tables"
+                )
+            where_found.setdefault(name, where)
+    return levels
+
+
+def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text ({error}); get the file again") from error
+    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: found {text!r}, expected a finite number")
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------- recordings
+
+
+class _Finder:
+    """Where the recordings that lists name lie: as wav or flac, or as the sphere files that the LDC ships."""
+
+    def __init__(self, wsj0: Path) -> None:
+        if not wsj0.is_dir():
+            raise UserError(f"{wsj0}: no such folder; expected the folder wsj0 of LDC93S6A, or the one above it")
+        self._wsj0 = wsj0
+        self._folders: dict[Path, dict[str, Path]] = {}
+
+    def find(self, listed: str) -> Path | None:
+        """The file that a list means; None where there is none.
+
+        Raises:
+            UserError: there is only that of the far microphone, or a wav that was made from it.
+        """
+        for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
+            files = self._files(relative.parent)
+            stem = relative.stem.lower()
+            found = [files[stem + suffix] for suffix in (relative.suffix, *_SUFFIXES) if stem + suffix in files]
+            far = files.get(f"{stem}.wv2") or files.get(f"{stem}.wv2.wav") or files.get(f"{stem}_wv2.wav")
+            if far is not None and (not found or f"{stem}.wv1" not in files):
+                state = f"and {found[0].name} beside it seems to be made of it" if found else "and there is no wv1"
+                raise UserError(
+                    f"{far}: is of the far microphone (wv2), {state}; WSJ0-mix is made of wv1, wv2 costs 1 to 4 dB: "
+                    f"put the wv1 files, or wavs made of them (sph2pipe -p -f wav), into {relative.parent}, without wv2"
+                )
+            if found:
+                return found[0]
+        return None
+
+    def _files(self, folder: Path) -> dict[str, Path]:
+        if folder not in self._folders:
+            present = folder.iterdir() if folder.is_dir() else ()
+            self._folders[folder] = {path.name.lower(): path for path in sorted(present)}
+        return self._folders[folder]
+
+
+def _find_recordings(
+    wsj0: Path,
+    lines: Mapping[str, Sequence[_Line]],
+    table: Mapping[str, float],
+    processes: int | None,
+    skipped: dict[str, str],
+) -> dict[str, _Recording | str]:
+    """Path in the lists -> recording, or why it cannot be used. Bad ones are added to `skipped`."""
+    finder = _Finder(wsj0)
+    parts = {part.listed: part for members in lines.values() for line in members for part in line.parts}
+    paths = {listed: finder.find(listed) for listed in parts}
+    if not any(paths.values()):
+        raise UserError(
+            f"{wsj0}: none of the {len(parts)} recordings of the lists is there, the first: {next(iter(parts))} "
+            f"(or .flac, .wv1, .sph); give the folder that holds si_tr_s, si_dt_05 and si_et_05"
+        )
+    present = [(path, table.get(parts[listed].utterance)) for listed, path in paths.items() if path is not None]
+    unlisted = sum(level is None for _, level in present)
+    if table and unlisted:
+        print(f"{unlisted} of {len(present)} recordings have no level in the table: measured here (ITU-T P.56)")
+    elif unlisted:
+        print("no table of active levels (activlev/*.txt): measured here (ITU-T P.56)")
+    examined: dict[Path, _Recording | str] = {}
+    for (path, _), result in for_each(_examine, present, processes, "reading"):
+        if isinstance(result, Failed):
+            examined[path] = skipped[str(path)] = result.reason
+        else:
+            examined[path] = result
+    _compare_levels([recording for recording in examined.values() if isinstance(recording, _Recording)], table)
+    recordings: dict[str, _Recording | str] = {}
+    for listed, path in paths.items():
+        if path is None:
+            recordings[listed] = skipped[listed] = f"{listed}: no such file in {wsj0}, nor as .flac, .wv1 or .sph"
+        else:
+            recordings[listed] = examined[path]
+    return recordings
+
+
+def _examine(item: tuple[Path, float | None]) -> _Recording:
+    path, level = item
+    header = check_whole(path)
+    if header.sample_rate != WSJ0_RATE or header.channels != 1:
+        raise UserError(
+            f"{path}: {header.sample_rate} Hz, {header.channels} channel(s); WSJ0 has {WSJ0_RATE} Hz and one channel: "
+            "convert it from the original wv1"
+        )
+    return _Recording(path, _measure(path) if level is None else level)
+
+
+def _measure(path: Path) -> float:
+    waveform = audio.read(path, sample_rate=_LEVEL_RATE, resampler="scipy_poly")
+    level = active_speech_level(waveform, _LEVEL_RATE)
+    if level == 0:
+        raise UserError(f"{path}: digital silence; get the file again")
+    return level
+
+
+def _compare_levels(recordings: Sequence[_Recording], table: Mapping[str, float]) -> None:
+    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalised."""
+    with_level = [recording for recording in recordings if table.get(recording.path.stem) == recording.level]
+    sample = with_level[:: max(1, len(with_level) // _CHECKED_LEVELS)]
+    differences: list[float] = []
+    for recording in sample:
+        try:
+            differences.append(10 * math.log10(_measure(recording.path) / recording.level))
+        except UserError:
+            continue  # it fails again where it is mixed, and is listed there
+    if differences and abs(median := float(np.median(differences))) > _LEVEL_TOLERANCE_DB:
+        print(
+            f"warning: recordings are {median:+.1f} dB from the published active levels (median of {len(differences)}),"
+            " where wv1 is within 0.5 dB: made from wv2, or normalised? Scores will not compare with published ones",
+            file=sys.stderr,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- mixtures
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A line whose recordings are there."""
+
+    line: _Line
+    recordings: tuple[_Recording, ...]
+
+
+def _prepare_condition(
+    plan: _Plan,
+    lines: Sequence[_Line],
+    recordings: Mapping[str, _Recording | str],
+    table: Mapping[str, float],
+    processes: int | None,
+    skipped: dict[str, str],
+) -> list[MixtureEntry]:
+    """The mixtures of a list, made or described; the manifest is written."""
+    earlier = _Earlier(plan, lines, table)
+    jobs: list[_Job] = []
+    seen: dict[str, str] = {}
+    for line in lines:
+        found = [recordings[part.listed] for part in line.parts]
+        bad = [recording for recording in found if isinstance(recording, str)]
+        if line.name in seen:
+            skipped[line.where] = f"{line.where}: mixture {line.name} is that of {seen[line.name]} already; left out"
+        elif bad:
+            skipped[line.where] = f"{line.where}: {bad[0]}"
+        else:
+            jobs.append(_Job(line, tuple(recording for recording in found if isinstance(recording, _Recording))))
+        seen.setdefault(line.name, line.where)
+    entries: dict[str, MixtureEntry] = {
+        job.line.name: earlier.entries[job.line.name] for job in jobs if job.line.name in earlier.entries
+    }
+    missing = [job for job in jobs if job.line.name not in entries]
+    description = f"{'writing' if plan.write else 'describing'} {plan.condition}"
+    for job, result in for_each(partial(_make, plan), missing, processes, description, "mixture"):
+        if isinstance(result, Failed):
+            skipped[job.line.where] = f"{job.line.where}: {result.reason}"
+        else:
+            entries[job.line.name] = result
+    made = [entries[job.line.name] for job in jobs if job.line.name in entries]
+    for entry in made:
+        entry.folder = plan.out
+    if made:
+        write_manifest(plan.manifest, made)
+        earlier.remember_manifest()
+    return made
+
+
+def _make(plan: _Plan, job: _Job) -> MixtureEntry:
+    names = ["mix", *(f"s{number}" for number, _ in enumerate(job.recordings, start=1))]
+    paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in names}
+    # The mixture is written last: where it is, the others are.
+    if plan.write and all((plan.out / path).is_file() for path in paths.values()):
+        return _written_entry(plan, job, paths, audio.info(plan.out / paths["mix"]).num_samples)
+    sources = [
+        audio.resample(audio.read(recording.path), WSJ0_RATE, plan.sample_rate, "scipy_poly")
+        for recording in job.recordings
+    ]
+    snrs_db = [part.snr_db for part in job.line.parts]
+    levels = [recording.level for recording in job.recordings]
+    mixture, scaled, gain = mix_sources(sources, levels, snrs_db, plan.mode)
+    if not plan.write:
+        gains = [10 ** (snr_db / 20) / math.sqrt(level) * gain for snr_db, level in zip(snrs_db, levels, strict=True)]
+        return _described_entry(plan, job, gains, len(mixture))
+    for name, waveform in [*zip(names[1:], scaled, strict=True), ("mix", mixture)]:
+        audio.write(plan.out / paths[name], waveform, plan.sample_rate, "PCM_16", "nearest")
+    return _written_entry(plan, job, paths, len(mixture))
+
+
+def _described_entry(plan: _Plan, job: _Job, gains: Sequence[float], num_samples: int) -> MixtureEntry:
+    parts = zip(job.recordings, job.line.parts, gains, strict=True)
+    return MixtureEntry(
+        id=job.line.name,
+        sample_rate=plan.sample_rate,
+        num_samples=num_samples,
+        sources=[SourceEntry(manifest_path(r.path, plan.out), speaker=p.speaker, gain=gain) for r, p, gain in parts],
+        mode=plan.mode,
+        resampler="scipy_poly",
+        corpus=f"wsj0-{plan.speakers}mix",
+    )
+
+
+def _written_entry(plan: _Plan, job: _Job, paths: Mapping[str, Path], num_samples: int) -> MixtureEntry:
+    return MixtureEntry(
+        id=job.line.name,
+        sample_rate=plan.sample_rate,
+        num_samples=num_samples,
+        sources=[
+            SourceEntry(paths[f"s{number}"].as_posix(), speaker=part.speaker)
+            for number, part in enumerate(job.line.parts, start=1)
+        ],
+        mode=plan.mode,
+        mixture=paths["mix"].as_posix(),
+        resampler="scipy_poly",
+        corpus=f"wsj0-{plan.speakers}mix",
+    )
+
+
+class _Earlier:
+    """What an earlier run of the same lists and levels left behind, which this run need not make again.
+
+    `out/wsj0-mix.json` says which lists and levels the wavs of a folder and the descriptions of a manifest are of.
+
+    Raises:
+        UserError: the folder of the wavs holds those of other lists or levels.
+    """
+
+    def __init__(self, plan: _Plan, lines: Sequence[_Line], table: Mapping[str, float]) -> None:
+        self._plan = plan
+        self._path = plan.out / _STAMPS
+        self._stamps = _read_stamps(self._path)
+        used = [[line.name, *([part.listed, table.get(part.utterance)] for part in line.parts)] for line in lines]
+        self._fingerprint = hashlib.sha256(json.dumps(used).encode()).hexdigest()
+        self.entries: dict[str, MixtureEntry] = {}
+        if plan.write:
+            self._claim_tree()
+        elif self._stamps.get(plan.manifest.name) == self._described and plan.manifest.is_file():
+            self.entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
+
+    @property
+    def _described(self) -> str:
+        return f"{self._plan.tree.as_posix()} {self._fingerprint}"
+
+    def _claim_tree(self) -> None:
+        tree = self._plan.tree.as_posix()
+        if (self._plan.out / tree).is_dir() and self._stamps.get(tree) != self._fingerprint:
+            raise UserError(
+                f"{self._plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
+                "folder, or give another --out"
+            )
+        self._save(tree, self._fingerprint)
+
+    def remember_manifest(self) -> None:
+        """Notes what the manifest that was just written is of."""
+        self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)
+
+    def _save(self, key: str, value: str) -> None:
+        self._stamps[key] = value
+        with atomic_output(self._path) as temporary:
+            temporary.write_text(json.dumps(self._stamps, indent=1) + "\n", encoding="utf-8")
+
+
+def _read_stamps(path: Path) -> dict[str, str]:
+    try:
+        stamps = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): str(value) for key, value in stamps.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
