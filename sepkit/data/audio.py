@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from pathlib import Path
 from typing import Literal, get_args
@@ -159,7 +160,8 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
     if resampler == "scipy_poly":
         from scipy.signal import resample_poly
 
-        return resample_poly(waveform, to_rate, from_rate, axis=-1).astype(waveform.dtype, copy=False)
+        taps = _poly_filter(to_rate, from_rate, waveform.dtype.name)
+        return resample_poly(waveform, to_rate, from_rate, axis=-1, window=taps).astype(waveform.dtype, copy=False)
     if waveform.ndim == 1:
         return soxr.resample(waveform, from_rate, to_rate, quality="HQ")
     rows = [soxr.resample(row, from_rate, to_rate, quality="HQ") for row in waveform.reshape(-1, waveform.shape[-1])]
@@ -345,6 +347,15 @@ def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: 
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])
+
+
+@lru_cache(maxsize=64)
+def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
+    """The filter that `scipy.signal.resample_poly` designs by itself, and anew in every call: a fifth of its time."""
+    from scipy.signal import firwin
+
+    max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
+    return firwin(20 * max_rate + 1, 1 / max_rate, window=("kaiser", 5.0)).astype(dtype)
 
 
 def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:
