@@ -80,6 +80,8 @@ class Keeper(Callback):
         task = pl_module
         self._keep(trainer, task)
         if self.monitor is not None and task.validated_epoch != task.position.epoch:
+            if task.position.epoch + 1 >= self.config.max_epochs and trainer.is_global_zero:
+                self._save_unjudged(task)
             return
         score = None if self.monitor is None else self._score(task)
         info = _info(task) | task.validation
@@ -102,6 +104,12 @@ class Keeper(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
+
+    def _save_unjudged(self, task: SeparationTask) -> None:
+        """The end of a run whose last epoch was not validated; without any validation the last model is the best."""
+        save_model(task.model, self.out / "last_model", _info(task))
+        if not (self.out / "model").exists():
+            save_model(task.model, self.out / "model", _info(task))
 
     def _score(self, task: SeparationTask) -> float:
         """Larger is better; NaN where nothing could be scored."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +20,9 @@ from sepkit.config import (
     ObjectiveConfig,
 )
 from sepkit.objectives import Objective, build_objective, costs, hard_pit_si_sdr_db
-from sepkit.objectives.assignment import PIT, TooFewHypothesesError
+from sepkit.objectives.assignment import MCL, PIT, TooFewHypothesesError
+from sepkit.objectives.objective import PairwiseCosts, SeparationTerm, hard_si_sdr_db, matching_statistics
+from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 
 LENGTHS = [400, 250, 400, 400]
@@ -151,3 +155,49 @@ def test_hard_pit_si_sdr():
     sources = batch.sources[:1]
     shuffled = hard_pit_si_sdr_db(sources.flip(1) + 0.01 * separation.estimates[:1], sources)
     assert shuffled.item() > 30
+
+
+def test_both_hard_matchings():
+    batch, separation = batch_and_separation(n=3)
+    found = hard_si_sdr_db(separation.estimates, batch.sources, batch.active, batch.lengths)
+    pit = hard_pit_si_sdr_db(separation.estimates, batch.sources, batch.active, batch.lengths)
+    torch.testing.assert_close(found["si_sdr_db"], pit, equal_nan=True)
+    mcl = build_objective(ObjectiveConfig(assignment=MCLConfig()))(batch, separation).loss
+    torch.testing.assert_close(found["mcl_si_sdr_db"][:3], -mcl[:3].detach())
+    assert found["mcl_si_sdr_db"][3].isnan()
+    assert set(hard_si_sdr_db(separation.estimates[:, :1], batch.sources)) == {"mcl_si_sdr_db"}
+
+
+def test_matching_statistics_by_hand():
+    """Two hypotheses; the second utterance has one source, the third none, whose column holds NaN."""
+    cost = torch.tensor([[[1.0, 5.0], [3.0, 4.0]], [[7.0, 0.0], [6.0, 0.0]], [[torch.nan] * 2] * 2])
+    weights = torch.tensor([[[0.5, 0.0], [0.5, 1.0]], [[0.25, 0.0], [0.75, 0.0]], [[0.0] * 2] * 2])
+    active = torch.tensor([[True, True], [True, False], [False, False]])
+    found = matching_statistics(cost, weights, active)
+    assert found["hard_cost"].tolist() == [2.5, 6.0, 0.0]
+    assert found["usage_1"].tolist() == [0.5, 0.0, 0.0]
+    assert found["usage_2"].tolist() == [0.5, 1.0, 0.0]
+    entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert found["entropy_nats"].tolist() == pytest.approx([math.log(2) / 2, entropy, 0.0])
+
+
+def test_costs_are_computed_once_for_all_terms(monkeypatch):
+    batch, separation = batch_and_separation()
+    calls = []
+    of = PairwiseCosts.of
+    monkeypatch.setattr(PairwiseCosts, "of", lambda self, *arguments: calls.append(1) or of(self, *arguments))
+    pairwise = PairwiseCosts(build(NegSISDRConfig()))
+    first, second = SeparationTerm(pairwise, PIT()), SeparationTerm(pairwise, MCL())
+    result = Objective({"pit": first, "mcl": second})(batch, separation)
+    assert len(calls) == 1
+    assert (result.terms["mcl"] <= result.terms["pit"]).all()
+    other = replace(separation, estimates=separation.estimates.detach() * 2 + 1)
+    first(batch, other)
+    assert len(calls) == 2
+
+
+def test_scheduled_values_are_reported():
+    objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig(unit="spread")), spread=2.0)
+    objective.set_progress(10)
+    assert objective.scheduled == {"temperature": pytest.approx(2 * 5 * 0.9**10)}
+    assert build_objective(ObjectiveConfig()).scheduled == {}

@@ -105,6 +105,20 @@ def test_two_and_two_epochs_are_four(config: TrainConfig, reference: Path, tmp_p
     assert_same_run(tmp_path, reference)
 
 
+def test_killed_between_validations(
+    config: TrainConfig, tmp_path: Path, in_process: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs that nobody judges are not saved for their own sake, yet no more steps are repeated than promised."""
+    config = with_trainer(config, max_epochs=EPOCHS, validate_every_epochs=3, checkpoint_every_steps=5)
+    train(config, tmp_path / "whole")
+    assert in_process(train_interrupted, config, tmp_path / "killed", 13, signal.SIGKILL) == -signal.SIGKILL
+    used = count_batches(monkeypatch)
+    train(config, tmp_path / "killed")
+    assert 13 - used[0] <= 5
+    assert used == list(range(used[0], EPOCHS * BATCHES))
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
 def test_finished_run_is_left_alone(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = with_trainer(config, max_epochs=1)
     assert train(config, tmp_path) == tmp_path / "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,11 +17,23 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from sepkit.config import TrainConfig, from_dict
+from sepkit.config import (
+    AnnealedMCLConfig,
+    ConstantConfig,
+    MCLConfig,
+    MSEConfig,
+    ObjectiveConfig,
+    PITConfig,
+    SinkhornConfig,
+    TrainConfig,
+    TruncatedExponentialConfig,
+    from_dict,
+)
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import read_description
+from sepkit.objectives.annealing import spread_db
 from sepkit.training.run import signal_statistics, train
 from sepkit.training.task import SeparationTask
 
@@ -122,6 +135,121 @@ def test_without_validation_set(config: TrainConfig, tmp_path: Path, capfd: pyte
 
 
 # ------------------------------------------------------------------------------------------------- plateaus, the best
+
+
+def test_validation_every_so_many_epochs(config: TrainConfig, tmp_path: Path) -> None:
+    """Only the epochs that were validated have a score; the end of the run is saved all the same."""
+    train(with_trainer(config, max_epochs=5, validate_every_epochs=2), tmp_path, limit_batches=2)
+    assert ["dev_si_sdr_db" in line for line in epochs(tmp_path)] == [False, True, False, True, False]
+    assert read_description(tmp_path / "last_model")["info"]["epoch"] == 5
+    assert read_description(tmp_path / "model")["info"]["epoch"] in (2, 4)
+
+
+def test_a_run_too_short_for_a_validation_leaves_a_model(config: TrainConfig, tmp_path: Path) -> None:
+    train(with_trainer(config, max_epochs=2, validate_every_epochs=3), tmp_path, limit_batches=1)
+    assert read_description(tmp_path / "model")["info"] == {"epoch": 2, "step": 2}
+
+
+def test_models_kept_along_the_cooling(config: TrainConfig, tmp_path: Path) -> None:
+    """Each knows the temperature it was trained at."""
+    schedule = TruncatedExponentialConfig(initial=8.0, decay=0.5, end=3)
+    config = replace(config, objective=ObjectiveConfig(assignment=AnnealedMCLConfig(temperature=schedule)))
+    train(with_trainer(config, max_epochs=5, keep_every_epochs=2), tmp_path, limit_batches=1)
+    kept = sorted((tmp_path / "models").iterdir())
+    assert [path.name for path in kept] == ["epoch_0002", "epoch_0004"]
+    assert [read_description(path)["info"]["temperature"] for path in kept] == [4.0, 0.0]
+    assert [line["temperature"] for line in epochs(tmp_path)] == [8.0, 4.0, 2.0, 0.0, 0.0]
+    assert load_checkpoint(kept[0]).hypotheses == 2
+
+
+def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: Path) -> None:
+    """The spread is measured before training, and a resumed run keeps it though its manifest may have moved."""
+    assignment = AnnealedMCLConfig(temperature=ConstantConfig(2.0), unit="spread")
+    config = replace(config, objective=ObjectiveConfig(assignment=assignment))
+    train(with_trainer(config, max_epochs=1), tmp_path, limit_batches=1)
+    data = MixtureDataset(
+        config.data.train, segment_seconds=config.data.segment_seconds, dynamic_mixing=config.data.dynamic_mixing
+    )
+    spreads = [spread_db(data[0, i].sources[None], data[0, i].active[None]).item() for i in range(len(data))]
+    expected = 2 * sum(spreads) / len(spreads)
+    train(with_trainer(config, max_epochs=2), tmp_path, limit_batches=1)
+    assert [line["temperature"] for line in epochs(tmp_path)] == pytest.approx([expected, expected], rel=1e-6)
+
+
+def test_spread_asks_for_decibels(config: TrainConfig, tmp_path: Path) -> None:
+    objective = ObjectiveConfig(cost=MSEConfig(), assignment=AnnealedMCLConfig(unit="spread"))
+    with pytest.raises(UserError, match=r"objective\.assignment\.unit.*dB.*mse.*unit: cost"):
+        train(replace(config, objective=objective), tmp_path)
+
+
+def test_more_sources_than_hypotheses(config: TrainConfig, tmp_path: Path) -> None:
+    """The MCL family trains and is judged by each source's best hypothesis; one-to-one matching is refused."""
+    config = replace(config, model=replace(config.model, hypotheses=1))
+    with pytest.raises(UserError, match=r"2 sources.*1 estimates.*MCL family"):
+        train(config, tmp_path)
+    config = replace(config, objective=ObjectiveConfig(assignment=MCLConfig()))
+    with pytest.raises(UserError, match=r"trainer\.monitor: pit.*use mcl"):
+        train(with_trainer(config, monitor="pit"), tmp_path)
+    train(config, tmp_path, limit_batches=1)
+    info = read_description(tmp_path / "model")["info"]
+    assert info["monitor"] == "dev_mcl_si_sdr_db"
+    assert info["score"] == info["dev_mcl_si_sdr_db"]
+    assert "dev_si_sdr_db" not in info
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "assignment", "monitor", "expected"),
+    [
+        (2, MCLConfig(), "auto", "dev_si_sdr_db"),
+        (3, MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
+        (3, PITConfig(), "auto", "dev_si_sdr_db"),
+        (3, SinkhornConfig(), "auto", "dev_si_sdr_db"),
+        (2, MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
+        (3, AnnealedMCLConfig(), "loss", "dev_loss"),
+    ],
+)
+def test_what_picks_the_best_model(
+    config: TrainConfig, tmp_path: Path, hypotheses: int, assignment: Any, monitor: str, expected: str
+) -> None:
+    config = replace(
+        config,
+        model=replace(config.model, hypotheses=hypotheses),
+        objective=ObjectiveConfig(assignment=assignment),
+    )
+    train(with_trainer(config, monitor=monitor, max_epochs=1), tmp_path, limit_batches=1)
+    info = read_description(tmp_path / "model")["info"]
+    assert info["monitor"] == expected
+    assert info["score"] == (-info["dev_loss"] if monitor == "loss" else info[expected])
+
+
+def test_the_annealed_loss_may_pick_the_model(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in aMCL's reference code: smaller is better, whatever the SI-SDR says."""
+    losses = [3.0, 1.0, 2.0]
+
+    def scripted(self: SeparationTask) -> None:
+        self.validation = {"dev_si_sdr_db": float(self.position.epoch), "dev_loss": losses[self.position.epoch]}
+
+    monkeypatch.setattr(SeparationTask, "on_validation_epoch_end", scripted)
+    train(with_trainer(config, monitor="loss", max_epochs=3), tmp_path, limit_batches=1)
+    assert read_description(tmp_path / "model")["info"]["epoch"] == 2
+
+
+def test_matching_is_recorded(config: TrainConfig, tmp_path: Path) -> None:
+    """Temperature, entropy, usage and hard costs, in training and on the dev set."""
+    assignment = AnnealedMCLConfig(temperature=ConstantConfig(1e6))
+    config = replace(config, objective=ObjectiveConfig(assignment=assignment))
+    train(with_trainer(config, max_epochs=1), tmp_path)
+    record = epochs(tmp_path)[0]
+    for part in ("train", "dev"):
+        assert record[f"{part}_entropy_nats"] == pytest.approx(math.log(2), abs=1e-4)
+        assert record[f"{part}_usage_1"] + record[f"{part}_usage_2"] == pytest.approx(1)
+        assert record[f"{part}_collapse_rate"] == sum(record[f"{part}_usage_{k}"] == 0 for k in (1, 2)) / 2
+        assert record[f"{part}_hard_cost"] < record[f"{part}_loss"]
+    assert record["dev_hard_cost"] == pytest.approx(-record["dev_mcl_si_sdr_db"], abs=1e-4)
+    assert record["dev_mcl_si_sdr_db"] >= record["dev_si_sdr_db"]
+    assert record["temperature"] == 1e6
 
 
 def test_halving_and_early_stopping(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
