@@ -52,15 +52,9 @@ def inner_products(
     """
     _check_shapes(estimates, sources, lengths)
     padding = _padding(lengths, estimates)
-    products, estimate_energy, source_energy = _AccumulateProducts.apply(estimates, sources, padding)
-    cross, estimate_sum = products[:, :-1, 1:], products[:, :-1, :1]
-    source_sum, num_samples = products[:, -1:, 1:], products[:, -1:, :1]
-    estimate_energy, source_energy = estimate_energy.unsqueeze(2), source_energy.unsqueeze(1)
-    if zero_mean:
-        cross = cross - estimate_sum * source_sum / num_samples
-        estimate_energy = (estimate_energy - estimate_sum.square() / num_samples).clamp_min(0)
-        source_energy = (source_energy - source_sum.square() / num_samples).clamp_min(0)
-    return InnerProducts(cross, estimate_energy, source_energy, num_samples)
+    num_samples = _num_samples(None if padding is None else lengths, estimates)
+    products = _AccumulateProducts.apply(estimates, sources, padding, num_samples, zero_mean)
+    return InnerProducts(*products, num_samples)
 
 
 def error_energy(products: InnerProducts) -> Tensor:
@@ -105,58 +99,74 @@ def _padding(lengths: Tensor | None, estimates: Tensor) -> Tensor | None:
     return (torch.arange(num_samples, device=estimates.device) >= lengths[:, None])[:, None]
 
 
-class _AccumulateProducts(torch.autograd.Function):
-    """float64 products of [estimates; 1] with [1; sources] (B, n+1, 1+m), and the energies (B, n), (B, m).
+def _num_samples(lengths: Tensor | None, estimates: Tensor) -> Tensor:
+    """(B, 1, 1) float64 samples that count."""
+    device, shape = float64_device(estimates.device), (estimates.shape[0], 1, 1)
+    if lengths is None:
+        return torch.full(shape, estimates.shape[-1], dtype=torch.float64, device=device)
+    lengths = lengths.to(device, torch.float64, non_blocking=True)
+    return lengths.clamp(0, estimates.shape[-1]).view(shape)
 
-    The row of ones yields the sums and the number of samples in the same matrix product. The gradient is one matrix
-    product in the precision of the input, whose coefficients are rounded once.
+
+class _AccumulateProducts(torch.autograd.Function):
+    """float64 <estimate, source> (B, n, m), <estimate, estimate> (B, n, 1) and <source, source> (B, 1, m).
+
+    Each sample is read once from memory: a chunk of all signals is converted and stays in the cache while everything
+    is summed over it. The gradient is one matrix product in the precision of the input, whose coefficients are rounded
+    once: 2 a estimate + C sources less its mean over time, with the derivatives a and C by energies and cross products.
     """
 
     @staticmethod
-    def forward(ctx: Any, estimates: Tensor, sources: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(estimates, sources, padding)
-        (batch_size, n, num_samples), m = estimates.shape, sources.shape[1]
+    def forward(
+        ctx: Any, estimates: Tensor, sources: Tensor, padding: Tensor | None, num_samples: Tensor, zero_mean: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (batch_size, n, total), m = estimates.shape, sources.shape[1]
         device = float64_device(estimates.device)
-        chunk = _chunk_length(batch_size * (n + 1 + m), num_samples, device)
-        signals = torch.ones(batch_size, n + 1 + m, chunk, dtype=torch.float64, device=device)
-        rows = signals.view(-1, 1, chunk)
-        products = signals.new_zeros(batch_size, n + 1, 1 + m)
-        energies = signals.new_zeros(batch_size * (n + 1 + m), 1, 1)
-        estimates, sources = estimates.to(device), sources.to(device)
-        for start in range(0, num_samples, chunk):
-            stop = min(start + chunk, num_samples)
-            signals[:, :n, : stop - start] = estimates[..., start:stop]
-            signals[:, n + 1 :, : stop - start] = sources[..., start:stop]
+        chunk = _chunk_length(batch_size * (n + m), total, device)
+        buffer = torch.empty(batch_size, n + m, chunk, dtype=torch.float64, device=device)
+        cross = buffer.new_zeros(batch_size, n, m)
+        energies = buffer.new_zeros(batch_size * (n + m), 1, 1)
+        sums = buffer.new_zeros(batch_size, n + m, 1)
+        for start in range(0, total, chunk):
+            length = min(chunk, total - start)
+            signals, rows = buffer[..., :length], buffer.view(-1, 1, chunk)[..., :length]
+            signals[:, :n] = estimates[..., start : start + length]
+            signals[:, n:] = sources[..., start : start + length]
             if padding is not None:
-                signals[:, n] = 1.0
-                signals[..., : stop - start].masked_fill_(padding[..., start:stop].to(device), 0.0)
-            signals[..., stop - start :] = 0.0
-            products.baddbmm_(signals[:, : n + 1], signals[:, n:].mT)
+                signals.masked_fill_(padding[..., start : start + length].to(device), 0.0)
+            cross.baddbmm_(signals[:, :n], signals[:, n:].mT)
             energies.baddbmm_(rows, rows.mT)
-        energies = energies.view(batch_size, -1)
-        return products, energies[:, :n], energies[:, n + 1 :]
+            if zero_mean:
+                sums += signals.sum(-1, keepdim=True)
+        energies = energies.view_as(sums)
+        means = sums / num_samples if zero_mean else None
+        if means is not None:
+            cross.baddbmm_(sums[:, :n], means[:, n:].mT, alpha=-1)
+            energies = energies.addcmul_(sums, means, value=-1).clamp_min_(0)
+        ctx.save_for_backward(estimates, sources, padding, num_samples, means)
+        return cross, energies[:, :n].clone(), energies[:, n:].mT.contiguous()
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, grad_products: Tensor, grad_estimate_energy: Tensor, grad_source_energy: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None]:
-        estimates, sources, padding = ctx.saved_tensors
+        ctx: Any, grad_cross: Tensor, grad_estimate_energy: Tensor, grad_source_energy: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        estimates, sources, padding, num_samples, means = ctx.saved_tensors
+        estimate_means, source_means = None, None
+        if means is not None:
+            estimate_means, source_means = means.split([estimates.shape[1], sources.shape[1]], dim=1)
+            if torch.is_grad_enabled():  # For second derivatives the means have to depend on the signals.
+                estimate_means = _means(estimates, padding, num_samples)
+                source_means = _means(sources, padding, num_samples)
         grad_estimates = grad_sources = None
         if ctx.needs_input_grad[0]:
             grad_estimates = _signal_gradient(
-                estimates,
-                2 * grad_estimate_energy,
-                sources,
-                grad_products[:, :-1, 1:],
-                grad_products[:, :-1, :1],
-                padding,
+                estimates, estimate_means, 2 * grad_estimate_energy, sources, source_means, grad_cross, padding
             )
         if ctx.needs_input_grad[1]:
-            transposed = grad_products.mT
             grad_sources = _signal_gradient(
-                sources, 2 * grad_source_energy, estimates, transposed[:, 1:, :-1], transposed[:, 1:, -1:], padding
+                sources, source_means, 2 * grad_source_energy.mT, estimates, estimate_means, grad_cross.mT, padding
             )
-        return grad_estimates, grad_sources, None
+        return grad_estimates, grad_sources, None, None, None
 
 
 def _chunk_length(rows: int, num_samples: int, device: torch.device) -> int:
@@ -171,15 +181,31 @@ def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def _means(signals: Tensor, padding: Tensor | None, num_samples: Tensor) -> Tensor:
+    """(B, n, 1) float64 means over time."""
+    if padding is not None:
+        signals = signals.masked_fill(padding, 0.0)
+    return signals.to(num_samples.device).double().sum(-1, keepdim=True) / num_samples
+
+
 def _signal_gradient(
-    signal: Tensor, own: Tensor, others: Tensor, cross: Tensor, constant: Tensor, padding: Tensor | None
+    signal: Tensor,
+    mean: Tensor | None,
+    own: Tensor,
+    others: Tensor,
+    other_means: Tensor | None,
+    cross: Tensor,
+    padding: Tensor | None,
 ) -> Tensor:
-    """own * signal + cross @ others + constant, in the dtype of `signal`, zero in the padding."""
-    dtype = working_dtype(signal, others)
-    own, cross, constant = (gradient.to(dtype).to(signal.device) for gradient in (own, cross, constant))
-    with _without_autocast(signal.device.type):
-        gradient = torch.baddbmm(constant, cross, others.to(dtype))
-        gradient = gradient.addcmul_(own.unsqueeze(-1), signal.to(dtype))
+    """own * (signal - mean) + cross @ (others - other_means), in the dtype of `signal`, zero in the padding."""
+    dtype, device = working_dtype(signal, others), signal.device
+    with _without_autocast(device.type):
+        if mean is not None and other_means is not None:
+            constant = -(own * mean + cross @ other_means).to(dtype).to(device)
+            gradient = torch.baddbmm(constant, cross.to(dtype).to(device), others.to(dtype))
+        else:
+            gradient = torch.bmm(cross.to(dtype).to(device), others.to(dtype))
+        gradient = gradient.addcmul_(own.to(dtype).to(device), signal.to(dtype))
     if padding is not None:
         gradient = gradient.masked_fill(padding, 0.0)
     return gradient.to(signal.dtype)
