@@ -92,6 +92,7 @@ def read(
     resampler: str = "soxr_hq",
     channel: int | None = None,
     pad_end: bool = False,
+    gain: float = 1.0,
 ) -> np.ndarray:
     """The samples `start` to `start + num_samples` of an audio file as a float32 array of shape (T,).
 
@@ -108,6 +109,7 @@ def read(
         resampler: "soxr_hq" or "scipy_poly".
         channel: which channel to read, from 0; None: the mean of all channels.
         pad_end: give zeros past the end of the file instead of raising.
+        gain: factor that the samples are multiplied by before they are resampled.
 
     Raises:
         UserError: no such file, not an audio file, an empty or damaged one, a part beyond its end, no such channel, or
@@ -130,10 +132,10 @@ def read(
         if wanted == 0:
             return np.zeros(stop - start, dtype=np.float32)
         if file.samplerate == rate:
-            waveform = _read_frames(file, path, start, wanted, channel)
+            waveform = _scaled(_read_frames(file, path, start, wanted, channel), gain)
         else:
             first, last, skipped = _input_window(start, wanted, file.samplerate, rate, file.frames)
-            waveform = _read_frames(file, path, first, last - first, channel)
+            waveform = _scaled(_read_frames(file, path, first, last - first, channel), gain)
             waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
     if not np.isfinite(waveform).all():
         raise UserError(
@@ -249,11 +251,14 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
 
     Args:
         waveform: floating point, any shape.
-        rounding: "floor" is `floor(32768 x)`, as python-soundfile and so LibriMix write wav; "nearest" rounds half to
-            even, what the WHAM and pywsj0-mix scripts do.
+        rounding: "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile and so LibriMix write wav: that is
+            `floor(2^15 x)` save within 2^-32 of the next value; "nearest" rounds half to even, what the WHAM and
+            pywsj0-mix scripts do.
     """
-    scaled = waveform * np.float32(32768)
-    rounded = np.floor(scaled) if rounding == "floor" else np.round(scaled)
+    if rounding == "floor":
+        rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))
+    else:
+        rounded = np.round(waveform * np.float32(2**15))
     return np.clip(rounded, -32768, 32767).astype(np.int16)
 
 
@@ -356,6 +361,10 @@ def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
 
     max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
     return firwin(20 * max_rate + 1, 1 / max_rate, window=("kaiser", 5.0)).astype(dtype)
+
+
+def _scaled(waveform: np.ndarray, gain: float) -> np.ndarray:
+    return waveform if gain == 1.0 else waveform * np.float32(gain)
 
 
 def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:

@@ -60,6 +60,8 @@ class NoiseEntry:
         start: where to read in the file, in samples at the mixture's rate.
         gain: factor that the samples are multiplied by.
         extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
+        file_samples: how many samples of the file, from its beginning and at its own rate, are the noise: it is cut or
+            extended to as many before it is resampled; None: all, and with `extend` as many as the longest source.
         channel: channel of the file, from 0; None: the mean of all.
         extra: further fields of the line, kept as they are.
     """
@@ -68,6 +70,7 @@ class NoiseEntry:
     start: int = 0
     gain: float = 1.0
     extend: str | None = None
+    file_samples: int | None = None
     channel: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -208,7 +211,7 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
 
 
 _LINE_ORDER = ("id", "sample_rate", "num_samples", "mode", "mixture", "resampler", "corpus", "task", "sources", "noise")
-_OMITTED_IF_NONE = ("num_samples", "channel")
+_OMITTED_IF_NONE = ("num_samples", "file_samples", "channel")
 
 
 def _to_plain(entry: MixtureEntry) -> dict[str, Any]:
@@ -282,6 +285,7 @@ def _parse_noise(plain: Any, where: str) -> NoiseEntry | None:
         start=fields.take("start", _not_negative, default=0),
         gain=fields.take("gain", _finite, default=1.0),
         extend=fields.take("extend", _optional(_text), default=None),
+        file_samples=fields.take("file_samples", _optional(_positive), default=None),
         channel=fields.take("channel", _optional(_not_negative), default=None),
         extra=fields.rest,
     )

@@ -33,7 +33,8 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     """The mixture that a manifest entry describes, or the part of it from `start` on.
 
     Without a recorded mixture it is `sum_i gain_i source_i (+ gain noise)`, summed in float32 in the entry's order.
-    Only the part asked for is read. A source is silent before its `offset` and after its end.
+    Only the part asked for is read. A source is silent before its `offset` and after its end. With the resampler
+    "scipy_poly" gains come before resampling, as in the scripts of LibriMix, and so agree with them in every bit.
 
     Args:
         entry: line of a manifest.
@@ -59,7 +60,8 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     if entry.noise is None:
         return Mixed(mixture, sources)
     noise = _read_noise(entry, entry.noise, start, count)
-    return Mixed(mixture + noise, sources, noise)
+    mixture += noise
+    return Mixed(mixture, sources, noise.astype(np.float32, copy=False))
 
 
 def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
@@ -148,6 +150,7 @@ def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start
         stop, must_last = min(stop, source.offset + source.num_samples), True
     if stop <= begin:
         return
+    gain_first = entry.resampler == "scipy_poly"
     samples = audio.read(
         entry.resolve(source.path),
         source.start + begin - source.offset,
@@ -156,25 +159,58 @@ def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start
         entry.resampler,
         source.channel,
         pad_end=not must_last,
+        gain=source.gain if gain_first else 1.0,
     )
-    np.multiply(samples, np.float32(source.gain), out=row[begin - start : stop - start])
+    np.multiply(samples, np.float32(1.0 if gain_first else source.gain), out=row[begin - start : stop - start])
+
+
+# Beyond this many samples of either rate before its end, the noise's end makes no difference to a resampled crop.
+_END_SAMPLES = 512
 
 
 def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) -> np.ndarray:
-    path, gain = entry.resolve(noise.path), np.float32(noise.gain)
-    if noise.extend is None:
-        begin = noise.start + start
-        return gain * audio.read(path, begin, count, entry.sample_rate, entry.resampler, noise.channel, pad_end=True)
-    if noise.extend not in EXTENSIONS:
+    """The noise from `start` on, (count,): float64 where it was extended, for the sum to be rounded but once."""
+    if noise.extend is not None and noise.extend not in EXTENSIONS:
         raise UserError(
             f"mixture {entry.id!r}: noise.extend is {noise.extend!r}, expected one of {', '.join(EXTENSIONS)}, or null"
         )
+    path, begin = entry.resolve(noise.path), noise.start + start
+    if (noise.extend is None and noise.file_samples is None) or _ends_later(entry, noise, begin + count):
+        return _read_scaled(entry, noise, begin, count)
     native_rate = audio.info(path).sample_rate
-    whole = audio.read(path, channel=noise.channel)
-    extended = EXTENSIONS[noise.extend](whole, _extended_length(entry, noise, native_rate), native_rate)
-    extended = audio.resample(extended, native_rate, entry.sample_rate, entry.resampler)
-    begin = noise.start + start
-    return gain * extended[begin : begin + count].astype(np.float32)
+    wanted = noise.file_samples or _extended_length(entry, noise, native_rate)
+    whole = audio.read(path, 0, min(wanted, audio.info(path).num_samples), channel=noise.channel)
+    gain_first = entry.resampler == "scipy_poly"
+    if noise.extend is not None and len(whole) < wanted:
+        whole = EXTENSIONS[noise.extend](whole, wanted, native_rate)
+    if gain_first:
+        whole = whole * noise.gain
+    fitted = audio.resample(whole, native_rate, entry.sample_rate, entry.resampler)[begin : begin + count]
+    return place(fitted if gain_first else fitted * noise.gain, 0, count)
+
+
+def _ends_later(entry: MixtureEntry, noise: NoiseEntry, stop: int) -> bool:
+    """Whether sample `stop` lies far enough before the end of the noise in the file for neither to matter."""
+    if noise.file_samples is None or noise.extend is not None:
+        return False
+    header = audio.info(entry.resolve(noise.path))
+    end = min(noise.file_samples, header.num_samples) * entry.sample_rate // header.sample_rate
+    return stop + _END_SAMPLES * max(1, entry.sample_rate // header.sample_rate) < end
+
+
+def _read_scaled(entry: MixtureEntry, noise: NoiseEntry, begin: int, count: int) -> np.ndarray:
+    gain_first = entry.resampler == "scipy_poly"
+    samples = audio.read(
+        entry.resolve(noise.path),
+        begin,
+        count,
+        entry.sample_rate,
+        entry.resampler,
+        noise.channel,
+        pad_end=True,
+        gain=noise.gain if gain_first else 1.0,
+    )
+    return samples if gain_first else samples * np.float32(noise.gain)
 
 
 def _extended_length(entry: MixtureEntry, noise: NoiseEntry, native_rate: int) -> int:

@@ -217,6 +217,26 @@ def test_pcm16_floor_is_what_soundfile_writes(tmp_path: Path, suffix: str) -> No
     assert audio.info(ours).subtype == "PCM_16"
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pcm16_floor_is_what_soundfile_writes_of_values_next_to_a_step(tmp_path: Path, dtype: type) -> None:
+    generator = np.random.default_rng(5)
+    tiny = generator.standard_normal(20000) * 10.0 ** generator.uniform(-9, 0, 20000)
+    near = generator.integers(-33000, 33000, 20000) + generator.permutation(tiny) / 1000
+    waveform = (np.concatenate([near, tiny]) / 32768).astype(dtype)
+    soundfile.write(tmp_path / "theirs.wav", waveform, 8000, subtype="PCM_16")
+    theirs = soundfile.read(tmp_path / "theirs.wav", dtype="int16")[0]
+    np.testing.assert_array_equal(audio.quantize_pcm16(waveform, "floor"), theirs)
+
+
+def test_the_gain_comes_before_resampling(tmp_path: Path) -> None:
+    path = audio.write(tmp_path / "x.wav", noise(4001), 16000)
+    expected = scipy.signal.resample_poly(audio.read(path) * np.float32(0.37), 1, 2)
+    read = audio.read(path, sample_rate=8000, resampler="scipy_poly", gain=0.37)
+    np.testing.assert_array_equal(read, expected)
+    crop = audio.read(path, 700, 500, 8000, "scipy_poly", gain=0.37)
+    np.testing.assert_array_equal(crop, expected[700:1200])
+
+
 def test_pcm16_nearest_rounds_half_to_even_and_saturates() -> None:
     values = np.array([0.5, 1.5, -0.5, -1.5, 0.6, -0.4, 32767.4, 32768, -32769], np.float32) / 32768
     assert audio.quantize_pcm16(values).tolist() == [0, 2, 0, -2, 1, 0, 32767, 32767, -32768]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.signal import resample_poly
 
 from sepkit.data import audio
 from sepkit.data.manifest import Manifest, MixtureEntry, NoiseEntry, SourceEntry
@@ -163,3 +164,32 @@ def test_place_cuts_and_fills() -> None:
 def test_corpus_fixture_mixes(corpus: Manifest) -> None:
     for item in corpus:
         assert mix_entry(item).mixture.shape == (item.num_samples,)
+
+
+@pytest.mark.parametrize("available", [3001, 12001, 30000])
+@pytest.mark.parametrize("extend", [None, "librimix"])
+def test_noise_of_so_many_samples_of_its_file_is_cut_or_extended_before_it_is_resampled(
+    tmp_path: Path, available: int, extend: str | None
+) -> None:
+    generator = np.random.default_rng(3)
+    speech, noise = (0.1 * generator.standard_normal(n).astype(np.float32) for n in (20001, available + 9000))
+    if extend is None:
+        noise = noise[:available]
+    audio.write(tmp_path / "s.wav", speech, 16000)
+    audio.write(tmp_path / "n.wav", noise, 16000)
+    fitted = extend_librimix(noise, 20001, 16000) if extend else place(noise, 0, min(available, 20001))
+    resampled = resample_poly(fitted * (0.3 if fitted.dtype == np.float64 else np.float32(0.3)), 1, 2)
+    expected = place(resampled, 0, 10001)
+    described = entry(
+        tmp_path, 10001, SourceEntry("s.wav"), noise=NoiseEntry("n.wav", gain=0.3, extend=extend, file_samples=20001),
+        mode="max", resampler="scipy_poly",
+    )  # fmt: skip
+    mixed = mix_entry(described)
+    np.testing.assert_array_equal(mixed.noise, expected.astype(np.float32))
+    total = resample_poly(speech, 1, 2)
+    total += expected
+    np.testing.assert_array_equal(mixed.mixture, total)
+    for start, count in [(0, 100), (4000, 800), (1400, 300), (9000, 1001), (10000, 1)]:
+        crop = mix_entry(described, start, count)
+        np.testing.assert_array_equal(crop.mixture, total[start : start + count])
+        np.testing.assert_array_equal(crop.noise, expected[start : start + count].astype(np.float32))
