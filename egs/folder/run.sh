@@ -8,11 +8,14 @@
 # --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
 # --groups "A=RE B=RE" test sets apart by speaker identifier: each mixes only speakers that match its pattern
 # --conf FILE          conf/cpu.yaml trains within an hour on two cores, conf/gpu.yaml is a DPRNN for an accelerator
+# --assignment NAME    of hypotheses to speakers: pit | mcl | relaxed_wta | amcl | sinkhorn, by default what --conf says (pit)
+# --hypotheses N       estimates the model makes, by default what --conf says (2)
 # --prepare-options "..."  further options of sepkit prepare folder, such as "--test-mixtures 100"
+# --evaluate-options "..."  further options of sepkit evaluate, such as "--metrics si_sdr"
 # --data DIR           where manifests go
 # --exp DIR            where the model goes
 # --seed N             of the data order and the weights
-# --extra "..."        further options of sepkit train, such as "--devices 2 --objective.assignment.name mcl"
+# --extra "..."        further options of sepkit train, such as "--devices 2 --trainer.learning_rate 0.0005"
 #
 # Stages: 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 set -euo pipefail
@@ -25,7 +28,10 @@ speech=
 noise=
 speaker_from=first
 groups=
+assignment=
+hypotheses=
 prepare_options=
+evaluate_options=
 conf=conf/cpu.yaml
 data=data
 exp=
@@ -37,7 +43,7 @@ extra=
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
-exp=${exp:-exp/$(basename "$conf" .yaml)_seed$seed}
+exp=${exp:-exp/$(basename "$conf" .yaml)${assignment:+_$assignment}${hypotheses:+_n$hypotheses}_seed$seed}
 test_sets=test
 if [ -n "$groups" ]; then
   test_sets=

@@ -5,6 +5,8 @@
 #
 # --conf FILE          conf/cpu.yaml trains in about five minutes on two cores
 # --speakers N         speakers in a mixture
+# --assignment NAME    of hypotheses to speakers: pit | mcl | relaxed_wta | amcl | sinkhorn, by default what --conf says (pit)
+# --hypotheses N       estimates the model makes, by default as many as speakers
 # --prepare-options "..."  further options of sepkit prepare mini, such as "--train-sentences 10"
 # --data DIR           where manifests and recordings go
 # --exp DIR            where the model goes
@@ -21,6 +23,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 stage=1
 stop_stage=5
 speakers=2
+assignment=
+hypotheses=
 prepare_options=
 conf=conf/cpu.yaml
 data=data
@@ -33,9 +37,9 @@ extra=
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
-exp=${exp:-exp/$(basename "$conf" .yaml)_seed$seed}
+exp=${exp:-exp/$(basename "$conf" .yaml)${assignment:+_$assignment}${hypotheses:+_n$hypotheses}_seed$seed}
+hypotheses=${hypotheses:-$speakers}
 test_sets=test
-extra="--model.hypotheses $speakers $extra"
 
 prepare() {
   # shellcheck disable=SC2086  # a list of words

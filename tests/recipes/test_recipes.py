@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
@@ -91,6 +92,15 @@ def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[...
     report = (tmp_path / "exp" / "report.html").read_text(encoding="utf-8")
     assert report.count("<audio") == 3 * 5 * len(sets) and 'id="training"' in report
     assert_speakers_are_disjoint(tmp_path / "data", sets)
+
+
+@pytest.mark.parametrize(("recipe", "assignment"), [("mini", "sinkhorn"), ("folder", "amcl")])
+def test_matching_is_an_option(recipe: str, assignment: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    """Three hypotheses for two speakers, matched as asked for."""
+    run(command(recipe, "--stop-stage", "2", "--assignment", assignment, "--hypotheses", "3"))
+    config = yaml.safe_load((tmp_path / "exp" / "config.yaml").read_text())
+    assert config["objective"]["assignment"]["name"] == assignment
+    assert config["model"]["hypotheses"] == 3
 
 
 def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
