@@ -83,7 +83,7 @@ train_one() {
   mkdir -p "$exp"
   # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
   $train_cmd sepkit train --config "$conf" --model.hypotheses "$speakers" "$@" --data.train "$data/train.jsonl" \
-    --data.dev "$data/dev.jsonl" $extra --out "$exp/$name" >"$exp/$name.log" 2>&1 ||
+    --data.dev "$data/dev.jsonl" $extra --out "$exp/$name" >>"$exp/$name.log" 2>&1 ||
     { tail -3 "$exp/$name.log" >&2; echo "$0: $exp/$name: training failed, see $exp/$name.log" >&2; return 1; }
   echo "$exp/$name"
 }
