@@ -174,6 +174,97 @@ def wsj0_mix(
     return prepare_wsj0_mix(wsj0, lists, out, speakers, sample_rate, mode, write, processes)
 
 
+def librimix(
+    *,
+    librispeech: str,
+    wham_noise: str,
+    metadata: str,
+    out: str,
+    speakers: int = 2,
+    sample_rate: int = 8000,
+    mode: Literal["min", "max"] = "min",
+    write: bool = False,
+    make_metadata: bool = False,
+    processes: int | None = None,
+) -> Path:
+    """Libri2Mix and Libri3Mix from the official metadata, described or written sample for sample.
+
+    Args:
+        librispeech: folder of LibriSpeech (train-clean-100/ and so on)
+        wham_noise: folder of the WHAM noise (tr/, cv/, tt/)
+        metadata: folder of libri2mix_train-clean-100.csv and its like; those that are there are prepared
+        out: folder of the manifests: train.jsonl ... (mix_clean), train_noisy.jsonl ... (mix_both), train_single.jsonl
+            ... (first speaker and noise)
+        speakers: sources in a mixture, 2 or 3
+        sample_rate: 8000 or 16000 Hz
+        mode: min (cut to the shortest source) or max (as long as the longest)
+        write: make the official tree, Libri2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
+        make_metadata: first make the tables that --metadata lacks, for a corpus of your own laid out like LibriSpeech
+        processes: how many; default: as many as there are processors
+
+    Returns:
+        The folder of the manifests.
+    """
+    from sepkit.corpora.librimix import prepare_librimix
+
+    return prepare_librimix(
+        librispeech,
+        wham_noise,
+        metadata,
+        out,
+        speakers=speakers,
+        sample_rate=sample_rate,
+        mode=mode,
+        write=write,
+        make_metadata=make_metadata,
+        processes=processes,
+    )
+
+
+def vctk_2mix(
+    *,
+    vctk: str,
+    wham_noise: str,
+    metadata: str,
+    out: str,
+    sample_rate: int = 8000,
+    mode: Literal["min", "max"] = "min",
+    write: bool = False,
+    make_metadata: bool = False,
+    processes: int | None = None,
+) -> Path:
+    """VCTK-2mix from the official metadata, a test set unlike the usual training sets.
+
+    Args:
+        vctk: folder of VCTK 0.80 (wav48/)
+        wham_noise: folder of the WHAM noise (tt/)
+        metadata: folder of VCTK2mix_VCTK_md.csv
+        out: folder of the manifests: test.jsonl (mix_clean), test_noisy.jsonl (mix_both), test_single.jsonl (first
+            speaker and noise)
+        sample_rate: 8000 or 16000 Hz
+        mode: min (cut to the shortest source or noise) or max (as long as the longest)
+        write: make the official tree, VCTK2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
+        make_metadata: first make the table if --metadata lacks it, for a corpus of your own laid out like VCTK
+        processes: how many; default: as many as there are processors
+
+    Returns:
+        The folder of the manifests.
+    """
+    from sepkit.corpora.vctk2mix import prepare_vctk2mix
+
+    return prepare_vctk2mix(
+        vctk,
+        wham_noise,
+        metadata,
+        out,
+        sample_rate=sample_rate,
+        mode=mode,
+        write=write,
+        make_metadata=make_metadata,
+        processes=processes,
+    )
+
+
 def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal["FLOAT", "PCM_16"] = "FLOAT") -> Path:
     """The mixtures of a manifest as wavs: mix/, s1/, s2/ ..., to listen to or for other toolkits.
 
@@ -191,4 +282,12 @@ def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal[
     return write_wavs(manifest, out, first, subtype)
 
 
-COMMANDS = {"mini": mini, "folder": folder, "mixed": mixed, "wsj0-mix": wsj0_mix, "wavs": wavs}
+COMMANDS = {
+    "mini": mini,
+    "folder": folder,
+    "mixed": mixed,
+    "librimix": librimix,
+    "wsj0-mix": wsj0_mix,
+    "vctk-2mix": vctk_2mix,
+    "wavs": wavs,
+}

@@ -1,0 +1,435 @@
+"""From LibriMix's and VCTK-2mix's tables to mixtures: the official tree of wavs, or manifests that describe the same.
+
+The order of operations is that of the published scripts: each recording times its gain in float32, then
+`scipy.signal.resample_poly`, then cut to the shortest ("min", noise included) or padded with zeros to the longest
+("max"), then summed, then written as PCM16 rounded downwards, saturating beyond full scale. LibriMix cuts or extends
+the noise to the longest source before all that (an extended one stays float64); VCTK-2mix takes it as long as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sepkit.corpora._metadata_tables import Recipe, write_csv
+from sepkit.corpora._mixtures import manifest_path
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.corpora._recordings import SPLITS, write_skipped
+from sepkit.corpora._verify import check_whole, verify
+from sepkit.data import audio
+from sepkit.data._files import atomic_output
+from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
+from sepkit.data.mixing import extend_librimix
+from sepkit.errors import UserError
+
+__all__ = ["SOURCE_RATE", "Layout", "Mode", "Part", "check_variant", "prepare_parts", "render", "speaker_of"]
+
+SOURCE_RATE = 16000
+"""Sample rate of what the mixtures are made of, Hz."""
+
+Mode = Literal["min", "max"]
+
+# Kind of mixture -> (task, what the manifest is called after).
+_KINDS = {"mix_clean": ("sep_clean", ""), "mix_both": ("sep_noisy", "_noisy"), "mix_single": ("enh_single", "_single")}
+_EPSILON = 1e-10
+_WAV_HEADER_BYTES = 44
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where recordings come from, what is made of them and where it goes.
+
+    Args:
+        corpus: name in the manifests.
+        tree: first folder of the tree of wavs, "Libri2Mix" for example.
+        speech: folder that the paths of sources start from.
+        noise: folder that the paths of noise start from.
+        out: folder of the manifests and of the tree.
+        sample_rate: 8000 or 16000 Hz.
+        mode: "min" or "max".
+        fit_noise: cut or extend the noise to the longest source first, as LibriMix does.
+    """
+
+    corpus: str
+    tree: str
+    speech: Path
+    noise: Path
+    out: Path
+    sample_rate: int
+    mode: Mode
+    fit_noise: bool
+
+    @property
+    def root(self) -> Path:
+        """Folder of the parts of the written corpus."""
+        return self.out / self.tree / f"wav{self.sample_rate // 1000}k" / self.mode
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the corpus, "train-100" for example.
+
+    Args:
+        name: folder of its wavs; what the tables and manifests are called.
+        split: "train", "dev" or "test".
+        recipes: its mixtures.
+        expected: how many lines the table has.
+        people: mixture -> (speaker, sex) of each source.
+    """
+
+    name: str
+    split: str
+    recipes: Sequence[Recipe]
+    expected: int
+    people: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
+
+
+def check_variant(speakers: int, sample_rate: int, mode: str) -> None:
+    """Nothing, if there is such a variant of the corpus.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not 2 <= speakers <= 9:
+        raise UserError(f"--speakers {speakers}: expected 2 or 3, the number that the metadata is for")
+    if sample_rate not in (8000, 16000):
+        raise UserError(f"--sample-rate {sample_rate}: expected 8000 or 16000")
+    if mode not in ("min", "max"):
+        raise UserError(f"--mode {mode}: expected min or max")
+
+
+def prepare_parts(
+    parts: Sequence[Part], layout: Layout, skipped: dict[str, str], write: bool, processes: int | None
+) -> Path:
+    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and for each also `_noisy.jsonl`
+    and `_single.jsonl` (the first speaker with noise). Parts of one split have manifests of their own as well.
+
+    Args:
+        parts: what to make.
+        layout: how.
+        skipped: what was left out already, with the reason; what is left out here is added.
+        write: whether to write the wavs and tables.
+        processes: see `for_each`.
+
+    Raises:
+        UserError: none of the mixtures can be made, the folder cannot be written to, or the disk is full.
+    """
+    made = {part.name: _make(part, layout, skipped, write, processes) for part in parts}
+    listed = write_skipped(layout.out, skipped)
+    if not any(made.values()):
+        raise UserError(f"{layout.speech}: none of the mixtures can be made: {next(iter(skipped.values()), 'no rows')}")
+    if listed is not None:
+        print(
+            f"warning: {len(skipped)} mixture(s) left out, listed in {listed}; the first: "
+            f"{next(iter(skipped.values()))}",
+            file=sys.stderr,
+        )
+    for split in SPLITS:
+        of_split = [part for part in parts if part.split == split and made[part.name]]
+        for kind in _KINDS:
+            _write_manifests(of_split, made, layout, kind, write)
+    entries = {part.name: _entries(part, made[part.name], layout, "mix_both", write) for part in parts}
+    named = {part.name if part.name.startswith(part.split) else f"{part.split}-{part.name}": part for part in parts}
+    verify(
+        layout.out,
+        {name: entries[part.name] for name, part in named.items()},
+        {name: part.expected for name, part in named.items()},
+        processes=processes,
+    )
+    return layout.out
+
+
+def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
+    """The sources and, last, the noise of a mixture at its rate and of its length, as loud as they are in it.
+
+    float32, except noise that was extended.
+
+    Raises:
+        UserError: a file that cannot be read or is not at 16 kHz, or noise too short to be extended.
+    """
+    paths = [layout.speech / path for path in recipe.sources]
+    waveforms = [_read(path) for path in paths]
+    noise_path = layout.noise / recipe.noise
+    available = _header(noise_path).num_samples
+    longest = max(len(waveform) for waveform in waveforms) if layout.fit_noise else available
+    noise = audio.read(noise_path, 0, min(available, longest), channel=0)
+    if available < longest:
+        noise = _extend(noise, longest, noise_path)
+    scaled = [w * g for w, g in zip([*waveforms, noise], [*recipe.gains, recipe.noise_gain], strict=True)]
+    resampled = [audio.resample(waveform, SOURCE_RATE, layout.sample_rate, "scipy_poly") for waveform in scaled]
+    lengths = [len(waveform) for waveform in resampled]
+    if layout.mode == "min":
+        return [waveform[: min(lengths)] for waveform in resampled]
+    return [np.pad(waveform, (0, max(lengths) - len(waveform))) for waveform in resampled]
+
+
+_Made = dict[str, Any]
+"""What is known of a mixture: its length; of a described one also the lengths of its longest source and of its noise at
+16 kHz; of a written one the ratios of each part to the rest, dB, in each kind of mixture."""
+
+
+def _make(part: Part, layout: Layout, skipped: dict[str, str], write: bool, processes: int | None) -> dict[str, _Made]:
+    """Mixture -> what was made of it, in the order of the table."""
+    if not write:
+        made: dict[str, _Made] = {}
+        for recipe, result in for_each(
+            partial(_measure, layout=layout), part.recipes, processes, f"{part.name}: looking", "mixture"
+        ):
+            if isinstance(result, Failed):
+                skipped[f"{part.name}/{recipe.id}"] = result.reason
+            else:
+                made[recipe.id] = result
+        return made
+    return _write_part(part, layout, skipped, processes)
+
+
+def _measure(recipe: Recipe, layout: Layout) -> _Made:
+    """The lengths of a mixture from the headers of its files, whose ends are looked at."""
+    lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
+    noise_path = layout.noise / recipe.noise
+    available = _header(noise_path).num_samples
+    longest = max(lengths)
+    if layout.fit_noise and available < longest:
+        _extend(np.zeros(available, dtype=np.float32), longest, noise_path)
+    fitted = longest if layout.fit_noise else available
+    resampled = [
+        audio.resampled_length(length, SOURCE_RATE, layout.sample_rate, "scipy_poly") for length in (*lengths, fitted)
+    ]
+    num_samples = min(resampled) if layout.mode == "min" else max(resampled)
+    return {"num_samples": num_samples, "longest": longest, "noise_samples": available}
+
+
+def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
+    """Writes the wavs that are not there, and the tables. What is there is known from a journal beside the tables."""
+    folder, tables = layout.root / part.name, layout.root / "metadata"
+    folders = [folder / name for name in _subfolders(part)]
+    for path in (tables, *folders):
+        _make_folder(path)
+    journal = tables / f".{part.name}.journal.jsonl"
+    recorded = _read_journal(journal)
+    made = {
+        recipe.id: known
+        for recipe in part.recipes
+        if (known := recorded.get(recipe.id)) is not None
+        and known["recipe"] == _fingerprint(recipe, layout)
+        and _is_there(recipe.id, known["num_samples"], folders)
+    }
+    missing = [recipe for recipe in part.recipes if recipe.id not in made]
+    if missing:
+        # First without the lines that are no longer true, so that a later run cannot trust half of a new mixture.
+        with atomic_output(journal) as temporary:
+            temporary.write_text("".join(_journal_line(name, known) for name, known in made.items()), encoding="utf-8")
+        work = partial(_write_one, layout=layout, folder=folder)
+        with open(journal, "a", encoding="utf-8") as file:
+            for recipe, result in for_each(work, missing, processes, part.name, "mixture"):
+                if isinstance(result, Failed):
+                    skipped[f"{part.name}/{recipe.id}"] = result.reason
+                    continue
+                made[recipe.id] = result
+                file.write(_journal_line(recipe.id, result))
+                file.flush()
+    made = {recipe.id: made[recipe.id] for recipe in part.recipes if recipe.id in made}
+    for kind in _KINDS:
+        _write_tables(part, made, layout, kind)
+    return made
+
+
+def _write_one(recipe: Recipe, layout: Layout, folder: Path) -> _Made:
+    *sources, noise = render(recipe, layout)
+    parts = {f"s{number}": source for number, source in enumerate(sources, start=1)} | {"noise": noise}
+    ratios: dict[str, list[float]] = {}
+    for kind, mixed in _mixed_parts(sources, noise).items():
+        mixture = np.zeros_like(sources[0])
+        for waveform in mixed:
+            mixture += waveform
+        ratios[kind] = [_ratio_db(waveform, mixture - waveform) for waveform in mixed]
+        parts[kind] = mixture
+    for name, waveform in parts.items():
+        audio.write(folder / name / f"{recipe.id}.wav", waveform, layout.sample_rate, "PCM_16", "floor")
+    return {"recipe": _fingerprint(recipe, layout), "num_samples": len(noise), "snr_db": ratios}
+
+
+def _mixed_parts(sources: Sequence[np.ndarray], noise: np.ndarray) -> dict[str, list[np.ndarray]]:
+    return {"mix_clean": [*sources], "mix_both": [*sources, noise], "mix_single": [sources[0], noise]}
+
+
+def _ratio_db(part: np.ndarray, rest: np.ndarray) -> float:
+    powers = [float(np.mean(waveform**2)) for waveform in (part, rest)]
+    return float(10 * np.log10(powers[0] / (powers[1] + _EPSILON) + _EPSILON))
+
+
+def _subfolders(part: Part) -> list[str]:
+    speakers = len(part.recipes[0].sources) if part.recipes else 0
+    return [*(f"s{number}" for number in range(1, speakers + 1)), "noise", *_KINDS]
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be made ({error.strerror}); give an --out that can be written to") from error
+
+
+def _is_there(name: str, num_samples: int, folders: Iterable[Path]) -> bool:
+    size = _WAV_HEADER_BYTES + 2 * num_samples
+    try:
+        return all(os.stat(folder / f"{name}.wav").st_size == size for folder in folders)
+    except OSError:
+        return False
+
+
+def _fingerprint(recipe: Recipe, layout: Layout) -> str:
+    """Changes with everything that the files of a mixture depend on, save the recordings themselves."""
+    recording = [recipe.sources, recipe.gains, recipe.noise, recipe.noise_gain]
+    text = json.dumps([recording, layout.sample_rate, layout.mode, layout.fit_noise])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _journal_line(name: str, known: _Made) -> str:
+    return json.dumps({"id": name, **known}) + "\n"
+
+
+def _read_journal(path: Path) -> dict[str, _Made]:
+    recorded: dict[str, _Made] = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                known = json.loads(line)
+                recorded[known.pop("id")] = {name: known[name] for name in ("recipe", "num_samples", "snr_db")}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # the line that a run was killed in
+    return recorded
+
+
+def _write_tables(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str) -> None:
+    """`mixture_PART_KIND.csv` and `metrics_PART_KIND.csv`, with the columns and absolute paths of the official ones."""
+    folder, tables = Path(os.path.abspath(layout.root / part.name)), layout.root / "metadata"
+    names = [name for name in _subfolders(part) if name[0] == "s"]
+    names = names[:1] if kind == "mix_single" else names
+    columns = [f"source_{name[1:]}" for name in names]
+    if kind != "mix_clean":
+        names, columns = [*names, "noise"], [*columns, "noise"]
+    write_csv(
+        tables / f"mixture_{part.name}_{kind}.csv",
+        ["mixture_ID", "mixture_path", *(f"{column}_path" for column in columns), "length"],
+        [
+            [name, *(str(folder / directory / f"{name}.wav") for directory in (kind, *names)), known["num_samples"]]
+            for name, known in made.items()
+        ],
+    )
+    write_csv(
+        tables / f"metrics_{part.name}_{kind}.csv",
+        ["mixture_ID", *(f"{column}_SNR" for column in columns)],
+        [[name, *known["snr_db"][kind]] for name, known in made.items()],
+    )
+
+
+def _write_manifests(
+    parts: Sequence[Part], made: Mapping[str, Mapping[str, _Made]], layout: Layout, kind: str, written: bool
+) -> None:
+    entries = {part.name: _entries(part, made[part.name], layout, kind, written) for part in parts}
+    if not entries:
+        return
+    _, suffix = _KINDS[kind]
+    write_manifest(layout.out / f"{parts[0].split}{suffix}.jsonl", [e for part in entries.values() for e in part])
+    if len(parts) > 1:
+        for name, of_part in entries.items():
+            if name == parts[0].split:
+                continue
+            write_manifest(layout.out / f"{name}{suffix}.jsonl", of_part)
+
+
+def _entries(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str, written: bool) -> list[MixtureEntry]:
+    describe = _describe_written if written else _describe_mixed
+    entries: list[MixtureEntry] = []
+    for recipe in part.recipes:
+        if recipe.id in made:
+            people = part.people.get(recipe.id) or [(speaker_of(path), None) for path in recipe.sources]
+            entry = MixtureEntry(
+                id=recipe.id,
+                sample_rate=layout.sample_rate,
+                num_samples=made[recipe.id]["num_samples"],
+                mode=layout.mode,
+                resampler="scipy_poly",
+                corpus=layout.corpus,
+                task=_KINDS[kind][0],
+                folder=layout.out,
+            )
+            describe(entry, recipe, people, made[recipe.id], layout, part, kind)
+            if kind == "mix_single":
+                entry.sources = entry.sources[:1]
+            if kind == "mix_clean":
+                entry.noise = None
+            entries.append(entry)
+    return entries
+
+
+_People = Sequence[tuple[str, str | None]]
+
+
+def _describe_written(
+    entry: MixtureEntry, recipe: Recipe, people: _People, known: _Made, layout: Layout, part: Part, kind: str
+) -> None:
+    def path(name: str) -> str:
+        return manifest_path(layout.root / part.name / name / f"{recipe.id}.wav", layout.out)
+
+    entry.mixture = path(kind)
+    entry.sources = [
+        SourceEntry(path(f"s{number}"), speaker, sex) for number, (speaker, sex) in enumerate(people, start=1)
+    ]
+    entry.noise = NoiseEntry(path("noise"))
+
+
+def _describe_mixed(
+    entry: MixtureEntry, recipe: Recipe, people: _People, known: _Made, layout: Layout, part: Part, kind: str
+) -> None:
+    entry.sources = [
+        SourceEntry(manifest_path(layout.speech / path, layout.out), speaker, sex, gain=gain)
+        for path, gain, (speaker, sex) in zip(recipe.sources, recipe.gains, people, strict=True)
+    ]
+    longest = known["longest"] if layout.fit_noise else None
+    entry.noise = NoiseEntry(
+        manifest_path(layout.noise / recipe.noise, layout.out),
+        gain=recipe.noise_gain,
+        extend="librimix" if longest is not None and known["noise_samples"] < longest else None,
+        file_samples=longest,
+        channel=0,
+    )
+
+
+def speaker_of(path: str) -> str:
+    """Who speaks in "train-clean-100/103/1240/103-1240-0000.flac" or "wav16_cut/p225_001.wav"."""
+    folders = Path(path).parts[:-1]
+    return folders[1] if len(folders) > 1 else re.split(r"[-_]", Path(path).stem)[0]
+
+
+def _header(path: Path, look_at_end: bool = True) -> audio.AudioInfo:
+    header = check_whole(path) if look_at_end else audio.info(path)
+    if header.sample_rate != SOURCE_RATE:
+        raise UserError(
+            f"{path}: {header.sample_rate} Hz, expected {SOURCE_RATE}; it is not the corpus's own recording"
+        )
+    return header
+
+
+def _read(path: Path) -> np.ndarray:
+    # The end of a FLAC file is reached anyway.
+    _header(path, look_at_end=path.suffix.lower() == ".wav")
+    return audio.read(path, channel=0)
+
+
+def _extend(noise: np.ndarray, num_samples: int, path: Path) -> np.ndarray:
+    try:
+        return extend_librimix(noise, num_samples, SOURCE_RATE)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

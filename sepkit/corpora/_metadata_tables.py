@@ -1,0 +1,151 @@
+"""The tables of LibriMix and VCTK-2mix: which utterances and noise make a mixture, and what was written of it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+
+__all__ = ["Recipe", "find_tables", "read_info", "read_table", "recipe_columns", "write_csv"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A line of the metadata: what one mixture is made of.
+
+    Args:
+        id: name of the mixture and of its files.
+        sources: recordings of the speakers, relative to the folder of the speech or absolute.
+        gains: factor of each.
+        noise: recording of the noise, relative to the folder of the noise or absolute.
+        noise_gain: its factor.
+    """
+
+    id: str
+    sources: tuple[str, ...]
+    gains: tuple[float, ...]
+    noise: str
+    noise_gain: float
+
+
+def recipe_columns(speakers: int) -> list[str]:
+    """Names of the columns of the metadata, in order."""
+    of_source = [f"source_{number}_{what}" for number in range(1, speakers + 1) for what in ("path", "gain")]
+    return ["mixture_ID", *of_source, "noise_path", "noise_gain"]
+
+
+def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, Path]:
+    """What is between the prefix and `.csv` in the name of each table -> the table; those with "info" in it left out.
+
+    Args:
+        folder: where they are, or above one of `nested`.
+        prefix: what their names begin with.
+        nested: folders that hold them in the published repository.
+
+    Raises:
+        UserError: no such folder, or no tables in it.
+    """
+    for candidate in (folder, *(folder / name for name in nested)):
+        tables = {
+            path.stem.removeprefix(prefix): path
+            for path in sorted(candidate.glob(f"{prefix}*.csv"))
+            if "info" not in path.name
+        }
+        if tables:
+            return tables
+    found = "no such folder" if not folder.is_dir() else f"holds no {prefix}*.csv"
+    raise UserError(f"{folder}: {found}; expected the folder of the published metadata (--make-metadata makes it)")
+
+
+def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]:
+    """The mixtures of a table, in its order, and its lines that cannot be used: where -> why.
+
+    Raises:
+        UserError: no such file, other columns than `recipe_columns`, or no line that can be used.
+    """
+    recipes: list[Recipe] = []
+    bad: dict[str, str] = {}
+    first_line: dict[str, int] = {}
+    for number, row in _rows(path, recipe_columns(speakers)):
+        where = f"{path}:{number}"
+        try:
+            recipe = _recipe(row, speakers)
+            if recipe.id in first_line:
+                raise ValueError(f"mixture_ID {recipe.id!r} is that of line {first_line[recipe.id]}; names must differ")
+        except ValueError as error:
+            bad[where] = f"{where}: {error}"
+            continue
+        first_line[recipe.id] = number
+        recipes.append(recipe)
+    if not recipes:
+        raise UserError(next(iter(bad.values()), f"{path}: holds no mixtures; get the table again"))
+    return recipes, bad
+
+
+def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None]]]:
+    """Mixture -> (speaker, "F", "M" or None) of each source, from the table `..._info.csv`; empty if there is none."""
+    if not path.is_file():
+        return {}
+    columns = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
+    people: dict[str, list[tuple[str, str | None]]] = {}
+    for _, row in _rows(path, ["mixture_ID", *columns]):
+        cells = [row[column] or "" for column in columns]
+        sexes = [sex if sex in ("F", "M") else None for sex in cells[1::2]]
+        people[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
+    return people
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> Path:
+    """The path of the table written, complete or not there at all; numbers with all their digits."""
+    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            found = list(reader.fieldnames or [])
+            if found != list(columns):
+                raise UserError(
+                    f"{path}: columns {', '.join(found[:9]) or 'none'}; expected {', '.join(columns)}: the metadata of "
+                    "another version, or for another number of speakers"
+                )
+            return [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise UserError(f"{path}: {reason}; expected a CSV file") from None
+
+
+def _recipe(row: dict[str, str | None], speakers: int) -> Recipe:
+    cells = [row[column] for column in recipe_columns(speakers)]
+    if None in cells or "" in cells or None in row:
+        raise ValueError(f"expected {len(cells)} cells, none of them empty; the table is damaged")
+    name, *parts = [cell or "" for cell in cells]
+    if Path(name).name != name or name in (".", ".."):
+        raise ValueError(f"mixture_ID {name!r} leads out of its folder; expected a plain name")
+    return Recipe(
+        id=name,
+        sources=tuple(parts[:-2:2]),
+        gains=tuple(_gain(text) for text in parts[1:-2:2]),
+        noise=parts[-2],
+        noise_gain=_gain(parts[-1]),
+    )
+
+
+def _gain(text: str) -> float:
+    try:
+        gain = float(text)
+    except ValueError:
+        gain = math.nan
+    if not math.isfinite(gain):
+        raise ValueError(f"gain {text!r}, expected a finite number")
+    return gain

@@ -1,0 +1,202 @@
+"""VCTK-2mix: mixtures of two readers of VCTK in the test noise of WHAM, a test set unlike the usual training sets.
+
+What it is: 3,000 mixtures (9 h) of 108 speakers with British, American and other accents, at 8 or 16 kHz, "min" or
+"max", as mix_clean, mix_both and mix_single: the test set for models trained on WSJ0-mix or LibriMix.
+Size: VCTK 0.80 11 GB, WHAM noise 18 GB; the utterances that occur, cut and at 16 kHz, 0.6 GB.
+Licence: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
+Traps: it is made of VCTK 0.80 (`wav48/`, one microphone), not of 0.92 (`wav48_silence_trimmed/`, two). Only silence at
+the beginning of an utterance is cut, and the result rounded downwards to PCM16 before mixing and again after. Speaker
+p280, who has no entry in the speaker table, does not occur. Unlike in LibriMix, noise keeps its own length: "max"
+mixtures last as long as their noise, if that is longest, and noise that is shortest cuts "min" mixtures.
+Citation: Yamagishi, Veaux, MacDonald, "CSTR VCTK Corpus", University of Edinburgh, 2019; Cosentino et al., "LibriMix",
+arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
+from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Mode, Part, check_variant, prepare_parts, speaker_of
+from sepkit.corpora._metadata_tables import find_tables, read_table
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.corpora._recordings import check_writable, find_audio_files
+from sepkit.corpora._verify import check_whole
+from sepkit.data import audio
+from sepkit.errors import UserError
+
+__all__ = ["prepare_vctk2mix"]
+
+_PREFIX = "VCTK2mix_"
+_TABLE = "VCTK2mix_VCTK_md.csv"
+_CUT_FOLDER = "wav16_cut"
+_RATE = 48000
+_SILENCE_DB = 20
+_LEFT_OUT_SPEAKERS = {"p280"}
+_SEED = 123
+_MIXTURES = 3000
+
+
+def prepare_vctk2mix(
+    vctk: str | Path,
+    wham_noise: str | Path,
+    metadata: str | Path,
+    out: str | Path,
+    *,
+    sample_rate: int = 8000,
+    mode: Mode = "min",
+    write: bool = False,
+    make_metadata: bool = False,
+    processes: int | None = None,
+) -> Path:
+    """The folder of the manifests written: `test.jsonl` (mix_clean), `test_noisy.jsonl`, `test_single.jsonl`.
+
+    The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also where mixtures are described and
+    not written. What cannot be made is listed in `skipped.tsv`; the same call again makes what is missing.
+
+    Args:
+        vctk: folder of VCTK 0.80 (with wav48/), or above it.
+        wham_noise: folder of the WHAM noise (with tt/), or above it.
+        metadata: folder of the published table, `VCTK2mix_VCTK_md.csv`.
+        out: folder of the manifests.
+        sample_rate: 8000 or 16000 Hz.
+        mode: "min" or "max".
+        write: write the official tree, wavs and tables, below `out`.
+        make_metadata: first make the table, if it is not there, for corpora of one's own laid out like VCTK.
+        processes: how many to work in; None: as many as there are processors.
+
+    Raises:
+        UserError: a folder or table that is not there or is something else, no mixture that can be made, or no room.
+    """
+    check_variant(2, sample_rate, mode)
+    out, metadata = Path(out), Path(metadata)
+    check_writable(out)
+    corpus, noise = _vctk_root(Path(vctk)), _noise_root(Path(wham_noise))
+    originals = _by_name(corpus / "wav48")
+    sexes = _sexes(corpus)
+    skipped: dict[str, str] = {}
+    if make_metadata and not (metadata / _TABLE).is_file():
+        _make_table(metadata / _TABLE, originals, sexes, noise, out, skipped, processes)
+    parts: list[Part] = []
+    for name, table in find_tables(metadata, _PREFIX, ("VCTK-2mix", "metadata/VCTK-2mix")).items():
+        recipes, bad = read_table(table, 2)
+        skipped |= bad
+        expected = len(recipes) + len(bad)
+        people = {recipe.id: [_person(path, sexes) for path in recipe.sources] for recipe in recipes}
+        failed = _cut_all({path for recipe in recipes for path in recipe.sources}, originals, out, processes)
+        for recipe in recipes:
+            reason = next((failed[path] for path in recipe.sources if path in failed), None)
+            if reason is not None:
+                skipped[f"{name}/{recipe.id}"] = reason
+        recipes = [recipe for recipe in recipes if not any(path in failed for path in recipe.sources)]
+        parts.append(Part(name, "test", recipes, expected, people))
+    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, sample_rate, mode, fit_noise=False)
+    return prepare_parts(parts, layout, skipped, write, processes)
+
+
+def _vctk_root(folder: Path) -> Path:
+    for candidate in (folder, folder / "VCTK-Corpus", folder / "VCTK-Corpus" / "VCTK-Corpus"):
+        if (candidate / "wav48").is_dir():
+            return candidate
+    if (folder / "wav48_silence_trimmed").is_dir():
+        raise UserError(f"{folder}: VCTK 0.92 (wav48_silence_trimmed/), expected 0.80 (wav48/): get VCTK-Corpus.zip")
+    found = "holds no wav48/" if folder.is_dir() else "no such folder"
+    raise UserError(f"{folder}: {found}; expected the folder of VCTK 0.80")
+
+
+def _noise_root(folder: Path) -> Path:
+    for candidate in (folder, folder / "wham_noise"):
+        if (candidate / "tt").is_dir():
+            return candidate
+    found = "holds no tt/" if folder.is_dir() else "no such folder"
+    raise UserError(f"{folder}: {found}; expected the folder of the WHAM noise")
+
+
+def _by_name(folder: Path) -> dict[str, list[Path]]:
+    """File name -> the files called so."""
+    files: dict[str, list[Path]] = defaultdict(list)
+    for path in find_audio_files(folder):
+        files[f"{path.stem}.wav"].append(path)
+    return files
+
+
+def _sexes(corpus: Path) -> dict[str, str]:
+    """Number of a speaker, without the p -> "F" or "M"; VCTK's `speaker-info.txt`."""
+    path = corpus / "speaker-info.txt"
+    if not path.is_file():
+        return {}
+    rows = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:])
+    return {row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
+
+
+def _person(path: str, sexes: Mapping[str, str]) -> tuple[str, str | None]:
+    speaker = speaker_of(path)
+    return speaker, sexes.get(speaker.lstrip("p"))
+
+
+def _cut_all(
+    paths: Iterable[str], originals: Mapping[str, Sequence[Path]], out: Path, processes: int | None
+) -> dict[str, str]:
+    """Makes what is not there of `wav16_cut/NAME.wav` below `out`; those that cannot be made with the reason."""
+    jobs = [_Job(path, tuple(originals.get(Path(path).name, ()))) for path in sorted(paths)]
+    jobs = [job for job in jobs if not (out / job.path).is_file()]
+    results = for_each(partial(_cut, out=out), jobs, processes, "cutting")
+    return {job.path: result.reason for job, result in results if isinstance(result, Failed)}
+
+
+@dataclass(frozen=True)
+class _Job:
+    path: str
+    originals: tuple[Path, ...]
+
+
+def _cut(job: _Job, out: Path) -> None:
+    """An utterance from its first sound on, at 16 kHz."""
+    import librosa
+
+    if Path(job.path).parent != Path(_CUT_FOLDER):
+        raise UserError(f"{job.path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
+    found = job.originals
+    if len(found) != 1:
+        what = f"two files of that name ({found[0]}, {found[1]})" if found else "no such file in wav48/"
+        raise UserError(f"{Path(job.path).name}: {what}; expected one")
+    header = check_whole(found[0])
+    if header.sample_rate != _RATE:
+        raise UserError(f"{found[0]}: {header.sample_rate} Hz, expected {_RATE}; it is not that of VCTK 0.80")
+    waveform = audio.read(found[0]).astype(np.float64)
+    begin = int(librosa.effects.split(waveform, top_db=_SILENCE_DB)[0][0])
+    cut = audio.resample(waveform[begin:], _RATE, SOURCE_RATE, "scipy_poly")
+    audio.write(out / job.path, cut, SOURCE_RATE, "PCM_16", "floor")
+
+
+def _make_table(
+    table: Path,
+    originals: Mapping[str, Sequence[Path]],
+    sexes: Mapping[str, str],
+    noise: Path,
+    out: Path,
+    skipped: dict[str, str],
+    processes: int | None,
+) -> None:
+    wanted = [f"{_CUT_FOLDER}/{name}" for name in originals if speaker_of(name) not in _LEFT_OUT_SPEAKERS]
+    failed = _cut_all(wanted, originals, out, processes)
+    skipped |= failed
+    cut = [out / path for path in wanted if path not in failed]
+    utterances = [
+        Spoken(path.as_posix(), length, number := speaker_of(path.as_posix()).lstrip("p"), sexes.get(number))
+        for path, length in list_recordings(out, cut, skipped, processes)
+    ]
+    listed = list_recordings(noise, find_audio_files(noise / "tt"), skipped, processes)
+    noises = [Spoken(path.as_posix(), length) for path, length in listed]
+    random = Random(_SEED)
+    draws = Draws(2, _MIXTURES, again=False, fitting_noise=False)
+    combinations = combine(utterances, noises, [], draws, random)
+    count = write_new_tables(table, combinations, out, noise, random, skipped, processes)
+    print(f"{table}: {count} mixtures of {len(utterances)} utterances and {len(noises)} noises, seed {_SEED}")
