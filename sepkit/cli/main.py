@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of a command line: 0, 1 for a failure, 2 for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
+        print(USAGE.format(commands="\n".join(f"  {name:<16} {text}" for name, text in COMMANDS.items())))
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(__version__)
@@ -74,7 +75,7 @@ def _complain(line: str, code: int) -> int:
 def _run(command: str, arguments: list[str]) -> Any:
     if command not in COMMANDS:
         raise UserError(f"unknown command; expected one of {', '.join(COMMANDS)} (sepkit --help)")
-    module = importlib.import_module(f"sepkit.cli.{command}")
+    module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")
     program = f"sepkit {command}"
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
