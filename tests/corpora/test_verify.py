@@ -47,7 +47,7 @@ def test_a_good_corpus_has_no_problems_and_its_report_says_what_it_holds(entries
     }  # fmt: skip
     samples = audio.read(tmp_path / "mix" / "train0.wav")
     checksum = hashlib.sha256((samples * 32768).astype("<i2").tobytes()).hexdigest()
-    assert train["sha256"]["train0 8000 min sep_clean"] == checksum and len(train["sha256"]) == 3
+    assert train["sha256"]["train0 8000 min sep_clean recorded"] == checksum and len(train["sha256"]) == 3
     assert "train: 6 of 6 mixtures of 2, 4 speakers" in capsys.readouterr().out
     before = (tmp_path / "verification.json").read_bytes()
     assert verify(tmp_path, entries, expected(entries), sample=3, processes=2) == []
