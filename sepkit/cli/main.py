@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
