@@ -32,6 +32,7 @@ __all__ = [
     "Resampler",
     "encode_wav",
     "info",
+    "pack",
     "quantize_pcm16",
     "read",
     "resample",
@@ -48,6 +49,7 @@ AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".
 
 # Both resamplers' filters end within this many samples of the slower of the two rates.
 _CONTEXT_SAMPLES = 256
+_FLAC_CHANNELS = 8
 # What libsndfile reports for a stream whose header does not say how long it is.
 _UNKNOWN_LENGTH = 2**62
 
@@ -246,6 +248,30 @@ def encode_wav(waveform: np.ndarray, sample_rate: int) -> bytes:
     return buffer.getvalue()
 
 
+def pack(path: AudioPath) -> tuple[bytes, str]:
+    """A recording as the bytes of a file of its own, and what its name ends in: not a sample of it changes.
+
+    Integer PCM that FLAC can hold becomes FLAC; FLAC itself and all other formats come as they are.
+
+    Raises:
+        UserError: as `read` does; of what comes as it is only the header is looked at.
+    """
+    with _open(path) as file:
+        kinds = {"PCM_S8": ("PCM_S8", "int16"), "PCM_16": ("PCM_16", "int16"), "PCM_24": ("PCM_24", "int32")}
+        if file.format != "FLAC" and file.subtype in kinds and file.channels <= _FLAC_CHANNELS:
+            subtype, dtype = kinds[file.subtype]
+            buffer = io.BytesIO()
+            samples = _read_or_raise(file, path, file.frames, dtype)
+            soundfile.write(buffer, samples, file.samplerate, subtype, format="FLAC")
+            return buffer.getvalue(), ".flac"
+    section = locate(path)
+    try:
+        with open(path, "rb") if section is None else io.BufferedReader(_SectionReader(section)) as raw:
+            return raw.read(), Path(path).suffix.lower()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:
     """The waveform as int16, saturated: full scale 1.0 becomes 32767, -1.0 becomes -32768.
 
@@ -337,11 +363,12 @@ class _SectionReader(io.RawIOBase):
         super().close()
 
 
-def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
+def _read_or_raise(file: soundfile.SoundFile, path: AudioPath, count: int, dtype: str, start: int = 0) -> np.ndarray:
+    """The samples from `start` on, (count, C)."""
     try:
         if start:
             file.seek(start)
-        frames = file.read(count, dtype="float32", always_2d=True)
+        frames = file.read(count, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:
         raise UserError(
             f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
@@ -349,6 +376,11 @@ def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: 
     if len(frames) < count:
         end = start + len(frames)
         raise UserError(f"{path}: damaged or truncated (ends after sample {end} of {file.frames}); get the file again")
+    return frames
+
+
+def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
+    frames = _read_or_raise(file, path, count, "float32", start)
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -27,15 +27,16 @@ _SPEED_STEPS = 200
 class _Recording:
     """Material for new mixtures: a file or, where the manifest says how much of it is this source, a part of one.
 
-    Positions are in samples at the manifest's rate.
+    Positions are in samples at the manifest's rate. A recording is the same wherever it lies: `name` tells which one.
     """
 
     speaker: str
-    path: Path
+    name: str
     start: int
     num_samples: int | None
     channel: int | None
     resampler: str
+    path: Path = field(compare=False)
 
 
 class DynamicMixer:
@@ -65,7 +66,7 @@ class DynamicMixer:
         self.sample_rate = manifest[0].sample_rate
         self._entries = [entry for entry in manifest if entry.sources]
         found = dict.fromkeys(_recording(entry, source) for entry in self._entries for source in entry.sources)
-        self._recordings = sorted(found, key=lambda r: (r.speaker, str(r.path), r.start, r.channel or 0))
+        self._recordings = sorted(found, key=lambda r: (r.speaker, r.name, r.start, r.channel or 0))
         self._speaker_blocks = _blocks([recording.speaker for recording in self._recordings])
         self._noise_paths = [] if config.noise is None else _audio_files(Path(config.noise))
         self._infos: dict[Path, audio.AudioInfo] = {}
@@ -219,8 +220,10 @@ class DynamicMixer:
 def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     # A start without num_samples is the corpus's crop for this mixture; all of the file is the speaker's.
     start = source.start if source.num_samples is not None else 0
+    # Shards hold a recording once for each mixture that it occurs in, and say which one it is.
+    name = str(source.extra.get("recording", source.path))
     path = entry.resolve(source.path)
-    return _Recording(source.speaker, path, start, source.num_samples, source.channel, entry.resampler)
+    return _Recording(source.speaker, name, start, source.num_samples, source.channel, entry.resampler, path)
 
 
 def _blocks(speakers: list[str]) -> list[tuple[int, int]]:

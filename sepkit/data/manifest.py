@@ -19,7 +19,16 @@ from sepkit.data._files import atomic_output
 from sepkit.data.audio import RESAMPLERS
 from sepkit.errors import UserError
 
-__all__ = ["Manifest", "MixtureEntry", "NoiseEntry", "SourceEntry", "read_manifest", "write_manifest"]
+__all__ = [
+    "Manifest",
+    "MixtureEntry",
+    "NoiseEntry",
+    "SourceEntry",
+    "entry_from_line",
+    "entry_to_line",
+    "read_manifest",
+    "write_manifest",
+]
 
 MODES = ("min", "max")
 
@@ -175,7 +184,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        entry = _parse_line(line, f"{path}:{number}")
+        entry = entry_from_line(line, f"{path}:{number}")
         if entry.id in first_seen:
             raise UserError(f"{path}:{number}: id {entry.id!r} is that of line {first_seen[entry.id]}; ids must differ")
         first_seen[entry.id] = number
@@ -202,9 +211,7 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
         if entry.id in seen:
             raise UserError(f"{path}: two mixtures have the id {entry.id!r}; ids must differ")
         seen.add(entry.id)
-        plain = _to_plain(entry)
-        _parse_entry(plain, f"{path}: mixture {entry.id!r}")
-        lines.append(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+        lines.append(entry_to_line(entry, f"{path}: mixture {entry.id!r}"))
     with atomic_output(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
     return path
@@ -228,7 +235,31 @@ def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
     return plain | dict(sorted(part.extra.items()))
 
 
-def _parse_line(line: str, where: str) -> MixtureEntry:
+def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
+    """The line of a manifest, without the line break: the same for the same entry.
+
+    Args:
+        entry: what to write.
+        where: what messages name.
+
+    Raises:
+        UserError: an entry that `read_manifest` would refuse.
+    """
+    plain = _to_plain(entry)
+    _parse_entry(plain, where)
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False)
+
+
+def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
+    """The entry in a line of a manifest.
+
+    Args:
+        line: JSON.
+        where: what messages name.
+
+    Raises:
+        UserError: not JSON, or a field that is missing or of the wrong kind.
+    """
     try:
         plain = json.loads(line)
     except json.JSONDecodeError as error:

@@ -1,0 +1,76 @@
+"""Manifests and their recordings as tar shards, several at a time; what a shard is, `sepkit.data.shards` says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.corpora._recordings import check_writable, write_skipped
+from sepkit.data._tar_index import index_path
+from sepkit.data.manifest import read_manifest, write_manifest
+from sepkit.data.shards import plan_shards, read_shard, write_shard
+from sepkit.errors import UserError
+
+__all__ = ["write_shards"]
+
+
+def write_shards(
+    manifests: Sequence[str | Path],
+    out: str | Path,
+    shard_megabytes: float = 500.0,
+    processes: int | None = None,
+) -> Path:
+    """The folder written: for each manifest its shards, and the manifest of the same name that reads them.
+
+    Shards that are there already and of the same mixtures are kept. What cannot be read is listed in `skipped.tsv`.
+
+    Args:
+        manifests: paths of manifests, called differently.
+        out: folder of the shards; not that of the manifests.
+        shard_megabytes: how much of the original files goes into a shard, in 10^6 bytes.
+        processes: see `for_each`.
+
+    Raises:
+        UserError: a manifest that cannot be read, two of one name, nothing that can be sharded, or a full disk.
+    """
+    out, paths = Path(out), [Path(path) for path in manifests]
+    if not shard_megabytes > 0:
+        raise UserError(f"--shard-megabytes {shard_megabytes}: expected more than 0")
+    for position, path in enumerate(paths):
+        if path.parent.resolve() == out.resolve():
+            raise UserError(f"--out {out}: is the folder of {path.name}, which its sharded form would replace")
+        if path.stem in {other.stem for other in paths[:position]}:
+            raise UserError(f"{path}: two manifests are called {path.stem}; shard them into different folders")
+    read = [read_manifest(path) for path in paths]
+    check_writable(out)
+    skipped: dict[str, str] = {}
+    for manifest in read:
+        shards = plan_shards(manifest, out, shard_megabytes)
+        for shard, result in for_each(write_shard, shards, processes, f"sharding {manifest.path.stem}", "shard"):
+            if isinstance(result, Failed):
+                raise UserError(f"{shard.path}: {result.reason}")
+            skipped |= {f"{manifest.path.name}: {name}": reason for name, reason in result.items()}
+        _remove_after(out, manifest.path.stem, len(shards))
+        entries = [entry for shard in shards for entry in read_shard(shard.path)]
+        if not entries:
+            raise UserError(f"{manifest.path}: none of its mixtures can be read: {next(iter(skipped.values()))}")
+        write_manifest(out / manifest.path.name, entries)
+        size = sum(shard.path.stat().st_size for shard in shards) / 1e6
+        print(f"{manifest.path.name}: {len(entries)} mixtures in {len(shards)} shard(s), {size:.1f} MB")
+    listed = write_skipped(out, skipped)
+    if listed is not None:
+        first = next(iter(skipped.values()))
+        print(f"warning: {len(skipped)} mixture(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
+    return out
+
+
+def _remove_after(out: Path, stem: str, count: int) -> None:
+    """Removes what an earlier, larger set of this name left: whoever reads all shards would take them for ours."""
+    for path in out.glob(f"{stem}-*.tar"):
+        number = re.fullmatch(re.escape(stem) + r"-(\d{6})\.tar", path.name)
+        if number is not None and int(number[1]) >= count:
+            index_path(path).unlink(missing_ok=True)
+            path.unlink()
