@@ -76,6 +76,7 @@ def folder(
     gain_range_db: float = 2.5,
     noise_snr_db: list[float] | None = None,
     seed: int = 0,
+    shards: bool = False,
 ) -> Path:
     """Manifests of mixtures from any tree of single-speaker recordings.
 
@@ -99,13 +100,14 @@ def folder(
         gain_range_db: each source's gain is uniform in +- this, relative to equal level
         noise_snr_db: lowest and highest ratio of speech to noise (default 0 15)
         seed: of splits, choices, crops and gains
+        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
 
     Returns:
         The folder of the manifests.
     """
     from sepkit.corpora.folder import prepare_folder
 
-    return prepare_folder(
+    made = prepare_folder(
         speech,
         out,
         noise,
@@ -123,6 +125,7 @@ def folder(
         noise_snr_db=noise_snr_db or (0.0, 15.0),
         seed=seed,
     )
+    return _shard(made) if shards else made
 
 
 def mixed(*, mixture: str, sources: list[str], out: str, noise: str | None = None) -> Path:
@@ -151,6 +154,7 @@ def wsj0_mix(
     sample_rate: int = 8000,
     mode: Literal["min", "max"] = "min",
     write: bool = False,
+    shards: bool = False,
     processes: int | None = None,
 ) -> Path:
     """WSJ0-mix from the published mixing lists and active levels; WSJ0 itself is licensed (LDC93S6A).
@@ -164,6 +168,7 @@ def wsj0_mix(
         sample_rate: 8000 or 16000 Hz
         mode: min (cut to the shortest source) or max (as long as the longest)
         write: make the wavs, 2speakers/wav8k/min/tr/mix ... below --out; without it mixtures are mixed on the fly
+        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
@@ -171,7 +176,8 @@ def wsj0_mix(
     """
     from sepkit.corpora.wsj0mix import prepare_wsj0_mix
 
-    return prepare_wsj0_mix(wsj0, lists, out, speakers, sample_rate, mode, write, processes)
+    made = prepare_wsj0_mix(wsj0, lists, out, speakers, sample_rate, mode, write, processes)
+    return _shard(made, processes) if shards else made
 
 
 def librimix(
@@ -185,6 +191,7 @@ def librimix(
     mode: Literal["min", "max"] = "min",
     write: bool = False,
     make_metadata: bool = False,
+    shards: bool = False,
     processes: int | None = None,
 ) -> Path:
     """Libri2Mix and Libri3Mix from the official metadata, described or written sample for sample.
@@ -200,6 +207,7 @@ def librimix(
         mode: min (cut to the shortest source) or max (as long as the longest)
         write: make the official tree, Libri2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
         make_metadata: first make the tables that --metadata lacks, for a corpus of your own laid out like LibriSpeech
+        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
@@ -207,7 +215,7 @@ def librimix(
     """
     from sepkit.corpora.librimix import prepare_librimix
 
-    return prepare_librimix(
+    made = prepare_librimix(
         librispeech,
         wham_noise,
         metadata,
@@ -219,6 +227,7 @@ def librimix(
         make_metadata=make_metadata,
         processes=processes,
     )
+    return _shard(made, processes) if shards else made
 
 
 def vctk_2mix(
@@ -231,6 +240,7 @@ def vctk_2mix(
     mode: Literal["min", "max"] = "min",
     write: bool = False,
     make_metadata: bool = False,
+    shards: bool = False,
     processes: int | None = None,
 ) -> Path:
     """VCTK-2mix from the official metadata, a test set unlike the usual training sets.
@@ -245,6 +255,7 @@ def vctk_2mix(
         mode: min (cut to the shortest source or noise) or max (as long as the longest)
         write: make the official tree, VCTK2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
         make_metadata: first make the table if --metadata lacks it, for a corpus of your own laid out like VCTK
+        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
@@ -252,7 +263,7 @@ def vctk_2mix(
     """
     from sepkit.corpora.vctk2mix import prepare_vctk2mix
 
-    return prepare_vctk2mix(
+    made = prepare_vctk2mix(
         vctk,
         wham_noise,
         metadata,
@@ -263,6 +274,7 @@ def vctk_2mix(
         make_metadata=make_metadata,
         processes=processes,
     )
+    return _shard(made, processes) if shards else made
 
 
 def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal["FLOAT", "PCM_16"] = "FLOAT") -> Path:
@@ -282,6 +294,30 @@ def wavs(*, manifest: str, out: str, first: int | None = None, subtype: Literal[
     return write_wavs(manifest, out, first, subtype)
 
 
+def shards(*, manifest: list[str], out: str, shard_megabytes: float = 500.0, processes: int | None = None) -> Path:
+    """Manifests with their recordings as tar shards (WebDataset layout), any item of which can be read alone.
+
+    Args:
+        manifest: manifests, such as train.jsonl dev.jsonl
+        out: folder of the shards, and of the manifests that read them
+        shard_megabytes: how much of the original files goes into a shard, in 10^6 bytes
+        processes: how many; default: as many as there are processors
+
+    Returns:
+        The folder of the shards.
+    """
+    from sepkit.corpora.sharding import write_shards
+
+    return write_shards(manifest, out, shard_megabytes, processes)
+
+
+def _shard(folder: Path, processes: int | None = None) -> Path:
+    """The folder of the shards of all manifests in a folder."""
+    from sepkit.corpora.sharding import write_shards
+
+    return write_shards(sorted(folder.glob("*.jsonl")), folder / "shards", processes=processes)
+
+
 COMMANDS = {
     "mini": mini,
     "folder": folder,
@@ -290,4 +326,5 @@ COMMANDS = {
     "wsj0-mix": wsj0_mix,
     "vctk-2mix": vctk_2mix,
     "wavs": wavs,
+    "shards": shards,
 }
