@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from sepkit.inference.separator import Speakers
 
 
 def main(
@@ -13,13 +16,15 @@ def main(
     out: str,
     device: str = "auto",
     channel: int | None = None,
+    speakers: str | None = None,
     levels: Literal["mixture", "model"] = "mixture",
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
     import_: list[str] | None = None,
 ) -> Path:
     """Separate audio files; the same command again goes on where it stopped.
 
-    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the input's rate and level, and OUT/<relative path>.json.
+    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the input's rate and level, and OUT/<relative path>.json, which
+    tells scores and which hypotheses were kept.
 
     Args:
         inputs: audio files, or folders that are searched for them
@@ -27,6 +32,8 @@ def main(
         out: folder of the estimates
         device: cpu, cuda, cuda:1 ..., or auto (an accelerator where there is one)
         channel: which channel to separate, from 0; default: the mean of all
+        speakers: how many there are: auto (what the model's scores say, perhaps none) or a number (those with the best
+            scores); default: an estimate for every hypothesis
         levels: mixture scales each estimate to the level it has in the mixture; model leaves it as it comes out
         subtype: sample format of the wavs; PCM_16 falls back to FLOAT where an estimate would clip
         import_: Python files that register your own maskers; executed
@@ -44,8 +51,9 @@ def main(
 
     for file in import_ or []:
         import_file(file)
+    wanted = _speakers(speakers)
     separator = load_model(model, device, levels)
-    report = separate_files(inputs, separator, out, channel=channel, subtype=subtype, model_name=model)
+    report = separate_files(inputs, separator, out, channel=channel, speakers=wanted, subtype=subtype, model_name=model)
     if report.failed:
         for reason in report.failed.values():
             print(f"sepkit separate: {reason}", file=sys.stderr)
@@ -54,3 +62,14 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _speakers(text: str | None) -> Speakers:
+    from sepkit.errors import UserError
+
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"--speakers {text}: expected auto or a number") from None

@@ -18,7 +18,7 @@ from sepkit import __version__
 from sepkit.data import audio
 from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
-from sepkit.inference.separator import Separated, Separator
+from sepkit.inference.separator import Separated, Separator, Speakers
 
 __all__ = ["FilesReport", "find_recordings", "separate_files"]
 
@@ -54,12 +54,14 @@ def separate_files(
     out: str | os.PathLike[str],
     *,
     channel: int | None = None,
+    speakers: Speakers = None,
     subtype: Subtype = "FLOAT",
     model_name: str = "",
 ) -> FilesReport:
     """What became of each recording; calling it again goes on where it stopped.
 
-    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, then OUT/<relative path>.json. A
+    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one for each hypothesis kept, then
+    OUT/<relative path>.json; wavs that the JSON of an earlier call names and this one does not make are removed. A
     recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on.
 
     Args:
@@ -67,14 +69,16 @@ def separate_files(
         separator: the model.
         out: folder of the outputs, made if absent.
         channel: which channel to separate, from 0; None: the mean of all.
+        speakers: which hypotheses to keep, see `Separator.separate`.
         subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip.
         model_name: how the JSON files name the model.
 
     Raises:
-        UserError: an input that does not exist, a folder without audio files, or an output folder that cannot be
-            written to or is an input.
+        UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
+            written to or is an input, or `speakers` that the model cannot tell.
     """
     out = Path(out)
+    separator.check_speakers(speakers)
     recordings = name_outputs(find_recordings(inputs, out))
     report = FilesReport(out)
     way = {
@@ -83,6 +87,8 @@ def separate_files(
         "model_sample_rate": separator.sample_rate,
         "levels": separator.levels,
         "channel": channel,
+        "speakers": speakers,
+        "score_threshold": separator.score_threshold if speakers == "auto" else None,
         "subtype": subtype,
         "sepkit": __version__,
     }
@@ -95,7 +101,7 @@ def separate_files(
         try:
             waveform = audio.read(path, channel=channel)
             rate = audio.info(path).sample_rate
-            separated = separator.separate(waveform, rate)
+            separated = separator.separate(waveform, rate, speakers=speakers)
         except (UserError, torch.OutOfMemoryError) as error:
             report.failed[str(path)] = _reason(error, path)
             continue
@@ -194,7 +200,7 @@ def _description_path(target: Path) -> Path:
 
 def _write(target: Path, separated: Separated, sample_rate: int, description: dict[str, Any]) -> None:
     """The wavs first and the JSON last: where it stands, everything stands."""
-    peak = float(abs(separated.estimates).max())
+    peak = float(abs(separated.estimates).max(initial=0.0))
     subtype = description["subtype"] if peak < 1.0 else "FLOAT"
     if subtype != description["subtype"]:
         print(
@@ -204,6 +210,9 @@ def _write(target: Path, separated: Separated, sample_rate: int, description: di
     paths = _estimate_paths(target, len(separated.estimates))
     for path, estimate in zip(paths, separated.estimates, strict=True):
         audio.write(path, estimate, sample_rate, subtype=subtype)
+    for name in set(_written_before(target).get("estimates") or ()) - {path.name for path in paths}:
+        if name.startswith(f"{target.name}_s") and Path(name).name == name:
+            target.with_name(name).unlink(missing_ok=True)
     result = {
         **description,
         "sample_rate": sample_rate,
@@ -212,6 +221,7 @@ def _write(target: Path, separated: Separated, sample_rate: int, description: di
         "written_as": subtype,
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
+        "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
     }
     with atomic_output(_description_path(target)) as temporary:
@@ -224,14 +234,20 @@ def _numbers(values: Any) -> list[float] | None:
 
 def _is_done(target: Path, description: dict[str, Any]) -> bool:
     """Whether all outputs stand and come from the same recording, model and options."""
+    written = _written_before(target)
+    if any(written.get(key) != value for key, value in description.items()):
+        return False
+    names = written.get("estimates")
+    return isinstance(names, list) and all((target.parent / name).is_file() for name in names)
+
+
+def _written_before(target: Path) -> dict[str, Any]:
+    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
         written = json.loads(_description_path(target).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    if not isinstance(written, dict) or any(written.get(key) != value for key, value in description.items()):
-        return False
-    names = written.get("estimates")
-    return bool(names) and all((target.parent / name).is_file() for name in names)
+        return {}
+    return written if isinstance(written, dict) else {}
 
 
 def _identity(path: Path) -> dict[str, int]:

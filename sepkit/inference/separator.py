@@ -14,10 +14,13 @@ from torch import Tensor
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
+from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_hypotheses
 
-__all__ = ["Levels", "Separated", "Separator", "load_model"]
+__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model"]
 
 Levels = Literal["mixture", "model"]
+Speakers = Literal["auto"] | int | None
+"""Which hypotheses to keep: None all; "auto" those that the scores say are speakers; a number that many, the best."""
 
 # No microphone array has more; an array handed over as (T, C) has.
 _MAX_CHANNELS = 256
@@ -28,16 +31,20 @@ class Separated:
     """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
 
     Args:
-        estimates: (n, T) float32, at the rate and level of the recording.
-        gains: (n,) what each of the model's own estimates was multiplied by to get there.
-        scores: (n,) log-odds that a hypothesis is a speaker, where the model has a scoring head.
+        estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
+        gains: (k,) what each of the model's own estimates was multiplied by to get there.
+        scores: (n,) log-odds that a hypothesis is a speaker, of all hypotheses, where the model has a scoring head.
         predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, where it can tell.
+        kept: (k,) int64, the hypotheses that the estimates are, from 0.
+        is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
     """
 
     estimates: Any
     gains: Any
     scores: Any = None
     predicted_si_sdr_db: Any = None
+    kept: Any = None
+    is_speaker: Any = None
 
 
 class Separator:
@@ -48,6 +55,7 @@ class Separator:
         device: where it computes.
         sample_rate: Hz, of the model.
         hypotheses: n.
+        score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
 
     Args:
         model: put into evaluation mode and moved to `device`.
@@ -55,17 +63,25 @@ class Separator:
         levels: "mixture": each estimate is scaled to the level at which it explains the mixture best,
             g_i = <x, s_i> / <s_i, s_i>, so that none is ever stronger than the mixture and polarity is right; models
             trained with a scale-invariant cost have no level of their own. "model": as the model puts them out.
+        score_threshold: None: the one that counted the speakers of the validation mixtures best in training, which is
+            kept with the model; 0 (even odds) for a model without.
 
     Raises:
         UserError: no such device.
     """
 
     def __init__(
-        self, model: EncoderMaskerDecoder, device: str | torch.device = "cpu", levels: Levels = "mixture"
+        self,
+        model: EncoderMaskerDecoder,
+        device: str | torch.device = "cpu",
+        levels: Levels = "mixture",
+        score_threshold: float | None = None,
     ) -> None:
         self.device = _device(device)
         self.model = model.to(self.device).eval()
         self.levels: Levels = levels
+        calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
+        self.score_threshold = float(calibrated if score_threshold is None else score_threshold)
 
     @property
     def sample_rate(self) -> int:
@@ -85,19 +101,42 @@ class Separator:
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def separate(self, waveform: np.ndarray | Tensor, sample_rate: int) -> Separated:
+    def check_speakers(self, speakers: Speakers) -> None:
+        """Nothing, where this model can keep such a number of hypotheses.
+
+        Raises:
+            UserError: a choice that needs scores, of a model without, or a number out of range.
+        """
+        if speakers is None:
+            return
+        is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
+        if speakers != "auto" and not (is_number and 1 <= speakers <= self.hypotheses):
+            raise UserError(
+                f"speakers: found {speakers}, expected auto or 1 to {self.hypotheses}, the model's estimates"
+            )
+        if self.model.scoring_head is None:
+            raise UserError(
+                f"speakers: found {speakers}, but the model has no scores to choose by; leave it out, or train with "
+                "--model.scoring.hidden_size 128"
+            )
+
+    def separate(self, waveform: np.ndarray | Tensor, sample_rate: int, *, speakers: Speakers = None) -> Separated:
         """The estimates of the sources in one recording, as long as it is, at its rate and level.
 
-        Silence gives silence where levels are the mixture's.
+        Silence gives silence where levels are the mixture's, and has no speakers.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged.
             sample_rate: Hz, of the waveform.
+            speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, of which the better
+                scored one stands for any that are alike (see `sepkit.models.scoring`); none in silence. A number: as
+                many, those with the best scores, duplicates only where there are not enough others.
 
         Raises:
-            UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, or
-                estimates that are not finite.
+            UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate,
+                estimates that are not finite, or see `check_speakers`.
         """
+        self.check_speakers(speakers)
         recording = _mono(waveform)
         rate = _checked_rate(sample_rate)
         mixture = audio.resample(recording, rate, self.sample_rate)
@@ -113,9 +152,28 @@ class Separator:
         gains = (
             _projection_gains(mixture, estimates) if self.levels == "mixture" else np.ones(len(estimates), np.float32)
         )
-        estimates = _fit(audio.resample(estimates * gains[:, None], self.sample_rate, rate), recording.size)
+        estimates = estimates * gains[:, None]
         scores = None if separation.scores is None else separation.scores[0].float().cpu().numpy()
-        return _like(waveform, Separated(estimates=estimates, gains=gains, scores=scores))
+        is_speaker, kept = None, np.arange(len(estimates))
+        if scores is not None:
+            is_speaker, kept = self._choose(scores, estimates, silent=np.ptp(mixture) == 0, speakers=speakers)
+        if kept.size:
+            estimates = _fit(audio.resample(estimates[kept], self.sample_rate, rate), recording.size)
+        else:
+            estimates = np.zeros((0, recording.size), np.float32)
+        return _like(waveform, Separated(estimates, gains[kept], scores, kept=kept, is_speaker=is_speaker))
+
+    def _choose(
+        self, scores: np.ndarray, estimates: np.ndarray, silent: bool, speakers: Speakers
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) which hypotheses are speakers, and (k,) which are kept."""
+        of_all = torch.from_numpy(scores)[None]
+        distinct = distinct_hypotheses(of_all, torch.from_numpy(estimates)[None])
+        is_speaker = (distinct & (of_all > self.score_threshold) & ~torch.tensor(silent))[0].numpy()
+        if speakers is None:
+            return is_speaker, np.arange(len(scores))
+        keep = is_speaker if speakers == "auto" else best_hypotheses(of_all, distinct, speakers)[0].numpy()
+        return is_speaker, np.flatnonzero(keep)
 
 
 def load_model(

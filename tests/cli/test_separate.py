@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
 
@@ -48,6 +50,23 @@ def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, o
     line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out")]
     assert main([*line, option, str(tmp_path / "none")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("speakers", "word"), [("some", "auto or a number"), ("auto", "no scores"), ("3", "1 to 2")])
+def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, capsys, speakers, word):
+    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]
+    assert main(line) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and word in lines[0]
+
+
+def test_a_number_of_speakers_is_taken(tmp_path, recording):
+    config = replace(CONFIG, hypotheses=3, scoring=ScoringConfig(4))
+    model = str(save_model(build_model(config), tmp_path / "scored"))
+    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*line, "--speakers", "2"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["x.json", "x_s1.wav", "x_s2.wav"]
+    assert main([*line, "--speakers", "auto"]) == 0
 
 
 def test_models_lists_and_describes(model, capsys):

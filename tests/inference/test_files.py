@@ -204,3 +204,63 @@ def test_an_output_folder_that_is_a_file(tmp_path, separator):
     (tmp_path / "out").write_text("")
     with pytest.raises(UserError, match="cannot be written to"):
         separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
+
+
+# ------------------------------------------------------------------------------------------- unknown number of speakers
+
+
+class Threes(torch.nn.Module):
+    """Scores of three hypotheses that follow nothing."""
+
+    def forward(self, masks):
+        return torch.tensor([[1.0, -1.0, 0.5]]).expand(len(masks), -1)
+
+
+@pytest.fixture
+def scored():
+    torch.manual_seed(0)
+    config = ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, hypotheses=3)
+    model = build_model(config)
+    model.scoring_head = Threes()
+    return Separator(model)
+
+
+def test_speakers_kept_are_numbered_and_described(tmp_path, scored):
+    waveform, out = record(tmp_path / "x.wav", 4000), tmp_path / "out"
+    everything = scored.separate(waveform, 8000)
+    separate_files([tmp_path / "x.wav"], scored, out, speakers="auto")
+    told = json.loads((out / "x.json").read_text())
+    kept = np.flatnonzero(everything.is_speaker)
+    assert told["kept_hypotheses"] == (kept + 1).tolist() and told["scores"] == [1.0, -1.0, 0.5]
+    assert (told["speakers"], told["score_threshold"]) == ("auto", 0.0)
+    for number, index in enumerate(kept, start=1):
+        np.testing.assert_allclose(audio.read(out / f"x_s{number}.wav"), everything.estimates[index], atol=1e-6)
+
+
+def test_fewer_speakers_than_before_leave_no_wavs_behind(tmp_path, scored):
+    record(tmp_path / "x.wav", 4000)
+    record(tmp_path / "out" / "x_s9.wav")
+    wavs = {}
+    for speakers in (None, 2, 1, None):
+        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers=speakers)
+        assert report.separated == 1
+        wavs[speakers] = [name for name in files_of(tmp_path / "out") if name.endswith(".wav")]
+        assert separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers=speakers).already_done == 1
+    # What nobody said was ours stays.
+    assert wavs[1] == ["x_s1.wav", "x_s9.wav"] and wavs[2] == ["x_s1.wav", "x_s2.wav", "x_s9.wav"]
+    assert wavs[None] == ["x_s1.wav", "x_s2.wav", "x_s3.wav", "x_s9.wav"]
+
+
+def test_silence_has_a_description_and_no_wavs(tmp_path, scored):
+    audio.write(tmp_path / "x.wav", np.zeros(1000, np.float32), 8000)
+    for done in (0, 1):
+        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers="auto")
+        assert (report.separated, report.already_done) == (1 - done, done)
+    assert files_of(tmp_path / "out") == ["x.json"]
+
+
+def test_a_model_that_cannot_tell_stops_before_anything_is_written(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    with pytest.raises(UserError, match="no scores"):
+        separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", speakers="auto")
+    assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sepkit
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
@@ -218,3 +218,96 @@ def test_load_model_of_nothing(tmp_path):
         with pytest.raises(UserError) as caught:
             sepkit.load_model(name)
         assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- unknown number of speakers
+
+
+class FourOfTwo(nn.Module):
+    """The lower half, the upper half, the lower half again and all, of the bins."""
+
+    hypotheses = 4
+
+    def forward(self, features):
+        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
+        masks = torch.stack([lower, 1 - lower, 0.5 * lower, torch.ones_like(lower)])
+        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+
+
+class Scores(nn.Module):
+    """The scores that it is told."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = torch.tensor(scores)
+
+    def forward(self, masks):
+        return self.scores.expand(len(masks), -1)
+
+
+def scored(scores, **kwargs):
+    linear = Deterministic("linear")
+    model = EncoderMaskerDecoder(
+        STFTFilterbank(), FourOfTwo(), linear, linear, sample_rate=8000, scoring_head=Scores(scores)
+    )
+    return Separator(model, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("scores", "threshold", "kept"),
+    [
+        ([1.0, 2.0, 0.5, -1.0], None, [0, 1]),  # the third is a duplicate of the first, the fourth below the threshold
+        ([1.0, 2.0, 3.0, -1.0], None, [1, 2]),  # now the first is the duplicate
+        ([1.0, 2.0, 3.0, -1.0], 2.5, [2]),
+        ([1.0, 2.0, 3.0, 4.0], -2.0, [1, 2, 3]),  # the sum of two tones is 3 dB like each of them: no duplicate
+        ([-1.0, -2.0, -3.0, -4.0], None, []),
+    ],
+)
+def test_auto_keeps_what_scores_high_and_is_not_there_yet(scores, threshold, kept):
+    separator = scored(scores, score_threshold=threshold)
+    mixture = tones().sum(0)
+    everything = separator.separate(mixture, 8000)
+    found = separator.separate(mixture, 8000, speakers="auto")
+    assert found.kept.tolist() == kept and everything.kept.tolist() == [0, 1, 2, 3]
+    assert found.estimates.shape == (len(kept), len(mixture)) and found.gains.shape == (len(kept),)
+    np.testing.assert_array_equal(found.estimates, everything.estimates[kept])
+    np.testing.assert_array_equal(found.scores, np.float32(scores))
+    for separated in (found, everything):
+        assert np.flatnonzero(separated.is_speaker).tolist() == kept
+
+
+@pytest.mark.parametrize("levels", ["mixture", "model"])
+def test_nobody_speaks_in_silence(levels):
+    found = scored([1.0, 2.0, 3.0, 4.0], levels=levels).separate(np.zeros(4000, np.float32), 16000, speakers="auto")
+    assert found.estimates.shape == (0, 4000) and not found.is_speaker.any()
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])])
+def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
+    found = scored([2.5, 2.0, 3.0, -1.0]).separate(torch.from_numpy(tones().sum(0)), 8000, speakers=count)
+    assert isinstance(found.kept, torch.Tensor) and found.kept.tolist() == kept
+
+
+def test_the_threshold_is_the_models_own(tmp_path):
+    config = ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, hypotheses=3, scoring=ScoringConfig(4))
+    model = build_model(config)
+    assert Separator(model).score_threshold == 0.0
+    save_model(model, tmp_path / "model", {"score_threshold": -1.5})
+    separator = sepkit.load_model(tmp_path / "model")
+    assert separator.score_threshold == -1.5
+    mixture = tones().sum(0)
+    scores = separator.separate(mixture, 8000).scores
+    separator.score_threshold = float(np.sort(scores)[1])
+    assert separator.separate(mixture, 8000, speakers="auto").kept.tolist() == [int(scores.argmax())]
+
+
+@pytest.mark.parametrize("speakers", [0, 5, -1, True, "some"])
+def test_numbers_out_of_range_are_refused(speakers):
+    with pytest.raises(UserError, match=r"auto or 1 to 4"):
+        scored([0.0] * 4).separate(tones().sum(0), 8000, speakers=speakers)
+
+
+@pytest.mark.parametrize("speakers", ["auto", 1])
+def test_a_model_without_scores_cannot_tell(separator, speakers):
+    with pytest.raises(UserError, match=r"no scores"):
+        separator.separate(tones().sum(0), 8000, speakers=speakers)
