@@ -100,7 +100,7 @@ def folder(
         gain_range_db: each source's gain is uniform in +- this, relative to equal level
         noise_snr_db: lowest and highest ratio of speech to noise (default 0 15)
         seed: of splits, choices, crops and gains
-        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
 
     Returns:
         The folder of the manifests.
@@ -168,7 +168,7 @@ def wsj0_mix(
         sample_rate: 8000 or 16000 Hz
         mode: min (cut to the shortest source) or max (as long as the longest)
         write: make the wavs, 2speakers/wav8k/min/tr/mix ... below --out; without it mixtures are mixed on the fly
-        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
@@ -207,7 +207,7 @@ def librimix(
         mode: min (cut to the shortest source) or max (as long as the longest)
         write: make the official tree, Libri2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
         make_metadata: first make the tables that --metadata lacks, for a corpus of your own laid out like LibriSpeech
-        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
@@ -255,7 +255,7 @@ def vctk_2mix(
         mode: min (cut to the shortest source or noise) or max (as long as the longest)
         write: make the official tree, VCTK2Mix/wav8k/min ... below --out; without it mixtures are mixed on the fly
         make_metadata: first make the table if --metadata lacks it, for a corpus of your own laid out like VCTK
-        shards: also write tar shards of all manifests, and the manifests that read them, into the folder shards of --out
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
         processes: how many; default: as many as there are processors
 
     Returns:
