@@ -1,14 +1,36 @@
-"""Timing of two functions in turns, so that whatever else the machine does falls on both."""
+"""Timing of functions in turns, so that whatever else the machine does falls on all of them."""
 
 from __future__ import annotations
 
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
+
+
+@dataclass
+class Ratio:
+    """How many times faster one function is than another.
+
+    Args:
+        median: over turns of theirs / ours: above 1, ours is faster.
+        range: smallest and largest of a turn.
+    """
+
+    median: float
+    range: tuple[float, float]
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+        """From the times of the same turns."""
+        ratios = [their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True)]
+        return cls(statistics.median(ratios), (min(ratios), max(ratios)))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} x [{self.range[0]:.2f}, {self.range[1]:.2f}]"
 
 
 @dataclass
@@ -43,16 +65,40 @@ def compare(
     """
     ours()
     theirs()
-    a: list[float] = []
-    b: list[float] = []
-    began = time.perf_counter()
-    while len(a) < least_pairs or time.perf_counter() - began < seconds:
-        a.append(_seconds(ours))
-        b.append(_seconds(theirs))
-    ratios = [theirs_seconds / ours_seconds for ours_seconds, theirs_seconds in zip(a, b, strict=True)]
-    return Comparison(
-        statistics.median(a), statistics.median(b), statistics.median(ratios), (min(ratios), max(ratios)), len(a)
-    )
+    times = take_turns({"ours": ours, "theirs": theirs}, seconds, least_pairs)
+    a, b = times["ours"], times["theirs"]
+    ratio = Ratio.of(a, b)
+    return Comparison(statistics.median(a), statistics.median(b), ratio.median, ratio.range, len(a))
+
+
+def take_turns(
+    functions: Mapping[str, Callable[[], Any]],
+    seconds: float = 3.0,
+    least_turns: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """The seconds of every call of every function, called A B C A B C ...; warm them up before.
+
+    Args:
+        functions: without arguments, by name.
+        seconds: go on for about this long.
+        least_turns: but for at least this many turns.
+        clock: `time.process_time` leaves out the time in which other programs had the processor: for one thread.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    began, turns = clock(), 0
+    while turns < least_turns or clock() - began < seconds:
+        for name, function in functions.items():
+            times[name].append(seconds_of(function, clock))
+        turns += 1
+    return times
+
+
+def seconds_of(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    """The time of one call."""
+    began = clock()
+    function()
+    return clock() - began
 
 
 def environment(*packages: str) -> dict[str, Any]:
@@ -65,9 +111,3 @@ def environment(*packages: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": {package: metadata.version(package) for package in ("sepkit", "torch", *packages)},
     }
-
-
-def _seconds(function: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
