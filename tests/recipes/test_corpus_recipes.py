@@ -1,0 +1,338 @@
+"""The recipes of published corpora run from the download to the report, on small trees in the corpora's own layouts."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import http.server
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+from sepkit.data.manifest import read_manifest
+
+TINY = Path(__file__).with_name("tiny.yaml")
+RECIPES = ("wsj0-mix", "librimix", "vctk")
+STAGES = ("0", "1", "2", "3", "4", "5")
+# Test sets whose estimates are listened to, and the folder of the evaluation, below the experiment.
+TEST_SETS = {"wsj0-mix": ["test"], "librimix": ["test_noisy"], "vctk": ["libri2mix", "vctk2mix"]}
+EVALUATION = {"wsj0-mix": "test", "librimix": "test_noisy", "vctk": "libri2mix_vctk2mix"}
+
+
+def talk(seed: int, seconds: float, sample_rate: int) -> np.ndarray:
+    """Noise with a colour of its own and a syllable's rhythm."""
+    generator = np.random.default_rng(seed)
+    count = round(seconds * sample_rate)
+    colour = np.cos(np.pi * np.arange(8) * (seed % 100 + 1) / 40)
+    rhythm = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(count) / sample_rate + seed)
+    return (0.02 * np.convolve(generator.standard_normal(count), colour, mode="same") * rhythm).astype(np.float32)
+
+
+def write(path: Path, seed: int, seconds: float, sample_rate: int) -> None:
+    audio.write(path, talk(seed, seconds, sample_rate), sample_rate, subtype="PCM_16")
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+
+
+def pairs_of(utterances: list[str], speaker: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Utterances of different speakers, each with the next that is."""
+    found = [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)]
+    return found[:6]
+
+
+def recipe_row(pair: tuple[str, str], noise: str) -> dict[str, str]:
+    row = {"mixture_ID": "_".join(Path(path).stem for path in pair)}
+    for number, path in enumerate(pair, start=1):
+        row |= {f"source_{number}_path": path, f"source_{number}_gain": str(0.8 + 0.1 * number)}
+    return row | {"noise_path": noise, "noise_gain": "0.3"}
+
+
+def make_librispeech(folder: Path, tables: Path) -> None:
+    for number, part in enumerate(("train-clean-100", "dev-clean", "test-clean")):
+        utterances = []
+        for speaker in range(100 * number + 10, 100 * number + 14):
+            name = f"{part}/{speaker}/1/{speaker}-1-0000.flac"
+            write(folder / "LibriSpeech" / name, speaker, 1.0 + 0.05 * (speaker % 4), 16000)
+            utterances.append(name)
+        noise = f"{('tr', 'cv', 'tt')[number]}/{number}.wav"
+        pairs = pairs_of(utterances, lambda path: path.split("/")[1])
+        write_table(tables / f"libri2mix_{part}.csv", [recipe_row(pair, noise) for pair in pairs])
+    # The published folder has a table of a part that is not here.
+    write_table(
+        tables / "libri2mix_train-clean-360.csv", [recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")]
+    )
+    (folder / "LibriSpeech" / "SPEAKERS.TXT").write_text("; ID |SEX| SUBSET\n10 | F | train-clean-100 | 25 | Anna\n")
+
+
+def make_noise(folder: Path) -> None:
+    for number, split in enumerate(("tr", "cv", "tt")):
+        write(folder / "wham_noise" / split / f"{number}.wav", 90 + number, 1.5, 16000)
+
+
+def make_vctk(folder: Path, tables: Path) -> None:
+    utterances = []
+    for speaker in ("p225", "p226", "p227"):
+        for take in (1, 2):
+            seed = int(speaker[1:]) + 7 * take
+            silence = np.zeros(12000, dtype=np.float32)
+            path = folder / "VCTK-Corpus" / "wav48" / speaker / f"{speaker}_{take:03d}.wav"
+            audio.write(path, np.concatenate([silence, talk(seed, 3.3, 48000)]), 48000, subtype="PCM_16")
+            utterances.append(f"wav16_cut/{speaker}/{path.name}")
+    pairs = pairs_of(utterances, lambda path: path.split("/")[1])
+    write_table(tables / "VCTK2mix_VCTK_md.csv", [recipe_row(pair, "tt/2.wav") for pair in pairs])
+
+
+def make_wsj0(folder: Path, lists: Path) -> None:
+    (lists / "activlev").mkdir(parents=True)
+    for number, (condition, part) in enumerate((("tr", "si_tr_s"), ("cv", "si_tr_s"), ("tt", "si_dt_05"))):
+        paths = []
+        for speaker in (f"{10 * (number > 1) + s + 11:03d}" for s in range(4)):
+            take = f"{speaker}{'ocao'[number]}0101"
+            path = f"wsj0/{part}/{speaker}/{take}.wav"
+            write(folder / path, int(speaker) + 40 * number, 1.0 + 0.1 * (int(speaker) % 3), 16000)
+            paths.append(path)
+        # Its rhythm never pauses: the active level is the mean square.
+        levels = [f"{Path(path).stem} {np.mean(audio.read(folder / path) ** 2)}\n" for path in paths]
+        (lists / "activlev" / f"activlev_{condition}.txt").write_text("".join(levels))
+        pairs = pairs_of(paths, lambda path: path.split("/")[2])
+        lines = [f"{a} {0.4 * k} {b} {-0.4 * k}\n" for k, (a, b) in enumerate(pairs, start=1)]
+        (lists / f"mix_2_spk_{condition}.txt").write_text("".join(lines))
+
+
+def pack(source: Path, name: str, target: Path) -> None:
+    """`source/name` as tar.gz or zip."""
+    files = sorted(path for path in (source / name).rglob("*") if path.is_file())
+    if target.suffix == ".zip":
+        with zipfile.ZipFile(target, "w") as archive:
+            for path in files:
+                archive.write(path, path.relative_to(source))
+        return
+    with tarfile.open(target, "w:gz") as archive:
+        for path in files:
+            archive.add(path, path.relative_to(source))
+
+
+class Corpora:
+    """The corpora as a mirror serves them.
+
+    Args:
+        url: of the mirror.
+        checksums: of its archives.
+        wsj0: folder of what cannot be fetched.
+        folder: of what the archives hold.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        mirror, self.folder = folder / "mirror", folder / "trees"
+        mirror.mkdir()
+        repositories = {
+            name: self.folder / f"{name}-0123abc" / "metadata" for name in ("LibriMix", "VCTK-2Mix", "pywsj0-mix")
+        }
+        make_librispeech(self.folder, repositories["LibriMix"] / "Libri2Mix")
+        make_noise(self.folder)
+        make_vctk(self.folder, repositories["VCTK-2Mix"] / "VCTK-2mix")
+        make_wsj0(self.folder, repositories["pywsj0-mix"])
+        for part in ("train-clean-100", "dev-clean", "test-clean"):
+            pack(self.folder, f"LibriSpeech/{part}", mirror / f"{part}.tar.gz")
+        pack(self.folder, "wham_noise", mirror / "wham_noise.zip")
+        pack(self.folder, "VCTK-Corpus", mirror / "VCTK-Corpus.zip")
+        for name in repositories:
+            pack(self.folder, f"{name}-0123abc", mirror / f"{name}.tar.gz")
+        self.wsj0 = self.folder / "wsj0"
+        self.checksums = folder / "md5sum.txt"
+        sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(mirror.iterdir())}
+        self.checksums.write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
+
+        class Quiet(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(mirror)))
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpora]:
+    made = Corpora(tmp_path_factory.mktemp("corpora"))
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def command(repository: Path, corpora: Corpora, tmp_path: Path) -> Callable[..., list[str]]:
+    """recipe, further options -> the command that runs it at tiny size below tmp_path."""
+
+    def make(recipe: str, *options: str) -> list[str]:
+        own = {
+            "wsj0-mix": ["--wsj0", str(corpora.wsj0), "--assignment", "amcl"],
+            "librimix": ["--task", "noisy", "--hypotheses", "3", "--assignment", "mcl"],
+            "vctk": ["--libri-data", str(tmp_path / "libri")],
+        }[recipe]
+        places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
+        fetched = ["--cache", str(tmp_path / "cache"), "--mirror", corpora.url, "--checksums", str(corpora.checksums)]
+        return [str(repository / "egs" / recipe / "run.sh"), *own, *places, *fetched, *options]
+
+    return make
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run(arguments: list[str]) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and time of change."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def assert_complete(recipe: str, folder: Path) -> None:
+    summary = json.loads((folder / "exp" / "evaluation" / EVALUATION[recipe] / "summary.json").read_text())
+    manifests = [folder / "data" / ("test_noisy.jsonl" if recipe == "librimix" else "test.jsonl")]
+    manifests += [folder / "libri" / "test.jsonl"] if recipe == "vctk" else []
+    assert summary["n_utterances"] == sum(len(read_manifest(path)) for path in manifests) == 6 * len(manifests)
+    assert summary["n_skipped"] == 0 and np.isfinite(summary["metrics"]["si_sdri_db"]["mean"])
+    for name in TEST_SETS[recipe]:
+        examples = folder / "exp" / "examples" / name
+        assert len(list((examples / "estimates").rglob("*_s2.wav"))) == len(list((examples / "mix").glob("*.wav"))) == 5
+    report = (folder / "exp" / "report.html").read_text(encoding="utf-8")
+    assert "<audio" in report and 'id="training"' in report
+    assert not [path for path in folder.rglob(".*") if path.is_file() and path.suffix == ".tmp"]
+    assert not [path for path in folder.rglob("*") if path.suffix == ".part" or path.name.endswith(".unpacking")]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_runs_from_download_to_report(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    output = run(command(recipe))
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE)[0] == "0"
+    assert sorted(set(re.findall(r"^stage (\d)", output, re.MULTILINE))) == list(STAGES)
+    assert_complete(recipe, tmp_path)
+    config = (tmp_path / "exp" / "config.yaml").read_text()
+    assert {"wsj0-mix": "name: amcl", "librimix": "hypotheses: 3", "vctk": "name: pit"}[recipe] in config
+
+
+def test_unseen_corpus_alone_with_a_model_that_is_there(command: Callable[..., list[str]], tmp_path: Path) -> None:
+    run(command("librimix", "--stop-stage", "2"))
+    (tmp_path / "data").rename(tmp_path / "other")
+    run([*command("vctk", "--model", str(tmp_path / "exp" / "model")), "--exp", str(tmp_path / "measured")])
+    summary = json.loads((tmp_path / "measured" / "evaluation" / "vctk2mix" / "summary.json").read_text())
+    assert summary["n_utterances"] == 6 and not (tmp_path / "measured" / "model").exists()
+    assert not (tmp_path / "libri").exists() and (tmp_path / "measured" / "report.html").is_file()
+
+
+def test_corpora_that_are_here_are_not_fetched(command, corpora: Corpora, tmp_path: Path) -> None:
+    tables = corpora.folder / "LibriMix-0123abc" / "metadata" / "Libri2Mix"
+    here = ["--librispeech", str(corpora.folder / "LibriSpeech"), "--wham-noise", str(corpora.folder / "wham_noise")]
+    run(command("librimix", *here, "--metadata", str(tables), "--stop-stage", "1"))
+    assert not (tmp_path / "cache").exists()
+    assert len(read_manifest(tmp_path / "data" / "train_noisy.jsonl")) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    run(command(recipe))
+    before = files(tmp_path)
+    run(command(recipe))
+    after = files(tmp_path)
+    assert before.keys() == after.keys()
+    changed = {Path(name).name for name in before if before[name] != after[name]}
+    # Manifests, configuration and summaries may be written again; recordings, archives, models and estimates are not.
+    kept = (".wav", ".flac", ".safetensors", ".ckpt", ".gz", ".zip", ".csv")
+    assert not [name for name in changed if name.endswith(kept)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_stage_continues(recipe: str, stage: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    if stage != "0":
+        run(command(recipe, "--stop-stage", str(int(stage) - 1)))
+    process = subprocess.Popen(
+        command(recipe, "--stage", stage, "--stop-stage", stage),
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
+    time.sleep(4 if stage != "0" else 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    run(command(recipe, "--stage", stage))
+    assert_complete(recipe, tmp_path)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_tells_the_options(recipe: str, repository: Path) -> None:
+    path = repository / "egs" / recipe / "run.sh"
+    text = run([str(path), "--help"])
+    declared = re.findall(r"^([a-z_0-9]+)=", path.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
+    options = {name.replace("_", "-") for name in declared} - {"caller"}
+    assert options and all(f"--{option}" in text for option in options), (options, text)
+    # And tells of no others.
+    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) <= options
+
+
+def test_licensed_speech_is_asked_for(repository: Path, corpora: Corpora, tmp_path: Path) -> None:
+    path = str(repository / "egs" / "wsj0-mix" / "run.sh")
+    for stage in ("0", "1"):
+        done = subprocess.run(
+            [path, "--cache", str(tmp_path), "--mirror", corpora.url, "--stage", stage],
+            capture_output=True, text=True, env=environment(), check=False,
+        )  # fmt: skip
+        assert done.returncode == 2 and "LDC93S6A" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert (tmp_path / "pywsj0-mix" / "metadata" / "mix_2_spk_tr.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "words"),
+    [
+        ("librimix", ["--task", "dirty"], "--task dirty: expected clean or noisy"),
+        ("vctk", ["--task", "dirty"], "--task dirty: expected clean or noisy"),
+        ("librimix", ["--checksums", "absent.txt"], "absent.txt: no such file"),
+        ("librimix", ["--conf", "absent.yaml"], "absent.yaml: no such file"),
+        ("librimix", ["--stage", "1"], "LibriSpeech: no such file or folder"),
+        ("wsj0-mix", ["--wsj0", "absent"], "absent: no such file or folder"),
+        ("vctk", ["--nonsense", "1"], "--nonsense: unknown option"),
+    ],
+)
+def test_mistakes_end_the_recipe(recipe, options, words, repository: Path, corpora: Corpora, tmp_path: Path) -> None:
+    path = str(repository / "egs" / recipe / "run.sh")
+    done = subprocess.run(
+        [path, "--cache", str(tmp_path), "--mirror", corpora.url, *options],
+        capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_parts_without_a_table_are_told(command: Callable[..., list[str]], corpora: Corpora, tmp_path: Path) -> None:
+    run(command("librimix", "--stop-stage", "0"))
+    arguments = command("librimix", "--stage", "1", "--parts", "train-clean-100 train-dirty")
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 2 and "libri2mix_train-dirty.csv: no such table" in done.stderr
