@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-LINES = ("assignment", "evaluate")
+LINES = ("assignment", "data", "evaluate")
 
 
 def main(names: list[str]) -> int:
