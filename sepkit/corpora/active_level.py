@@ -86,4 +86,4 @@ def _high_pass(sample_rate: int) -> np.ndarray:
     stop, ripple = 10 ** (_HIGH_PASS_STOP_DB / 10) - 1, 10 ** (_HIGH_PASS_RIPPLE_DB / 10) - 1
     ratio = math.cosh(math.acosh(math.sqrt(stop / ripple)) / _HIGH_PASS_ORDER)
     edge = math.atan(math.tan(math.pi * _HIGH_PASS_HZ / sample_rate) / ratio) * sample_rate / math.pi
-    return cheby2(_HIGH_PASS_ORDER, _HIGH_PASS_STOP_DB, edge, "highpass", fs=sample_rate, output="sos")
+    return np.asarray(cheby2(_HIGH_PASS_ORDER, _HIGH_PASS_STOP_DB, edge, "highpass", fs=sample_rate, output="sos"))

@@ -42,6 +42,7 @@ __all__ = [
 
 AudioPath = str | os.PathLike[str]
 Resampler = Literal["soxr_hq", "scipy_poly"]
+_SampleType = Literal["float32", "int16", "int32"]
 RESAMPLERS: tuple[str, ...] = get_args(Resampler)
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".rf64", ".sph"})
@@ -257,7 +258,11 @@ def pack(path: AudioPath) -> tuple[bytes, str]:
         UserError: as `read` does; of what comes as it is only the header is looked at.
     """
     with _open(path) as file:
-        kinds = {"PCM_S8": ("PCM_S8", "int16"), "PCM_16": ("PCM_16", "int16"), "PCM_24": ("PCM_24", "int32")}
+        kinds: dict[str, tuple[str, _SampleType]] = {
+            "PCM_S8": ("PCM_S8", "int16"),
+            "PCM_16": ("PCM_16", "int16"),
+            "PCM_24": ("PCM_24", "int32"),
+        }
         if file.format != "FLAC" and file.subtype in kinds and file.channels <= _FLAC_CHANNELS:
             subtype, dtype = kinds[file.subtype]
             buffer = io.BytesIO()
@@ -363,7 +368,9 @@ class _SectionReader(io.RawIOBase):
         super().close()
 
 
-def _read_or_raise(file: soundfile.SoundFile, path: AudioPath, count: int, dtype: str, start: int = 0) -> np.ndarray:
+def _read_or_raise(
+    file: soundfile.SoundFile, path: AudioPath, count: int, dtype: _SampleType, start: int = 0
+) -> np.ndarray:
     """The samples from `start` on, (count, C)."""
     try:
         if start:
