@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from sepkit.inference import FilesReport
     from sepkit.inference.separator import Speakers
 
 
@@ -19,12 +20,14 @@ def main(
     speakers: str | None = None,
     levels: Literal["mixture", "model"] = "mixture",
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    hierarchy: bool = False,
     import_: list[str] | None = None,
 ) -> Path:
     """Separate audio files; the same command again goes on where it stopped.
 
     Writes OUT/<relative path>_s1.wav, _s2.wav ... at the input's rate and level, and OUT/<relative path>.json, which
-    tells scores and which hypotheses were kept.
+    tells scores and which hypotheses were kept. With --hierarchy: what the models kept along a cooling make of each
+    file, OUT/<relative path>_hierarchy.json, .png, and a folder of wavs.
 
     Args:
         inputs: audio files, or folders that are searched for them
@@ -36,6 +39,8 @@ def main(
             scores); default: an estimate for every hypothesis
         levels: mixture scales each estimate to the level it has in the mixture; model leaves it as it comes out
         subtype: sample format of the wavs; PCM_16 falls back to FLOAT where an estimate would clip
+        hierarchy: replay the models in EXP/models (trainer.keep_every_epochs) from high temperature to low instead: one
+            wav for each group of hypotheses that are alike, and the tree of their splits
         import_: Python files that register your own maskers; executed
 
     Returns:
@@ -52,8 +57,13 @@ def main(
     for file in import_ or []:
         import_file(file)
     wanted = _speakers(speakers)
-    separator = load_model(model, device, levels)
-    report = separate_files(inputs, separator, out, channel=channel, speakers=wanted, subtype=subtype, model_name=model)
+    if hierarchy:
+        report = _replay(inputs, model, out, speakers, device=device, channel=channel, levels=levels, subtype=subtype)
+    else:
+        separator = load_model(model, device, levels)
+        report = separate_files(
+            inputs, separator, out, channel=channel, speakers=wanted, subtype=subtype, model_name=model
+        )
     if report.failed:
         for reason in report.failed.values():
             print(f"sepkit separate: {reason}", file=sys.stderr)
@@ -62,6 +72,23 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _replay(inputs: list[str], model: str, out: str, speakers: str | None, **options: Any) -> FilesReport:
+    from sepkit.errors import UserError
+    from sepkit.evaluation.matching_figures import dendrogram
+    from sepkit.inference.hierarchy import Hierarchy, separate_hierarchy
+
+    if speakers is not None:
+        raise UserError("--speakers: does not go with --hierarchy, which writes groups of hypotheses; give one of them")
+
+    def draw(found: Hierarchy, path: Path) -> None:
+        levels = found.levels
+        names = [f"s{k + 1}" for k in range(len(levels[0].groups))]
+        figure = dendrogram([level.temperature for level in levels], [level.groups for level in levels], names)
+        figure.savefig(path, format="png", dpi=160)
+
+    return separate_hierarchy(inputs, model, out, draw=draw, **options)
 
 
 def _speakers(text: str | None) -> Speakers:

@@ -187,7 +187,10 @@ def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], l
     axes.set_xlim(-0.6, n - 0.4)
     axes.set_yscale("log")
     if len(positive) < len(heights):
-        axes.annotate("hard minimum", (0.99, lowest), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+        axes.axhline(lowest, color="black", linestyle=":", linewidth=1.0, zorder=0)
+        axes.annotate(
+            "hard minimum", (1.01, lowest), xycoords=("axes fraction", "data"), va="center", fontsize=9, rotation=90
+        )
     axes.grid(axis="x", visible=False)
     return figure
 
