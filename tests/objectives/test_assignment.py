@@ -99,16 +99,49 @@ def test_amcl_limits():
         assert torch.equal(AnnealedMCL(temperature).weights(cost), MCL().weights(cost))
     assert torch.equal(AnnealedMCL(0.5, floor=0.5).weights(cost), MCL().weights(cost))
 
+    tied = torch.full((1, 4, 3), 2.5, dtype=torch.float64)
+    for temperature in (1e6, 1.0, 0.0):
+        assert AnnealedMCL(temperature)(tied).item() == pytest.approx(2.5, abs=1e-10)
 
-def test_amcl_gradient_is_that_of_the_free_energy():
-    """Of -T logsumexp(-C/T), and not of the printed value."""
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (4, 3)])
+@pytest.mark.parametrize("temperature", [1e6, 10.0, 3.0, 1.0, 0.1, 1e-4, 0.0])
+def test_amcl_gradient_is_that_of_the_free_energy(n, m, temperature):
+    """Of -T logsumexp(-C/T) (of the minimum when cold), which is that of the value with the weights held."""
+    cost = costs(n, m).requires_grad_()
+    active = some_active(m)
+    head = AnnealedMCL(temperature)
+    (gradient,) = torch.autograd.grad(head(cost, active).sum(), cost)
+    cold = temperature <= head.floor
+    free_energy = cost.amin(1) if cold else -temperature * (-cost / temperature).logsumexp(1)
+    weights = (
+        (cost.detach() == cost.detach().amin(1, keepdim=True)).double() if cold else (-cost / temperature).softmax(1)
+    )
+    for value in (free_energy, (weights.detach() * cost).sum(1)):
+        total = ((value * active).sum(1) / active.sum(1).clamp_min(1)).sum()
+        (expected,) = torch.autograd.grad(total, cost)
+        torch.testing.assert_close(gradient, expected, atol=1e-10, rtol=0)
+
+
+def test_amcl_gradient_is_not_that_of_the_value():
+    """Which has a term more, from the weights."""
     cost = costs(4, 3).requires_grad_()
-    head = AnnealedMCL(3.0)
-    (gradient,) = torch.autograd.grad(head(cost).sum(), cost)
-    (of_free_energy,) = torch.autograd.grad((-3.0 * (-cost / 3.0).logsumexp(1)).mean(1).sum(), cost)
+    (gradient,) = torch.autograd.grad(AnnealedMCL(3.0)(cost).sum(), cost)
     (of_value,) = torch.autograd.grad(((-cost / 3.0).softmax(1) * cost).sum(1).mean(1).sum(), cost)
-    torch.testing.assert_close(gradient, of_free_energy, atol=1e-10, rtol=0)
     assert (gradient - of_value).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (4, 4), (7, 7)])
+def test_values_at_ties(n, m):
+    """Many equal entries: the values are the least there are, whichever of the equals wins."""
+    cost = torch.randint(0, 3, (6, n, m), generator=torch.Generator().manual_seed(n)).double()
+    active = some_active(m)
+    count = active.sum(1).clamp_min(1)
+    best = (cost.amin(1) * active).sum(1) / count
+    for head in (MCL(), RelaxedWTA(0.0), AnnealedMCL(0.0)):
+        torch.testing.assert_close(head(cost, active), best, atol=1e-10, rtol=0)
+    for b, value in enumerate(PIT()(cost, active).tolist()):
+        assert value == pytest.approx(brute_force_pit(cost[b], active[b])[0] / count[b].item(), abs=1e-10)
 
 
 def sinkhorn_by_alternation(cost: torch.Tensor, active: torch.Tensor, regularization: float) -> torch.Tensor:
@@ -134,7 +167,7 @@ def test_sinkhorn_against_alternation(n, m, regularization):
     plan = Sinkhorn(regularization).weights(cost.where(active[:, None], torch.nan), active)
     for b in range(6):
         expected = sinkhorn_by_alternation(cost[b], active[b], regularization)
-        torch.testing.assert_close(plan[b], expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(plan[b], expected, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (8, 5), (8, 8), (20, 20)])

@@ -55,7 +55,7 @@ class Comparison:
 def compare(
     ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float = 3.0, least_pairs: int = 7
 ) -> Comparison:
-    """The comparison of two functions, called A B A B ... after one call each to warm up.
+    """The comparison of two functions, called A B A B ... (see `take_turns`) after one call each to warm up.
 
     Args:
         ours: without arguments.
@@ -79,6 +79,9 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """The seconds of every call of every function, called A B C A B C ...; warm them up before.
 
+    A call that is not timed goes before each: what one function frees decides whether the next one gets its memory
+    from the kernel, page by page, and that cost is to fall on the function that causes it.
+
     Args:
         functions: without arguments, by name.
         seconds: go on for about this long.
@@ -89,6 +92,7 @@ def take_turns(
     began, turns = clock(), 0
     while turns < least_turns or clock() - began < seconds:
         for name, function in functions.items():
+            function()
             times[name].append(seconds_of(function, clock))
         turns += 1
     return times
