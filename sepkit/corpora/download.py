@@ -17,7 +17,6 @@ import re
 import shutil
 import tarfile
 import threading
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -210,7 +209,7 @@ def download(
     if not missing:
         return cache
     check_writable(cache / "archives")
-    _check_room(missing, cache, remove_archives)
+    _check_room(missing, cache, processes if remove_archives else len(missing))
 
     from tqdm import tqdm
 
@@ -277,7 +276,8 @@ def fetch(archive: Archive, path: Path, progress: Progress) -> None:
         _forget(part)
         if wrong_before:
             kind, expected = _expected(archive, path) or ("", "")
-            raise UserError(f"{archive.url}: {kind} is {found[kind]} twice over, expected {expected}; try --mirror")
+            remedy = "try --mirror" if archive.checksum else f"delete {_record(path)} if the publisher has changed it"
+            raise UserError(f"{archive.url}: {kind} is {found[kind]} twice over, expected {expected}; {remedy}")
     os.replace(part, path)
     _record(path).write_text(f"{found['sha256']}  {path.name}\n", encoding="utf-8")
     _forget(part)
@@ -354,40 +354,40 @@ def _announce(name: str, archives: Sequence[Archive], missing: Sequence[Archive]
     for archive in archives:
         if archive not in missing:
             print(f"{cache / archive.folder}: is there")
-        else:
-            about = "" if archive.size_bytes else "about "
-            size = f"{about}{_gigabytes(archive.bytes_to_fetch)}" if archive.bytes_to_fetch else "size not known"
-            kind = archive.checksum.partition(":")[0] if archive.checksum else "no published checksum"
-            print(f"{archive.url}: {size}, {kind}")
+            continue
+        about = "" if archive.size_bytes else "about "
+        size = f"{about}{_gigabytes(archive.bytes_to_fetch)}" if archive.bytes_to_fetch else "size not known"
+        kind = archive.checksum.partition(":")[0] if archive.checksum else "no published checksum"
+        print(f"{archive.url}: {size}, {kind}")
     if missing:
-        fetched, unpacked = (sum(sizes) for sizes in zip(*map(_sizes, missing), strict=True))
-        licence = DOWNLOADS[name].licence
-        print(f"{name}: {_gigabytes(fetched)} to fetch, {_gigabytes(unpacked)} more unpacked, to {cache} ({licence})")
-
-
-def _sizes(archive: Archive) -> tuple[int, int]:
-    return archive.bytes_to_fetch, archive.unpacked_bytes
+        fetched = _gigabytes(sum(archive.bytes_to_fetch for archive in missing))
+        unpacked = _gigabytes(sum(archive.unpacked_bytes for archive in missing))
+        print(f"{name}: {fetched} to fetch, {unpacked} more unpacked, to {cache} ({DOWNLOADS[name].licence})")
 
 
 def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def _check_room(missing: Sequence[Archive], cache: Path, remove_archives: bool) -> None:
-    """What is partly there counts as not there: the figure is for people with a disk that is nearly full."""
-    needed = sum(sum(_sizes(archive)) for archive in missing)
-    if remove_archives and missing:
-        needed = sum(archive.unpacked_bytes for archive in missing) + max(a.bytes_to_fetch for a in missing)
-    there = sum(
-        path.stat().st_size
-        for archive in missing
-        for path in (cache / "archives" / archive.file, cache / "archives" / f"{archive.file}.part")
-        if path.is_file()
-    )
+def _check_room(missing: Sequence[Archive], cache: Path, kept: int) -> None:
+    """Looks whether there is room for what is missing.
+
+    Args:
+        missing: archives to fetch and unpack.
+        cache: where.
+        kept: how many archives there will be at a time, the largest ones at worst.
+
+    Raises:
+        UserError: there is not.
+    """
+    largest = sorted((archive.bytes_to_fetch for archive in missing), reverse=True)[:kept]
+    needed = sum(largest) + sum(archive.unpacked_bytes for archive in missing)
+    paths = [cache / "archives" / f"{archive.file}{ending}" for archive in missing for ending in ("", ".part")]
+    needed -= sum(path.stat().st_size for path in paths if path.is_file())
     free = shutil.disk_usage(cache).free
-    if needed - there > free:
+    if needed > free:
         raise UserError(
-            f"{cache}: {_gigabytes(free)} free, but {_gigabytes(needed - there)} are needed; "
+            f"{cache}: {_gigabytes(free)} free, but {_gigabytes(needed)} are needed; "
             "choose another --cache, or fetch fewer --parts"
         )
 
@@ -396,6 +396,7 @@ def _obtain(archive: Archive, cache: Path, progress: Progress, remove_archive: b
     path = cache / "archives" / archive.file
     with _locked(path.with_name(f"{path.name}.lock")):
         if path.is_file() and not _is_as_published(archive, path, _digests(path)):
+            print(f"{path}: not what its checksum says; fetched anew")
             path.unlink()
         if path.is_file():
             progress.update(path.stat().st_size)
@@ -468,7 +469,7 @@ def _fetch_part(archive: Archive, part: Path, progress: Progress) -> None:
             failed = 1 if have > before else failed + 1
             if failed == ATTEMPTS:
                 raise UserError(f"{archive.url}: {error}, {ATTEMPTS} times without a new byte") from None
-        time.sleep(PAUSE_SECONDS * 2 ** (failed - 1))
+        progress.stop.wait(PAUSE_SECONDS * 2 ** (failed - 1))
 
 
 def _request_rest(archive: Archive, part: Path, have: int, progress: Progress) -> None:
@@ -504,6 +505,8 @@ def _request_rest(archive: Archive, part: Path, have: int, progress: Progress) -
             f"{archive.url}: the server answers {error.code} {error.reason}; give another address with --mirror"
         ) from None
     except (urllib.error.URLError, HTTPException, OSError) as error:
+        if isinstance(getattr(error, "reason", None), FileNotFoundError):  # of file://
+            raise UserError(f"{archive.url}: no such file; give another address with --mirror") from None
         raise _Broken(f"no connection ({getattr(error, 'reason', error)})") from None
     with response:
         first = _first_byte(response)

@@ -352,6 +352,16 @@ def test_tables_are_taken_out_of_their_repository(server: Server, tmp_path: Path
     assert found == {"pywsj0-mix/metadata/mix_2_spk_tr.txt", "pywsj0-mix/metadata/activlev/activlev_tr.txt"}
 
 
+def test_mirror_may_be_a_folder(sums: Path, tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    url = (tmp_path / "mirror").as_uri()
+    with pytest.raises(UserError, match=r"dev-clean\.tar\.gz: no such file"):
+        download("librispeech", tmp_path / "cache", ["dev-clean"], mirror=url, checksums=sums)
+    (tmp_path / "mirror" / "dev-clean.tar.gz").write_bytes(ARCHIVE)
+    download("librispeech", tmp_path / "cache", ["dev-clean"], mirror=url, checksums=sums)
+    assert_unpacked(tmp_path / "cache")
+
+
 @pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "LibriSpeech/../../evil.txt"])
 def test_paths_that_lead_out_are_refused(server: Server, tmp_path: Path, monkeypatch, name: str) -> None:
     monkeypatch.setattr(module, "_check_room", lambda *_: None)
