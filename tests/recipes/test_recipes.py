@@ -103,6 +103,48 @@ def test_matching_is_an_option(recipe: str, assignment: str, command: Callable[.
     assert config["model"]["hypotheses"] == 3
 
 
+@pytest.fixture
+def matching(repository: Path, speech: Path, tmp_path: Path) -> list[str]:
+    """The command that compares two matchings over two seeds at tiny size below tmp_path."""
+    return [
+        str(repository / "egs" / "matching" / "run.sh"), "--speech", str(speech), "--conf", str(TINY),
+        "--prepare-options", "--train-mixtures 12 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
+        "--methods", "pit mcl", "--seeds", "0 1", "--temperatures", "5", "--hypotheses", "3",
+        "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp"),
+    ]  # fmt: skip
+
+
+def test_comparison_of_matchings(matching: list[str], tmp_path: Path) -> None:
+    output = run(matching)
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    exp = tmp_path / "exp"
+    runs = {"pit_seed0", "pit_seed1", "mcl_seed0", "mcl_seed1", "amcl_t5_seed0", "mcl_n3_seed0", "amcl_n3_seed0"}
+    assert {path.name for path in exp.iterdir() if path.is_dir()} == runs
+    for name in runs:
+        config = yaml.safe_load((exp / name / "config.yaml").read_text())
+        assert config["objective"]["assignment"]["name"] == name.split("_")[0]
+        assert config["model"]["hypotheses"] == (3 if "_n3_" in name else 2)
+        assert config["trainer"]["seed"] == int(name[-1])
+        summary = json.loads((exp / name / "evaluation" / "test" / "summary.json").read_text())
+        assert summary["n_utterances"] == 3 and "mcl_si_sdr_db" in summary["metrics"]
+    table = (exp / "table.md").read_text()
+    assert re.search(r"^\| pit \| 2 \|", table, re.MULTILINE) and re.search(r"^\| mcl \| 2 \|", table, re.MULTILINE)
+    for figure in ("phase_transition_temperature.png", "hypotheses_boxes.png"):
+        assert (exp / figure).stat().st_size > 10_000
+    assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_comparison_of_matchings_a_second_time(matching: list[str], tmp_path: Path) -> None:
+    run(matching)
+    before = files(tmp_path)
+    run(matching)
+    after = files(tmp_path)
+    assert before.keys() == after.keys()
+    changed = {Path(name).name for name in before if before[name] != after[name]}
+    assert not [name for name in changed if name.endswith((".wav", ".safetensors", ".ckpt", "metrics.jsonl"))]
+
+
 def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
     """No speaker, and no file, of a test set is in the training or validation manifest, and so on."""
     seen: dict[str, set[str]] = {}
