@@ -59,6 +59,11 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     """Samples between frames."""
     compression: float = 0.3
     """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
+    deviation: Literal["per_bin", "predicted"] = "per_bin"
+    """With gaussian encodings, whose mean is the coefficient: one learnt deviation a bin, or one predicted from what
+    the masker sees."""
+    initial_deviation: float = 0.1
+    """Of gaussian encodings when training starts, for signals of unit deviation."""
 
 
 class LatentConfig(Choice):
@@ -71,6 +76,99 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 
     link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
     """From raw network output to value; softmax runs over the hypotheses."""
+
+
+@dataclass
+class GaussianConfig(LatentConfig, name="gaussian"):
+    """Normal distributions with modelled deviation."""
+
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
+    """From raw network output to mean."""
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; here they are the same."""
+
+
+@dataclass
+class LogNormalConfig(LatentConfig, name="log_normal"):
+    """Exponentials of normal distributions: positive, as relu masks are."""
+
+    at_test: Literal["mean", "median"] = "median"
+    """What stands for a posterior outside training."""
+
+
+@dataclass
+class GammaConfig(LatentConfig, name="gamma"):
+    """Gamma distributions with modelled concentration and a rate of 1: positive, one value for each dimension."""
+
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; the median takes long."""
+
+
+@dataclass
+class BetaConfig(LatentConfig, name="beta"):
+    """Beta distributions: between 0 and 1, as sigmoid masks are."""
+
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; the median takes long."""
+
+
+class PriorConfig(Choice):
+    """What the posteriors' rates are measured from."""
+
+
+@dataclass
+class StandardPriorConfig(PriorConfig, name="standard"):
+    """What goes with the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+
+
+@dataclass
+class GaussianPriorConfig(PriorConfig, name="gaussian"):
+    """A normal distribution."""
+
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass
+class LogNormalPriorConfig(PriorConfig, name="log_normal"):
+    """The exponential of a normal distribution."""
+
+    location: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass
+class GammaPriorConfig(PriorConfig, name="gamma"):
+    """A gamma distribution."""
+
+    concentration: float = 0.5
+    rate: float = 1.0
+
+
+@dataclass
+class BetaPriorConfig(PriorConfig, name="beta"):
+    """A beta distribution."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+@dataclass
+class AdaptivePriorConfig(PriorConfig, name="adaptive"):
+    """Of encodings: the convolution of the sources' posteriors, as though encodings added up (thesis, eq. 5). Where
+    sources are not known, and for the sources themselves, it is the standard prior."""
+
+
+@dataclass
+class FlowPriorConfig(PriorConfig, name="flow"):
+    """Of gaussian encodings: a learnt autoregressive flow that shifts each dimension by the ones before it (needs the
+    extra `flow`)."""
+
+    transforms: int = 6
+    """Masked networks in a row; every other one goes through the dimensions backwards."""
+    hidden_features: int = 1024
+    """Width of their hidden layers."""
+    hidden_layers: int = 2
 
 
 class MaskerConfig(Choice):
@@ -184,6 +282,12 @@ class ModelConfig:
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
+    """Of variational encodings."""
+    mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
+    """Of variational masks."""
+    estimate_scales: bool = False
+    """Whether the decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
     """A score for every hypothesis; none: no scores, and the number of speakers is that of hypotheses."""
     pad: Literal["full", "asteroid"] = "full"
@@ -226,6 +330,15 @@ class TruncatedExponentialConfig(ScheduleConfig, name="truncated_exponential"):
 @dataclass
 class SigmoidWarmupConfig(ScheduleConfig, name="sigmoid_warmup"):
     """Rises from about 0 to `value` along a sigmoid that ends at `end`."""
+
+    value: float = 1.0
+    end: float = 10.0
+    """Epochs."""
+
+
+@dataclass
+class LinearWarmupConfig(ScheduleConfig, name="linear_warmup"):
+    """Rises from 0 to `value` along a line that ends at `end`."""
 
     value: float = 1.0
     end: float = 10.0
@@ -343,6 +456,53 @@ class ScoringLossConfig:
 
 
 @dataclass
+class RateConfig:
+    """How one of the rates enters the objective, where its latents are variational."""
+
+    weight: ScheduleConfig = field(default_factory=ConstantConfig)
+    """Beta, a schedule; 1 with a likelihood makes the objective the negative evidence lower bound."""
+    free_nats: float = 0.0
+    """A rate below this costs no more than this, and so is not reduced."""
+    free_nats_over: Literal["element", "tick", "utterance"] = "utterance"
+    """What has that many nats free: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
+
+
+@dataclass
+class SteeringConfig:
+    """Weights of rates that are adapted after every step until the rates meet their targets."""
+
+    total: float | None = None
+    """Target of the sum of both rates, with one weight for both, nats."""
+    encoding: float | None = None
+    """Target of the encoding's rate alone, with a weight of its own, nats."""
+    masks: float | None = None
+    """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
+    per: Literal["tick", "sample", "utterance"] = "tick"
+    """What targets, and recorded rates, are nats of."""
+    initial_weight: float = 1e-6
+    """Where weights start; 1e-9 in the thesis's long trainings."""
+    change: float = 0.01
+    """A weight is multiplied or divided by 1 + this at a step; 1e-4 in the thesis's long trainings."""
+    tolerance: float = 0.01
+    """A rate within this share of its target changes nothing."""
+    warn_after_epochs: int = 20
+    """Every so many epochs, a rate more than 10 % off its target is reported; 0 means never."""
+
+
+@dataclass
+class RatesConfig:
+    """The rates of variational latents."""
+
+    encoding: RateConfig = field(default_factory=RateConfig)
+    masks: RateConfig = field(default_factory=RateConfig)
+    estimator: Literal["auto", "analytic", "sample"] = "auto"
+    """In closed form, or as the log ratio of the densities at the sample at hand; auto: in closed form wherever there
+    is one."""
+    steering: SteeringConfig | None = None
+    """Weights that lead the rates to targets; they multiply the scheduled ones."""
+
+
+@dataclass
 class ObjectiveConfig:
     """What is minimised."""
 
@@ -351,6 +511,9 @@ class ObjectiveConfig:
     schedule_by: Literal["epoch", "step"] = "epoch"
     """Schedules are constant within an epoch, as in the aMCL paper, or move on with every step."""
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
+    rates: RatesConfig = field(default_factory=RatesConfig)
+    margin_weight: float = 0.0
+    """Of the mean of max(|u| - 1, 0)^2 over the standardised estimates u, which keeps them within their range."""
 
 
 # ----------------------------------------------------------------------------------------------------------- data

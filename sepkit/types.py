@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Batch", "Latent", "Separation"]
+__all__ = ["Batch", "Density", "Latent", "Separation"]
 
 
 @dataclass
@@ -50,6 +50,15 @@ class Batch:
             self.lengths.pin_memory(),
             self.ids,
         )
+
+
+@runtime_checkable
+class Density(Protocol):
+    """What latents are drawn from before anything is heard: a prior, which is flexible or a distribution itself."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats; only the sum over the dimensions of a tick may mean anything."""
+        ...
 
 
 @runtime_checkable
@@ -94,8 +103,16 @@ class Separation:
         masks: posterior over masks, samples of shape (B, n, K, F).
         scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
-        source_encodings: posterior over the encodings of the sources, where the objective asked for them.
-        reconstructions: decoded encodings without masks, where the objective asked for them.
+        encoding_prior: of the encodings, where they are variational.
+        mask_prior: of the masks, where they are variational.
+        encoding_sample: (B, K, F), the sample of the encoding that was decoded; None where its mean (median) was.
+        mask_sample: (B, n, K, F), the sample of the masks that was applied; None where their median (mean) was.
+        source_encodings: posterior over the encodings of the sources, samples of shape (B, m, K, F), where the
+            objective asked for them.
+        source_prior: of those.
+        source_samples: (B, m, K, F), the sample of those that was decoded; None as for `encoding_sample`.
+        reconstructions: (B, T), the decoded encoding without masks, where the objective asked for it.
+        source_reconstructions: (B, m, T), the decoded encodings of the sources, where the objective asked for them.
     """
 
     estimates: Tensor
@@ -103,5 +120,12 @@ class Separation:
     masks: Latent
     scores: Tensor | None = None
     estimate_scales: Tensor | None = None
+    encoding_prior: Density | None = None
+    mask_prior: Density | None = None
+    encoding_sample: Tensor | None = None
+    mask_sample: Tensor | None = None
     source_encodings: Latent | None = None
+    source_prior: Density | None = None
+    source_samples: Tensor | None = None
     reconstructions: Tensor | None = None
+    source_reconstructions: Tensor | None = None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
-from sepkit.config import ModelConfig
+from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, ModelConfig, PriorConfig, StandardPriorConfig
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.latents import LatentFamily
+from sepkit.models.latents import FLOOR, LatentFamily
+from sepkit.models.priors import Prior
 from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
@@ -25,8 +27,8 @@ class EncoderMaskerDecoder(nn.Module):
         M ~ q(M | z) = family(masker(features(z)))
         estimate_i = deviation * decoder(M_i (*) z)
 
-    In training mode latents are sampled; in evaluation mode the encoding is its posterior mean and a mask its posterior
-    median. For points the two are the same.
+    In training mode latents are sampled; in evaluation mode their family says what stands for them: the posterior mean,
+    or, of log-normal masks, the median. For points all are the same.
 
     Attributes:
         sample_rate: Hz; part of the model.
@@ -43,6 +45,9 @@ class EncoderMaskerDecoder(nn.Module):
         sample_rate: Hz.
         pad: "full" loses no sample at either end; "asteroid" pads and trims on the right alone, as asteroid does.
         scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
+        encoding_prior: of variational encodings.
+        mask_prior: of variational masks.
+        estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
 
     Raises:
         UserError: an encoding family or link that the filterbank does not go with.
@@ -61,6 +66,9 @@ class EncoderMaskerDecoder(nn.Module):
         sample_rate: int,
         pad: Literal["full", "asteroid"] = "full",
         scoring_head: nn.Module | None = None,
+        encoding_prior: Prior | None = None,
+        mask_prior: Prior | None = None,
+        estimate_scales: bool = False,
     ) -> None:
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
@@ -71,6 +79,9 @@ class EncoderMaskerDecoder(nn.Module):
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
         self.scoring_head = scoring_head
+        self.encoding_prior = encoding_prior
+        self.mask_prior = mask_prior
+        self.scale_decoder = _scale_decoder(filterbank) if estimate_scales else None
         self.config: ModelConfig | None = None
         self.info: dict[str, Any] = {}
         self.register_buffer("signal_mean", torch.zeros(()))
@@ -92,7 +103,14 @@ class EncoderMaskerDecoder(nn.Module):
         self.signal_mean.fill_(mean)
         self.signal_std.fill_(std)
 
-    def forward(self, mixture: Tensor, generator: torch.Generator | None = None) -> Separation:
+    def forward(
+        self,
+        mixture: Tensor,
+        generator: torch.Generator | None = None,
+        sources: Tensor | None = None,
+        active: Tensor | None = None,
+        reconstruct: bool = False,
+    ) -> Separation:
         """The separation of a batch of mixtures; estimates are as long as the mixture, for every T >= 1.
 
         Silence gives finite estimates. A sample that is NaN makes its utterance's estimates NaN, wherever it reaches:
@@ -101,33 +119,84 @@ class EncoderMaskerDecoder(nn.Module):
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
             generator: source of the latent noise in training mode; None: torch's own.
+            sources: (B, m, T) waveforms, where an adaptive prior or the objective looks at their encodings.
+            active: (B, m) bool, which of them speak; None: all.
+            reconstruct: decode the encodings without masks too, of the mixture and of `sources`.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
         """
         _check_mixture(mixture)
+        num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
-        z = encoding.sample(generator) if self.training else encoding.mean
+        z = self._value(self.encoding_family, encoding, generator)
         masks = self.mask_family.posterior(self.masker(self.filterbank.features(z)))
-        mask = masks.sample(generator) if self.training else masks.median
-        estimates = self.decode(self.filterbank.apply_mask(mask, z), mixture.shape[-1])
-        scores = None if self.scoring_head is None else self.scoring_head(mask)
-        return Separation(estimates=estimates, encoding=encoding, masks=masks, scores=scores)
+        mask = self._value(self.mask_family, masks, generator)
+        masked = self.filterbank.apply_mask(mask, z)
+        separation = Separation(estimates=self.decode(masked, num_samples), encoding=encoding, masks=masks)
+        if self.scoring_head is not None:
+            separation.scores = self.scoring_head(mask)
+        if self.scale_decoder is not None:
+            raw = self._crop(self.scale_decoder(masked), num_samples)
+            separation.estimate_scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
+        if self.training and self.encoding_family.variational:
+            separation.encoding_sample = z
+        if self.training and self.mask_family.variational:
+            separation.mask_sample = mask
+        if reconstruct:
+            separation.reconstructions = self.decode(z.unsqueeze(1), num_samples).squeeze(1) + self.signal_mean
+        if sources is not None:
+            self._look_at_sources(separation, sources, reconstruct, generator)
+        if self.encoding_prior is not None:
+            separation.encoding_prior = self.encoding_prior(separation.source_encodings, active)
+            separation.source_prior = self.encoding_prior.of_sources()
+        if self.mask_prior is not None:
+            separation.mask_prior = self.mask_prior()
+        return separation
+
+    def _value(self, family: LatentFamily, posterior: Latent, generator: torch.Generator | None) -> Tensor:
+        return posterior.sample(generator) if self.training else family.at_test(posterior)
+
+    def _look_at_sources(
+        self, separation: Separation, sources: Tensor, reconstruct: bool, generator: torch.Generator | None
+    ) -> None:
+        encodings = separation.source_encodings = self.encode_sources(sources)
+        if reconstruct:
+            value = self._value(self.encoding_family, encodings, generator)
+            separation.source_reconstructions = self.decode(value, sources.shape[-1])
+            if self.training and self.encoding_family.variational:
+                separation.source_samples = value
 
     def encode(self, waveform: Tensor) -> Latent:
         """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardised and padded first."""
-        standardised = (waveform - self.signal_mean) / self.signal_std
+        return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
+
+    def encode_sources(self, sources: Tensor) -> Latent:
+        """Posterior over the encodings (B, m, K_full, F) of the sources (B, m, T) of mixtures.
+
+        They are divided by the training deviation as mixtures are, but keep their means, so that they still add up.
+        """
+        raw = self._encode(sources.flatten(0, 1))
+        return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
+
+    def _encode(self, waveform: Tensor) -> Tensor:
+        """Raw values (B, P, K_full, F)."""
         left, right = self.filterbank.padding_for(waveform.shape[-1], self.pad)
-        raw = self.filterbank.encode(nn.functional.pad(standardised, (left, right)))
-        return self.encoding_family.posterior(raw.unflatten(-2, (-1, self.filterbank.full_dim)))
+        raw = self.filterbank.encode(nn.functional.pad(waveform / self.signal_std, (left, right)))
+        return raw.unflatten(-2, (-1, self.filterbank.full_dim))
+
+    def frames_for(self, num_samples: int) -> int:
+        """F, ticks in the encoding of that many samples."""
+        return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
         """Waveforms (B, n, num_samples), in the units of the mixture, of masked encodings (B, n, K_full, F)."""
+        return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
+
+    def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:
         left, _ = self.filterbank.padding_for(num_samples, self.pad)
-        decoded = self.filterbank.decode(encoding)
         # A negative pad crops; "asteroid" may fall short of the input by less than a stride.
-        cropped = nn.functional.pad(decoded, (-left, left + num_samples - decoded.shape[-1]))
-        return cropped * self.signal_std
+        return nn.functional.pad(decoded, (-left, left + num_samples - decoded.shape[-1]))
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
@@ -156,9 +225,28 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
         sample_rate=config.sample_rate,
         pad=config.pad,
         scoring_head=config.scoring and ScoringHead(filterbank.encoding_dim, config.scoring.hidden_size),
+        encoding_prior=_build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
+        mask_prior=_build_prior("mask", config.mask_prior, mask_family, filterbank.encoding_dim),
+        estimate_scales=config.estimate_scales,
     )
     model.config = config
     return model
+
+
+def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
+    if not family.variational:
+        if not isinstance(config, StandardPriorConfig):
+            raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
+        return None
+    if what == "mask" and isinstance(config, AdaptivePriorConfig | FlowPriorConfig):
+        raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
+    return build(config, family=family, encoding_dim=encoding_dim)
+
+
+def _scale_decoder(filterbank: Filterbank) -> Decoder:
+    """A second, learnt decoder, of the geometry of the first."""
+    bank, first = FreeFB(filterbank.full_dim, filterbank.kernel_size, filterbank.stride), filterbank.decoder
+    return Decoder(bank, padding=first.padding, output_padding=first.output_padding)
 
 
 def _check_mixture(mixture: Tensor) -> None:

@@ -83,6 +83,11 @@ class Filterbank(nn.Module, ABC):
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
         """Masked encodings (B, n, K_full, F) of masks (B, n, K, F) and an encoding (B, K_full, F)."""
 
+    def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
+        """How many frames `encode` makes of `num_samples` samples after `padding_for`."""
+        padded = num_samples + sum(self.padding_for(num_samples, pad)) + 2 * self.padding
+        return (padded - self.kernel_size) // self.stride + 1
+
     def padding_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> tuple[int, int]:
         """Zeros to put on the left and on the right of `num_samples` samples before `encode`.
 
@@ -177,24 +182,35 @@ class STFTFilterbank(Filterbank):
         kernel_size: samples in a window, even.
         stride: samples between frames, at most half a window.
         compression: the masker sees magnitude ** compression; 0 means log(1e-4 + magnitude).
-        values_per_dimension: P; fixed filters make one value, so only 1 is possible.
+        deviation: where the second raw value of an encoding, its deviation, comes from: "per_bin" is one learnt value
+            a bin, "predicted" a learnt linear map of what the masker sees. One value for real and imaginary part.
+        initial_deviation: softplus of that value when training starts.
+        values_per_dimension: P; 1, or 2 with learnt deviations.
 
     Raises:
-        UserError: sizes that do not fit together, or a family that needs more than one value.
+        UserError: sizes that do not fit together, or a family that needs more than two values.
     """
 
     linear_only = True
 
     def __init__(
-        self, kernel_size: int = 256, stride: int = 64, compression: float = 0.3, *, values_per_dimension: int = 1
+        self,
+        kernel_size: int = 256,
+        stride: int = 64,
+        compression: float = 0.3,
+        deviation: Literal["per_bin", "predicted"] = "per_bin",
+        initial_deviation: float = 0.1,
+        *,
+        values_per_dimension: int = 1,
     ) -> None:
         _require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
         _require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
         _require("compression", compression, compression >= 0, "at least 0")
-        if values_per_dimension != 1:
+        _require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
+        if values_per_dimension > 2:
             raise UserError(
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
-                " filterbank makes one; use the deterministic family or the free filterbank"
+                " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
         window = np.hanning(kernel_size + 1)[:-1] ** 0.5
         bins = kernel_size // 2 + 1
@@ -205,6 +221,27 @@ class STFTFilterbank(Filterbank):
             full_dim=2 * bins,
         )
         self.compression = compression
+        self.raw_deviation: nn.Parameter | None = None
+        self.deviation_predictor: nn.Conv1d | None = None
+        if values_per_dimension == 2:
+            raw = torch.full((bins,), math.log(math.expm1(initial_deviation)))
+            if deviation == "per_bin":
+                self.raw_deviation = nn.Parameter(raw)
+            else:
+                self.deviation_predictor = nn.Conv1d(bins, bins, 1)
+                nn.init.zeros_(self.deviation_predictor.weight)
+                self.deviation_predictor.bias = nn.Parameter(raw)
+
+    def encode(self, waveform: Tensor) -> Tensor:
+        """Coefficients (B, 2 K, F) of waveforms (B, T); with deviations, these behind them: (B, 4 K, F)."""
+        coefficients = super().encode(waveform)
+        if self.raw_deviation is not None:
+            raw = self.raw_deviation.unsqueeze(-1).expand(len(coefficients), -1, coefficients.shape[-1])
+        elif self.deviation_predictor is not None:
+            raw = self.deviation_predictor(self.features(coefficients))
+        else:
+            return coefficients
+        return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
     def features(self, encoding: Tensor) -> Tensor:
         """Compressed magnitudes (B, K, F) of an encoding (B, 2 K, F)."""

@@ -7,19 +7,32 @@ weights of its own; its `posterior` satisfies `sepkit.types.Latent`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from sepkit.config import DeterministicConfig
+from sepkit.config import BetaConfig, DeterministicConfig, GammaConfig, GaussianConfig, LogNormalConfig
 from sepkit.errors import UserError
+from sepkit.models.distributions import (
+    BetaDistribution,
+    Distribution,
+    GammaDistribution,
+    LogNormalDistribution,
+    NormalDistribution,
+    Point,
+)
 from sepkit.registry import register
 from sepkit.types import Latent
 
-__all__ = ["Deterministic", "LatentFamily", "Point"]
+__all__ = ["Beta", "Deterministic", "Gamma", "Gaussian", "LatentFamily", "LogNormal", "Point", "VariationalFamily"]
+
+AtTest = Literal["mean", "median"]
+
+FLOOR = 1e-6
+"""The least value of a positive parameter (thesis, appendix J)."""
 
 
 class LatentFamily(Protocol):
@@ -29,45 +42,16 @@ class LatentFamily(Protocol):
     """Raw values the network makes for each latent dimension (P)."""
     link: str
     """Name of the map from raw value to (mean or median) value."""
+    variational: bool
+    """Whether posteriors are more than points: they are sampled in training, and have a rate."""
 
     def posterior(self, raw: Tensor) -> Latent:
         """The posterior that raw values (..., P, K, F) stand for, samples of shape (..., K, F)."""
         ...
 
-
-@dataclass(frozen=True)
-class Point:
-    """The posterior that puts all its mass on one value, of shape (..., K, F)."""
-
-    value: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return self.value.shape
-
-    @property
-    def mean(self) -> Tensor:
-        """The value."""
-        return self.value
-
-    @property
-    def median(self) -> Tensor:
-        """The value."""
-        return self.value
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The value; nothing is drawn from `generator`."""
-        return self.value
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log probability mass in nats: 0 where `value` is the point's own, -inf elsewhere."""
-        same = value == self.value
-        return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
-
-    def kl(self, prior: Any) -> Tensor:
-        """Elementwise zeros: a point carries no rate term, whatever the prior."""
-        return torch.zeros_like(self.value)
+    def at_test(self, posterior: Latent) -> Tensor:
+        """The value that stands for a posterior where nothing is sampled."""
+        ...
 
 
 def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
@@ -85,6 +69,12 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _link(name: str) -> Callable[[Tensor], Tensor]:
+    if name not in _LINKS:
+        raise UserError(f"link: found {name!r}, expected one of {', '.join(_LINKS)}")
+    return _LINKS[name]
+
+
 @register(DeterministicConfig)
 class Deterministic:
     """The family of points: value = link(raw), one raw value for each dimension, rate 0.
@@ -97,10 +87,10 @@ class Deterministic:
     """
 
     values_per_dimension = 1
+    variational = False
 
     def __init__(self, link: str = "relu") -> None:
-        if link not in _LINKS:
-            raise UserError(f"link: found {link!r}, expected one of {', '.join(_LINKS)}")
+        self._to_value = _link(link)
         self.link = link
 
     def posterior(self, raw: Tensor) -> Point:
@@ -115,9 +105,180 @@ class Deterministic:
         Raises:
             ValueError: the values axis (-3) does not have length 1.
         """
-        if raw.ndim < 3 or raw.shape[-3] != 1:
-            raise ValueError(f"raw values have shape {tuple(raw.shape)}, expected (..., 1, K, F)")
-        return Point(_LINKS[self.link](raw.squeeze(-3)))
+        return Point(self._to_value(*_values(raw, 1)))
+
+    def at_test(self, posterior: Latent) -> Tensor:
+        """The value."""
+        return posterior.mean
 
     def __repr__(self) -> str:
         return f"Deterministic(link={self.link!r})"
+
+
+class VariationalFamily(ABC):
+    """A family whose posteriors have a width, and so a rate.
+
+    Attributes:
+        values_per_dimension: P.
+        link: name of the map from the first raw value to the value that stands for the posterior.
+        distribution: type of the posteriors.
+
+    Args:
+        at_test: which value stands for a posterior where nothing is sampled.
+        link: see above; families with one link of their own take no other.
+    """
+
+    values_per_dimension: int
+    variational = True
+    distribution: ClassVar[type[Distribution]]
+
+    def __init__(self, at_test: AtTest, link: str) -> None:
+        if at_test not in ("mean", "median"):
+            raise UserError(f"at_test: found {at_test!r}, expected mean or median")
+        self._at_test = at_test
+        self.link = link
+
+    @abstractmethod
+    def posterior(self, raw: Tensor) -> Distribution:
+        """The posterior that raw values (..., P, K, F) stand for, samples of shape (..., K, F), float32 at least.
+
+        Raises:
+            ValueError: the values axis (-3) does not have length P.
+        """
+
+    @abstractmethod
+    def standard_prior(self) -> Distribution:
+        """The prior that goes with the family by default, of scalars."""
+
+    def at_test(self, posterior: Latent) -> Tensor:
+        """The posterior's mean or median, whichever the family was told."""
+        return posterior.mean if self._at_test == "mean" else posterior.median
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(link={self.link!r}, at_test={self._at_test!r})"
+
+
+@register(GaussianConfig)
+class Gaussian(VariationalFamily):
+    """N(link(raw_0), softplus(raw_1)^2); prior N(0, 1).
+
+    Args:
+        link: from raw value to mean: linear, or any other that `Deterministic` has.
+        at_test: mean or median, which are the same.
+
+    Source: thesis, eq. 3 and appendix J (floor of 1e-6 under the deviation).
+    """
+
+    values_per_dimension = 2
+    distribution = NormalDistribution
+
+    def __init__(self, link: str = "linear", at_test: AtTest = "mean") -> None:
+        super().__init__(at_test, link)
+        self._to_mean = _link(link)
+
+    def posterior(self, raw: Tensor) -> NormalDistribution:
+        """The normal distributions of raw means and deviations (..., 2, K, F)."""
+        mean, deviation = _values(raw, 2)
+        return NormalDistribution(self._to_mean(mean), _positive(deviation))
+
+    def standard_prior(self) -> NormalDistribution:
+        """N(0, 1)."""
+        return NormalDistribution(_scalar(0.0), _scalar(1.0))
+
+
+@register(LogNormalConfig)
+class LogNormal(VariationalFamily):
+    """exp(u), u ~ N(raw_0, softplus(raw_1)^2); prior LN(0, 1). Its median is exp(raw_0): the link is exp.
+
+    Args:
+        at_test: median or mean.
+
+    Source: thesis, eq. 4 and 42; the prior is that of appendix F (eq. 35 has a location of 0.9).
+    """
+
+    values_per_dimension = 2
+    distribution = LogNormalDistribution
+
+    def __init__(self, at_test: AtTest = "median") -> None:
+        super().__init__(at_test, link="exp")
+
+    def posterior(self, raw: Tensor) -> LogNormalDistribution:
+        """The log-normal distributions of raw locations and deviations (..., 2, K, F)."""
+        location, deviation = _values(raw, 2)
+        return LogNormalDistribution(location, _positive(deviation))
+
+    def standard_prior(self) -> LogNormalDistribution:
+        """LN(0, 1)."""
+        return LogNormalDistribution(_scalar(0.0), _scalar(1.0))
+
+
+@register(GammaConfig)
+class Gamma(VariationalFamily):
+    """Gamma(softplus(raw), 1), one raw value for each dimension; prior Gamma(1/2, 1). The link of its mean is softplus.
+
+    Args:
+        at_test: mean or median (slow).
+
+    Source: thesis, eq. 40.
+    """
+
+    values_per_dimension = 1
+    distribution = GammaDistribution
+
+    def __init__(self, at_test: AtTest = "mean") -> None:
+        super().__init__(at_test, link="softplus")
+
+    def posterior(self, raw: Tensor) -> GammaDistribution:
+        """The gamma distributions of raw concentrations (..., 1, K, F)."""
+        (concentration,) = _values(raw, 1)
+        return GammaDistribution(_positive(concentration), _scalar(1.0))
+
+    def standard_prior(self) -> GammaDistribution:
+        """Gamma(1/2, 1)."""
+        return GammaDistribution(_scalar(0.5), _scalar(1.0))
+
+
+@register(BetaConfig)
+class Beta(VariationalFamily):
+    """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1). The first value pulls to one.
+
+    Args:
+        at_test: mean or median (slow).
+
+    Source: thesis, eq. 41.
+    """
+
+    values_per_dimension = 2
+    distribution = BetaDistribution
+
+    def __init__(self, at_test: AtTest = "mean") -> None:
+        super().__init__(at_test, link="softplus")
+
+    def posterior(self, raw: Tensor) -> BetaDistribution:
+        """The beta distributions of raw concentrations (..., 2, K, F)."""
+        alpha, beta = _values(raw, 2)
+        return BetaDistribution(_positive(alpha), _positive(beta))
+
+    def standard_prior(self) -> BetaDistribution:
+        """Beta(1, 1)."""
+        return BetaDistribution(_scalar(1.0), _scalar(1.0))
+
+
+def _values(raw: Tensor, count: int) -> tuple[Tensor, ...]:
+    """The `count` raw values of every dimension, each (..., K, F), in float32 at least."""
+    if raw.ndim < 3 or raw.shape[-3] != count:
+        raise ValueError(f"raw values have shape {tuple(raw.shape)}, expected (..., {count}, K, F)")
+    if count > 1 and raw.dtype in (torch.float16, torch.bfloat16):
+        raw = raw.float()
+    return raw.unbind(-3)
+
+
+def _positive(raw: Tensor) -> Tensor:
+    if raw.dtype in (torch.float16, torch.bfloat16):
+        raw = raw.float()
+    return torch.nn.functional.softplus(raw).clamp_min(FLOOR)
+
+
+def _scalar(value: float) -> Tensor:
+    # Without a dimension it takes on the precision and the device of what it meets.
+    return torch.tensor(value, dtype=torch.float64)

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from sepkit.config import (
     ConstantConfig,
     InverseTemperatureConfig,
+    LinearWarmupConfig,
     SigmoidWarmupConfig,
     TruncatedExponentialConfig,
     TruncatedLinearConfig,
@@ -18,6 +19,7 @@ from sepkit.registry import register
 __all__ = [
     "Constant",
     "InverseTemperature",
+    "LinearWarmup",
     "Scaled",
     "Schedule",
     "SigmoidWarmup",
@@ -101,6 +103,19 @@ class SigmoidWarmup:
         foot = _logistic(-_SIGMOID_REACH)
         height = _logistic(_SIGMOID_REACH * (2 * t / self.end - 1))
         return self.value * (height - foot) / (1 - 2 * foot)
+
+
+@register(LinearWarmupConfig)
+@dataclass(frozen=True)
+class LinearWarmup:
+    """value * t / end before `end`, `value` from there on."""
+
+    value: float
+    end: float
+
+    def __call__(self, t: float) -> float:
+        """The value after t epochs."""
+        return self.value * t / self.end if t < self.end else self.value
 
 
 @register(InverseTemperatureConfig)

@@ -181,7 +181,7 @@ def test_stft_has_no_parameters():
         (lambda: STFTFilterbank(kernel_size=255), "kernel_size"),
         (lambda: STFTFilterbank(kernel_size=256, stride=129), "stride"),
         (lambda: STFTFilterbank(compression=-0.1), "compression"),
-        (lambda: STFTFilterbank(values_per_dimension=2), "model.encoding"),
+        (lambda: STFTFilterbank(values_per_dimension=3), "model.encoding"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make, field):

@@ -1,0 +1,315 @@
+"""The distributions that latents follow and priors are made of: sample, log density, and rate in closed form.
+
+Plain functions of tensors, for torch.distributions' objects cost a validation and a broadcast each, and take no
+generator. All of them satisfy `sepkit.types.Latent`; parameters broadcast against each other, so that a prior may be a
+distribution of scalars.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.special
+import torch
+from torch import Tensor
+
+__all__ = [
+    "BetaDistribution",
+    "Distribution",
+    "GammaDistribution",
+    "LogNormalDistribution",
+    "NormalDistribution",
+    "Point",
+]
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The posterior that puts all its mass on one value, of shape (..., K, F)."""
+
+    value: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return self.value.shape
+
+    @property
+    def mean(self) -> Tensor:
+        """The value."""
+        return self.value
+
+    @property
+    def median(self) -> Tensor:
+        """The value."""
+        return self.value
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """The value; nothing is drawn from `generator`."""
+        return self.value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log probability mass in nats: 0 where `value` is the point's own, -inf elsewhere."""
+        same = value == self.value
+        return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise zeros: a point carries no rate term, whatever the prior."""
+        return torch.zeros_like(self.value)
+
+
+@dataclass(frozen=True)
+class NormalDistribution:
+    """N(mean, deviation^2), elementwise.
+
+    Args:
+        mean: any shape.
+        deviation: > 0, of a shape that broadcasts with `mean`.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return torch.broadcast_shapes(self.mean.shape, self.deviation.shape)
+
+    @property
+    def median(self) -> Tensor:
+        """The mean."""
+        return self.mean
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """mean + deviation * noise."""
+        return self.mean + self.deviation * _noise_like(self.mean, self.shape, generator)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats."""
+        return -0.5 * ((value - self.mean) / self.deviation).square() - self.deviation.log() - _HALF_LOG_2PI
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2 to a prior N(m', s'^2), nats.
+
+        Raises:
+            TypeError: a prior that is not normal.
+        """
+        prior = _same_kind(self, prior)
+        squares = (self.deviation.square() + (self.mean - prior.mean).square()) / (2 * prior.deviation.square())
+        return squares - self.deviation.log() + (prior.deviation.log() - 0.5)
+
+
+@dataclass(frozen=True)
+class LogNormalDistribution:
+    """The distribution of exp(u), u ~ N(location, deviation^2), elementwise.
+
+    Args:
+        location: any shape.
+        deviation: > 0, of a shape that broadcasts with `location`.
+    """
+
+    location: Tensor
+    deviation: Tensor
+
+    @property
+    def logarithm(self) -> NormalDistribution:
+        """The distribution of the logarithm."""
+        return NormalDistribution(self.location, self.deviation)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return self.logarithm.shape
+
+    @property
+    def mean(self) -> Tensor:
+        """exp(location + deviation^2 / 2)."""
+        return (self.location + self.deviation.square() / 2).exp()
+
+    @property
+    def median(self) -> Tensor:
+        """exp(location)."""
+        return self.location.exp()
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """exp(location + deviation * noise)."""
+        return self.logarithm.sample(generator).exp()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats."""
+        logarithm = value.clamp_min(_tiny(value)).log()
+        return self.logarithm.log_prob(logarithm) - logarithm
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise KL to a log-normal prior, that of the logarithms, nats.
+
+        Raises:
+            TypeError: a prior that is not log-normal.
+        """
+        return self.logarithm.kl(_same_kind(self, prior).logarithm)
+
+
+@dataclass(frozen=True)
+class GammaDistribution:
+    """Density rate^c x^(c - 1) exp(-rate x) / Gamma(c), elementwise.
+
+    Args:
+        concentration: c > 0, any shape.
+        rate: > 0, of a shape that broadcasts with `concentration`.
+    """
+
+    concentration: Tensor
+    rate: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return torch.broadcast_shapes(self.concentration.shape, self.rate.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        """concentration / rate."""
+        return self.concentration / self.rate
+
+    @property
+    def median(self) -> Tensor:
+        """The median, by inversion of the incomplete gamma function on the CPU: slow, and without gradient."""
+        half = scipy.special.gammaincinv(_numpy(self.concentration), 0.5)
+        return torch.as_tensor(half).to(self.concentration) / self.rate.detach()
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """A sample whose gradient to the concentration is the implicit one; what underflows is the least normal number.
+
+        Source: Figurnov et al., "Implicit reparameterization gradients", 2018.
+        """
+        concentration = self.concentration.expand(self.shape)
+        drawn = torch._standard_gamma(concentration, generator)
+        return drawn.clamp_min(_tiny(drawn)) / self.rate
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats."""
+        logarithm = value.clamp_min(_tiny(value)).log()
+        constant = self.concentration * self.rate.log() - torch.lgamma(self.concentration)
+        return (self.concentration - 1) * logarithm - self.rate * value + constant
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise KL to a gamma prior (c', r'), nats.
+
+        (c - c') psi(c) - log Gamma(c) + log Gamma(c') + c' log(r / r') + c (r' / r - 1)
+
+        Raises:
+            TypeError: a prior that is not gamma.
+        """
+        prior = _same_kind(self, prior)
+        mine, other = self.concentration, prior.concentration
+        return (
+            (mine - other) * torch.digamma(mine)
+            - torch.lgamma(mine)
+            + torch.lgamma(other)
+            + other * (self.rate / prior.rate).log()
+            + mine * (prior.rate / self.rate - 1)
+        )
+
+
+@dataclass(frozen=True)
+class BetaDistribution:
+    """Density x^(alpha - 1) (1 - x)^(beta - 1) / B(alpha, beta) on (0, 1), elementwise.
+
+    Args:
+        alpha: > 0; the larger, the closer to one.
+        beta: > 0; the larger, the closer to zero. Of a shape that broadcasts with `alpha`.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return torch.broadcast_shapes(self.alpha.shape, self.beta.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        """alpha / (alpha + beta)."""
+        return self.alpha / (self.alpha + self.beta)
+
+    @property
+    def median(self) -> Tensor:
+        """The median, by inversion of the incomplete beta function on the CPU: slow, and without gradient."""
+        half = scipy.special.betaincinv(_numpy(self.alpha), _numpy(self.beta), 0.5)
+        return torch.as_tensor(half).to(self.alpha)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """sigmoid(log a - log b) of gamma samples a, b; strictly inside (0, 1).
+
+        The gammas are drawn as Gamma(c + 1) U^(1 / c) in logarithms, which neither underflow nor lose their gradient
+        for small concentrations.
+        """
+        logit = _log_gamma_sample(self.alpha, self.shape, generator) - _log_gamma_sample(
+            self.beta, self.shape, generator
+        )
+        return logit.sigmoid().clamp(_tiny(logit), 1 - torch.finfo(logit.dtype).eps)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log density in nats."""
+        inside = value.clamp(_tiny(value), 1 - torch.finfo(value.dtype).eps)
+        return (self.alpha - 1) * inside.log() + (self.beta - 1) * torch.log1p(-inside) - self._log_normaliser()
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise KL to a beta prior (alpha', beta'), nats.
+
+        log B(alpha', beta') - log B(alpha, beta) + (alpha - alpha') psi(alpha) + (beta - beta') psi(beta)
+        - (alpha - alpha' + beta - beta') psi(alpha + beta)
+
+        Raises:
+            TypeError: a prior that is not beta.
+        """
+        prior = _same_kind(self, prior)
+        more_ones, more_zeros = self.alpha - prior.alpha, self.beta - prior.beta
+        return (
+            prior._log_normaliser()
+            - self._log_normaliser()
+            + more_ones * torch.digamma(self.alpha)
+            + more_zeros * torch.digamma(self.beta)
+            - (more_ones + more_zeros) * torch.digamma(self.alpha + self.beta)
+        )
+
+    def _log_normaliser(self) -> Tensor:
+        return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
+
+
+Distribution = NormalDistribution | LogNormalDistribution | GammaDistribution | BetaDistribution
+
+
+def _same_kind(posterior: Any, prior: Any) -> Any:
+    if type(prior) is not type(posterior):
+        raise TypeError(
+            f"the rate of a {type(posterior).__name__} from a {type(prior).__name__} has no closed form here;"
+            " estimate it from a sample (estimator: sample)"
+        )
+    return prior
+
+
+def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    """The logarithm of a sample of Gamma(concentration, 1), reparameterised."""
+    concentration = concentration.expand(shape)
+    boosted = torch._standard_gamma(concentration + 1, generator).log()
+    uniform = torch.rand(shape, generator=generator, dtype=concentration.dtype, device=concentration.device)
+    return boosted + uniform.clamp_min(_tiny(uniform)).log() / concentration
+
+
+def _tiny(like: Tensor) -> float:
+    return torch.finfo(like.dtype).tiny
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()

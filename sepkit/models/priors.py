@@ -1,0 +1,296 @@
+"""Priors of latents: fixed, convolved from the sources' posteriors, or learnt.
+
+A prior is a module, for it may have weights that are trained and stored with the model. Called with what is known of
+the sources it gives a density (`sepkit.types.Density`); the latents themselves never know theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.config import (
+    AdaptivePriorConfig,
+    BetaPriorConfig,
+    FlowPriorConfig,
+    GammaPriorConfig,
+    GaussianPriorConfig,
+    LogNormalPriorConfig,
+    StandardPriorConfig,
+)
+from sepkit.errors import UserError
+from sepkit.models.distributions import (
+    BetaDistribution,
+    Distribution,
+    GammaDistribution,
+    LogNormalDistribution,
+    NormalDistribution,
+)
+from sepkit.models.latents import Gaussian, VariationalFamily
+from sepkit.registry import register
+from sepkit.types import Density, Latent
+
+__all__ = ["AdaptivePrior", "FixedPrior", "FlowDensity", "FlowPrior", "Prior", "convolution"]
+
+
+class Prior(nn.Module, ABC):
+    """What the rate of an encoding or of masks is measured from."""
+
+    needs_sources: ClassVar[bool] = False
+    """Whether it changes with the encodings of the sources."""
+
+    @abstractmethod
+    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> Density:
+        """The density of the encoding of a mixture.
+
+        Args:
+            sources: posteriors over the encodings of its sources, samples (B, m, K, F), where they are known.
+            active: (B, m) bool; None: all are.
+        """
+
+    def of_sources(self) -> Density:
+        """The density of the encoding of a single source."""
+        return self()
+
+
+class FixedPrior(Prior):
+    """The same distribution of scalars for every dimension, tick and hypothesis.
+
+    Args:
+        distribution: parameters without dimensions.
+    """
+
+    def __init__(self, distribution: Distribution) -> None:
+        super().__init__()
+        self.distribution = distribution
+
+    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> Distribution:
+        """The distribution, whatever the sources."""
+        return self.distribution
+
+    def extra_repr(self) -> str:
+        """The distribution."""
+        return repr(self.distribution)
+
+
+class AdaptivePrior(Prior):
+    """The convolution of the posteriors over the encodings of the sources: what a mixture's would be if they added up.
+
+    Gradients reach the sources' posteriors. Where no source is known, the prior of a single source.
+
+    Args:
+        single: the prior of a single source's encoding.
+
+    Raises:
+        UserError: distributions whose convolution has no closed form.
+
+    Source: thesis, eq. 5 and appendix F.
+    """
+
+    needs_sources = True
+
+    def __init__(self, single: Distribution) -> None:
+        super().__init__()
+        if not isinstance(single, NormalDistribution | GammaDistribution):
+            raise UserError(
+                "model.encoding_prior: adaptive needs encodings that are gaussian or gamma, whose sums are so too"
+            )
+        self.single = single
+
+    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> Distribution:
+        """The convolution, samples (B, K, F), or the prior of a single source."""
+        return self.single if sources is None else convolution(sources, active, self.single)
+
+    def of_sources(self) -> Distribution:
+        """The prior of a single source's encoding."""
+        return self.single
+
+
+def convolution(sources: Latent, active: Tensor | None, otherwise: Distribution) -> Distribution:
+    """The distribution of the sum of the active sources' latents.
+
+    N(sum of means, sum of variances), or Gamma(sum of concentrations, rate) where all have one rate.
+
+    Args:
+        sources: normal or gamma, parameters (B, m, K, F).
+        active: (B, m) bool; None: all are.
+        otherwise: stands in where no source is active; of the same kind, and, if gamma, the same rate.
+
+    Returns:
+        Of samples (B, K, F).
+
+    Raises:
+        TypeError: other distributions.
+
+    Source: thesis, appendix F.
+    """
+
+    def summed(values: Tensor, empty: Tensor) -> Tensor:
+        if active is None:
+            return values.sum(1)
+        chosen = active[..., None, None]
+        total = values.where(chosen, 0.0).sum(1)
+        return total.where(active.any(1)[:, None, None], empty.to(total))
+
+    if isinstance(sources, NormalDistribution) and isinstance(otherwise, NormalDistribution):
+        variance = summed(sources.deviation.square(), otherwise.deviation.square())
+        return NormalDistribution(summed(sources.mean, otherwise.mean), variance.sqrt())
+    if isinstance(sources, GammaDistribution) and isinstance(otherwise, GammaDistribution):
+        return GammaDistribution(summed(sources.concentration, otherwise.concentration), sources.rate)
+    raise TypeError(f"found {type(sources).__name__}, expected normal or gamma distributions")
+
+
+class FlowDensity:
+    """The density of z whose noise e = flow(z) is N(0, 1): log-determinant zero, one pass.
+
+    Args:
+        flow: masked networks, each of which adds to every dimension a function of those before it.
+    """
+
+    def __init__(self, flow: FlowPrior) -> None:
+        self.flow = flow
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log densities (..., K, F) of the noise of each dimension; their sum over K is that of the tick."""
+        return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
+
+
+class FlowPrior(Prior):
+    """A learnt prior of the dimensions of a tick: z = e + what the dimensions before say, e ~ N(0, 1), several times.
+
+    Every tick has the same; ticks are independent. Masked autoregressive networks shift (mean-only), so volumes stay.
+
+    Args:
+        encoding_dim: K_full, at least 2.
+        transforms: networks in a row, in alternating order of the dimensions.
+        hidden_features: of their hidden layers.
+        hidden_layers: how many those are.
+
+    Raises:
+        UserError: the extra `flow` is missing, or sizes too small.
+
+    Source: thesis, appendix J (its sizes are a guess from the number of parameters); Germain et al., "MADE", 2015.
+    """
+
+    def __init__(
+        self, encoding_dim: int, transforms: int = 6, hidden_features: int = 1024, hidden_layers: int = 2
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("transforms", transforms),
+            ("hidden_features", hidden_features),
+            ("hidden_layers", hidden_layers),
+        ):
+            if value < 1:
+                raise UserError(f"model.encoding_prior.{name}: found {value}, expected at least 1")
+        if encoding_dim < 2:
+            raise UserError("model.encoding_prior: a flow shifts dimensions by each other; expected at least 2 of them")
+        try:
+            from zuko.flows import MaskedAutoregressiveTransform
+            from zuko.transforms import AdditiveTransform
+        except ImportError:
+            raise UserError("model.encoding_prior: flow needs zuko; pip install 'sepkit[flow]'") from None
+        forwards = torch.arange(encoding_dim)
+        self.transforms = nn.ModuleList(
+            MaskedAutoregressiveTransform(
+                encoding_dim,
+                order=forwards if number % 2 == 0 else forwards.flip(0),
+                univariate=AdditiveTransform,
+                shapes=[()],
+                hidden_features=[hidden_features] * hidden_layers,
+            )
+            for number in range(transforms)
+        )
+
+    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> FlowDensity:
+        """The density, whatever the sources."""
+        return FlowDensity(self)
+
+    def noise(self, value: Tensor) -> Tensor:
+        """The noise (..., K, F) that encodings (..., K, F) are made of."""
+        value = value.transpose(-1, -2)
+        for transform in self.transforms:
+            value = transform()(value)
+        return value.transpose(-1, -2)
+
+    def encoding(self, noise: Tensor) -> Tensor:
+        """The encodings (..., K, F) that noise (..., K, F) makes; K passes through every network."""
+        noise = noise.transpose(-1, -2)
+        for transform in reversed(self.transforms):
+            noise = transform().inv(noise)
+        return noise.transpose(-1, -2)
+
+
+# ------------------------------------------------------------------------------------------- from configurations
+
+
+@register(StandardPriorConfig)
+def _standard(family: VariationalFamily, encoding_dim: int) -> FixedPrior:
+    return FixedPrior(family.standard_prior())
+
+
+@register(GaussianPriorConfig)
+def _gaussian(family: VariationalFamily, encoding_dim: int, mean: float, deviation: float) -> FixedPrior:
+    _require_positive(deviation=deviation)
+    return _fixed(family, NormalDistribution(*_scalars(mean, deviation)))
+
+
+@register(LogNormalPriorConfig)
+def _log_normal(family: VariationalFamily, encoding_dim: int, location: float, deviation: float) -> FixedPrior:
+    _require_positive(deviation=deviation)
+    return _fixed(family, LogNormalDistribution(*_scalars(location, deviation)))
+
+
+@register(GammaPriorConfig)
+def _gamma(family: VariationalFamily, encoding_dim: int, concentration: float, rate: float) -> FixedPrior:
+    _require_positive(concentration=concentration, rate=rate)
+    return _fixed(family, GammaDistribution(*_scalars(concentration, rate)))
+
+
+@register(BetaPriorConfig)
+def _beta(family: VariationalFamily, encoding_dim: int, alpha: float, beta: float) -> FixedPrior:
+    _require_positive(alpha=alpha, beta=beta)
+    return _fixed(family, BetaDistribution(*_scalars(alpha, beta)))
+
+
+@register(AdaptivePriorConfig)
+def _adaptive(family: VariationalFamily, encoding_dim: int) -> AdaptivePrior:
+    return AdaptivePrior(family.standard_prior())
+
+
+@register(FlowPriorConfig)
+def _flow(family: VariationalFamily, encoding_dim: int, **sizes: int) -> FlowPrior:
+    if not isinstance(family, Gaussian):
+        raise UserError(
+            f"model.encoding_prior: flow is a density of real numbers, but encodings are {family!r}; use gaussian ones"
+        )
+    return FlowPrior(encoding_dim, **sizes)
+
+
+# The further down, the less of the real line.
+_SUPPORTS = {NormalDistribution: 0, LogNormalDistribution: 1, GammaDistribution: 1, BetaDistribution: 2}
+
+
+def _fixed(family: VariationalFamily, distribution: Distribution) -> FixedPrior:
+    if _SUPPORTS[type(distribution)] > _SUPPORTS[family.distribution]:
+        raise UserError(
+            f"model prior: found a {type(distribution).__name__}, which is zero for values that {family!r} takes;"
+            " use the standard prior"
+        )
+    return FixedPrior(distribution)
+
+
+def _require_positive(**fields: float) -> None:
+    for name, value in fields.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"model prior {name}: found {value}, expected a positive number")
+
+
+def _scalars(*values: float) -> tuple[Tensor, ...]:
+    if not all(map(math.isfinite, values)):
+        raise UserError(f"model prior: found {values}, expected finite numbers")
+    return tuple(torch.tensor(value, dtype=torch.float64) for value in values)
