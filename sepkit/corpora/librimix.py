@@ -180,6 +180,8 @@ def _make_tables(
             _make_table(table, speech, noise, folder.name, speakers, sexes, out, skipped, processes)
         except UserError as error:
             skipped[str(table)] = str(error)
+    if skipped and not any(metadata.glob(f"{prefix}*.csv")):
+        raise UserError(f"{speech}: no table can be made of it: {next(iter(skipped.values()))}")
 
 
 def _make_table(
