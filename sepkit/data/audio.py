@@ -399,7 +399,8 @@ def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
     from scipy.signal import firwin
 
     max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
-    return firwin(20 * max_rate + 1, 1 / max_rate, window=("kaiser", 5.0)).astype(dtype)
+    taps = firwin(20 * max_rate + 1, 1 / max_rate, window=("kaiser", 5.0))  # type: ignore[arg-type]  # stub says str
+    return np.asarray(taps, dtype=dtype)
 
 
 def _scaled(waveform: np.ndarray, gain: float) -> np.ndarray:
