@@ -16,6 +16,7 @@ def main(
     signal_std: float | None = None,
     asr_command: str | None = None,
     compare: str | None = None,
+    speakers: Literal["auto"] | None = None,
     device: str = "cpu",
     processes: int | None = None,
     leaderboard: list[str] | None = None,
@@ -33,6 +34,8 @@ def main(
         signal_std: Deviation that blr divides references by; by default the model's.
         asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text.
         compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
+        speakers: auto measures as if their number were not known: only hypotheses that the model says are speakers are
+            matched, sources that are missed and speakers too many are counted; by default all hypotheses are matched.
         device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
@@ -51,10 +54,13 @@ def main(
     if manifest is None:
         raise UserError("--manifest: none given, expected one or more, as sepkit prepare writes them")
 
+    if speakers is not None and model is None:
+        raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
+
     from sepkit.evaluation.evaluate import evaluate
 
     rank, world_size = _share()
-    of_model = {} if model is None else _of_model(model, device)
+    of_model = {} if model is None else _of_model(model, device, speakers)
     measured_std = of_model.pop("signal_std", None)
     result = evaluate(
         manifest,
@@ -64,6 +70,7 @@ def main(
         signal_std=measured_std if signal_std is None else signal_std,
         asr_command=asr_command,
         compare_with=compare,
+        speakers=speakers,
         processes=_default_processes(manifest, of_model.get("device"), world_size) if processes is None else processes,
         rank=rank,
         world_size=world_size,
@@ -97,6 +104,7 @@ def _report(summary: dict[str, Any]) -> None:
         if difference["n"]:
             low, high = difference["ci95"]
             print(f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]")
+    _report_matching(summary.get("matching", {}))
     if "wer" in summary:
         wer = summary["wer"]
         print(f"word error rate: {100 * wer['word_error_rate']:.1f} % ({wer['errors']} of {wer['words']} words)")
@@ -105,8 +113,29 @@ def _report(summary: dict[str, Any]) -> None:
     for name, failure in summary.get("failures", {}).items():
         first = failure["first"]
         print(f"{name} failed in {failure['n']} mixtures, {first['id']} since {first['reason']}", file=sys.stderr)
+    if summary["n_without_improvement"]:
+        count = summary["n_without_improvement"]
+        print(f"{count} mixtures are one speaker alone: there is no improvement over them", file=sys.stderr)
     if summary["n_silent_sources"]:
         print(f"{summary['n_silent_sources']} silent sources have no score but attenuation_db", file=sys.stderr)
+
+
+def _report_matching(matching: dict[str, Any]) -> None:
+    if not matching:
+        return
+    shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
+    collapse = matching["collapse_rate"]
+    print(f"sources won by hypothesis: {shares} %; {100 * (collapse or 0):.0f} % of the hypotheses never win")
+    counted = matching.get("speaker_count")
+    if counted:
+        rates = [100 * counted[f"{name}_separation_rate"] for name in ("over", "under")]
+        share = 100 * counted["accuracy"]
+        print(f"number of speakers: right {share:.1f} %, too many {rates[0]:.1f} %, too few {rates[1]:.1f} %")
+        for true, found in counted["confusion"].items():
+            print(f"  {true} speaking: " + ", ".join(f"{number} found {n} times" for number, n in found.items() if n))
+    if "missed_sources" in matching:
+        missed, extra = matching["missed_sources"], matching["extra_hypotheses"]
+        print(f"scores are over matched pairs: {missed} sources missed, {extra} speakers too many")
 
 
 def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
@@ -129,7 +158,7 @@ def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
     return path
 
 
-def _of_model(model: str, device: str) -> dict[str, Any]:
+def _of_model(model: str, device: str, speakers: Literal["auto"] | None) -> dict[str, Any]:
     import os
 
     from sepkit.inference.separator import load_model
@@ -137,11 +166,12 @@ def _of_model(model: str, device: str) -> dict[str, Any]:
     # As torchrun starts them: one process an accelerator.
     local = os.environ.get("LOCAL_RANK")
     separator = load_model(model, f"cuda:{local}" if device == "cuda" and local is not None else device)
+    separator.check_speakers(speakers)
     return {
         "separate": separator.separate,
         "model": model,
         "device": str(separator.device),
-        "fingerprint": separator.fingerprint(),
+        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}",
         "signal_std": float(separator.model.signal_std),
     }
 

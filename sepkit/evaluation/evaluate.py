@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -38,7 +38,10 @@ _WAITING = 4
 
 
 class SeparatedLike(Protocol):
-    """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say."""
+    """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say.
+
+    `is_speaker`, where it is there: (n,) bool, which of them the model keeps; else those with log-odds above 0.
+    """
 
     estimates: Any
     scores: Any
@@ -88,6 +91,7 @@ def evaluate(
     rank: int = 0,
     world_size: int = 1,
     compare_with: str | os.PathLike[str] | None = None,
+    speakers: Literal["auto"] | None = None,
     command: str | None = None,
 ) -> Evaluation | None:
     """The scores over all mixtures of the manifests, written to `out/utterances.csv` and `out/summary.json`.
@@ -115,6 +119,8 @@ def evaluate(
         rank: of this process.
         world_size: how many processes share the work.
         compare_with: folder of another evaluation of the same mixtures, for paired differences.
+        speakers: "auto": as if the number of speakers were not known; only hypotheses that the model says are speakers
+            are matched, and what is missed or too many is counted, see `score_utterance`. None: all hypotheses.
         command: command line, for the summary.
 
     Returns:
@@ -122,8 +128,10 @@ def evaluate(
 
     Raises:
         UserError: a bad manifest, an unknown metric, no such folder, or a folder that cannot be written to.
-        ValueError: neither or both of `separate` and `estimates`.
+        ValueError: neither or both of `separate` and `estimates`, or `speakers` without `separate`.
     """
+    if speakers is not None and separate is None:
+        raise ValueError("speakers: estimates in files have no scores; expected separate")
     if (separate is None) == (estimates is None):
         raise ValueError("expected either separate or estimates")
     folder = None if estimates is None else Path(estimates)
@@ -131,7 +139,7 @@ def evaluate(
         raise UserError(f"{folder}: no such folder, expected one with estimates")
     entries = [(str(path), entry) for path in map(Path, manifests) for entry in read_manifest(path)]
     rates = sorted({entry.sample_rate for _, entry in entries})
-    options, left_out = _options(metrics, signal_std, asr_command, rates)
+    options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
     fingerprint = json.dumps([sepkit.__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
@@ -152,6 +160,7 @@ def evaluate(
         "manifest": [str(path) for path in manifests],
         "sample_rate": rates[0] if len(rates) == 1 else rates,
         "signal_std": signal_std,
+        "speakers": speakers,
         "metrics_left_out": left_out,
         "real_time_factor": _real_time_factor(rows) if separate is not None else None,
         "wall_seconds": max(sum(r["wall_seconds"] for r in rows if r["rank"] == k) for k in {r["rank"] for r in rows}),
@@ -171,7 +180,11 @@ def evaluate(
 
 
 def _options(
-    metrics: Sequence[str] | None, signal_std: float | None, asr_command: str | None, sample_rates: Sequence[int]
+    metrics: Sequence[str] | None,
+    signal_std: float | None,
+    asr_command: str | None,
+    sample_rates: Sequence[int],
+    speakers: Literal["auto"] | None,
 ) -> tuple[ScoringOptions, dict[str, str]]:
     """What is measured, and by which reason a metric that usually is, is not."""
     left_out: dict[str, str] = {}
@@ -184,7 +197,7 @@ def _options(
         else:
             metrics.append("pesq")
         metrics += ["blr"] * (signal_std is not None) + ["words"] * (asr_command is not None)
-    options = ScoringOptions(tuple(dict.fromkeys(metrics)), signal_std, asr_command)
+    options = ScoringOptions(tuple(dict.fromkeys(metrics)), signal_std, asr_command, speakers)
     check_metrics(options, sample_rates)
     return options, left_out
 
@@ -259,8 +272,8 @@ class _Job:
             row["separate_seconds"] = time.perf_counter() - began
         except _BAD_UTTERANCE as error:
             return row | {"reason": _one_line(error)}, None
-        scores = getattr(separated, "scores", None)
-        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, scores, self.options)
+        is_speaker = _is_speaker(separated)
+        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, is_speaker, self.options)
         return row, task
 
     def _finish(self, row: Row, task: Task | None) -> Row:
@@ -291,18 +304,26 @@ def _score(
     mixture: np.ndarray,
     sources: np.ndarray,
     estimates: np.ndarray,
-    speaker_scores: np.ndarray | None,
+    is_speaker: np.ndarray | None,
     options: ScoringOptions,
 ) -> dict[str, Any]:
     """The part of a row that needs the signals."""
     texts = [source.extra.get("text") for source in entry.sources]
-    scores = score_utterance(estimates, sources, mixture, entry.sample_rate, options, texts, speaker_scores)
+    scores = score_utterance(estimates, sources, mixture, entry.sample_rate, options, texts, is_speaker)
     return {
         "hypotheses": len(estimates),
+        "only_speakers": options.speakers is not None,
         "silent_sources": scores.silent_sources,
         "mixture": describe_mixture(entry, sources, mixture),
         "scores": asdict(scores),
     }
+
+
+def _is_speaker(separated: Any) -> np.ndarray | None:
+    is_speaker, scores = getattr(separated, "is_speaker", None), getattr(separated, "scores", None)
+    if is_speaker is not None:
+        return np.asarray(is_speaker)
+    return None if scores is None else np.asarray(scores) > 0
 
 
 def _one_line(error: BaseException) -> str:

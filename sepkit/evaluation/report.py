@@ -23,7 +23,7 @@ from sepkit.evaluation.examples import LoadSeparator, Outcomes, choose_examples
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
-from sepkit.evaluation.score_tables import group_tables, headlines, score_tables, utterance_tables
+from sepkit.evaluation.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.evaluation.test_sets import TestSet, better, leading_metric, name_apart, test_sets_of
 
 __all__ = ["write_report"]
@@ -67,6 +67,7 @@ def write_report(
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
+        "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
         "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
         "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
         "groups": ("By property", list(group_tables(test_sets))),

@@ -13,15 +13,18 @@ import numpy as np
 
 from sepkit.data._files import atomic_output
 from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.scoring import COLUMNS, PER_UTTERANCE, UtteranceScores
+from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import summarise_columns
 
-__all__ = ["Row", "columns_of", "summarise_rows", "write_rows"]
+__all__ = ["Row", "columns_of", "summarise_matching", "summarise_rows", "write_rows"]
 
 Row = dict[str, Any]
 """What the journal keeps of an utterance; with "reason" in it, it was skipped."""
 
 _PLAIN = ("manifest", "id", "corpus", "task", "sample_rate", "num_samples", "sources", "hypotheses", "silent_sources")
+
+# What stands in the column "assignment" in place of a hypothesis, for a source that has none.
+_UNMATCHED = {MISSED: "missed"}
 
 
 def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
@@ -42,6 +45,8 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
 def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     """The figures of summary.json: over all rows, by manifest where there are several, and by kind of mixture.
 
+    "matching" tells what became of the hypotheses, see `summarise_matching`.
+
     Args:
         rows: of utterances, in order.
         columns: with scores.
@@ -59,12 +64,69 @@ def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     manifests = list(dict.fromkeys(row["manifest"] for row in rows))
     if len(manifests) > 1:
         summary["by_manifest"] = _by_manifest(rows, manifests, columns)
-    summary["by"] = by_group({name: [row["mixture"][name] for row in done] for name in PROPERTIES}, scores)
+    if done:
+        summary["matching"] = summarise_matching(done)
+    properties = {name: [row["mixture"][name] for row in done] for name in PROPERTIES}
+    summary["by"] = by_group({"speakers": [str(_scores(row).active_sources) for row in done]} | properties, scores)
     return summary
+
+
+def summarise_matching(rows: Sequence[Row]) -> dict[str, Any]:
+    """What became of the hypotheses over a test set.
+
+    `hypothesis_usage`: of the sources that speak, the share that each hypothesis is the best for (MCL, ties to the
+    lowest index); `collapse_rate`: the share of hypotheses that are the best for none. Where the model says how many
+    speak, `speaker_count` holds the `accuracy`, the shares of mixtures with too many (`over_separation_rate`) and too
+    few (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. Where only speakers
+    were matched, `missed_sources` are those that no hypothesis was left for, `extra_hypotheses` the speakers found that
+    no source was left for, and `missed_source_rate` is over the sources that speak.
+
+    Args:
+        rows: of utterances that were scored, one at least.
+    """
+    scores = [_scores(row) for row in rows]
+    winners = [k for one in scores for k in one.winners if k >= 0]
+    usage = np.bincount(np.array(winners, dtype=int), minlength=max(row["hypotheses"] for row in rows))
+    found: dict[str, Any] = {
+        "n_sources": len(winners),
+        "hypothesis_usage": (usage / max(1, len(winners))).tolist(),
+        "collapse_rate": float(np.mean(usage == 0)) if len(winners) else None,
+    }
+    counts = [(one.active_sources, one.speaker_count) for one in scores if one.speaker_count is not None]
+    if counts:
+        found["speaker_count"] = _summarise_counts(counts)
+    if any(row.get("only_speakers") for row in rows):
+        missed = sum(one.missed_sources for one in scores)
+        matched = sum(k >= 0 for one in scores for k in one.assignment)
+        found |= {
+            "missed_sources": missed,
+            "missed_source_rate": missed / max(1, len(winners)),
+            "extra_hypotheses": sum(count for _, count in counts) - matched,
+        }
+    return found
+
+
+def _summarise_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Of pairs (how many speak, how many were found)."""
+    true, found = np.array(counts).T
+    numbers = range(int(found.max()) + 1)
+    return {
+        "n": len(counts),
+        "accuracy": float(np.mean(found == true)),
+        "over_separation_rate": float(np.mean(found > true)),
+        "under_separation_rate": float(np.mean(found < true)),
+        "confusion": {
+            str(speak): {str(number): int(np.sum(found[true == speak] == number)) for number in numbers}
+            for speak in np.unique(true).tolist()
+        },
+    }
 
 
 def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Writes one line an utterance that was scored, in order; an empty cell is a score that is not defined.
+
+    `assignment` holds the hypothesis of each source, from 1, "-" for a silent source and "missed" for one without;
+    `speaker_count` how many speakers the model says there are, where it does.
 
     Args:
         path: of the CSV file.
@@ -74,7 +136,15 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
     per_source = [column for column in columns if column != "speaker_count_accuracy"]
-    header = [*_PLAIN, *PROPERTIES, "assignment", *columns, *(f"{c}_s{j + 1}" for c in per_source for j in places)]
+    counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
+    header = [
+        *_PLAIN,
+        *PROPERTIES,
+        "assignment",
+        *counted,
+        *columns,
+        *(f"{c}_s{j + 1}" for c in per_source for j in places),
+    ]
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*header, "reasons"])
@@ -84,10 +154,11 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
             numbers = [scores.mean(column) for column in columns]
             numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
             cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-            matched = " ".join(str(k + 1) if k >= 0 else "-" for k in scores.assignment)
+            matched = " ".join(str(k + 1) if k >= 0 else _UNMATCHED.get(k, "-") for k in scores.assignment)
+            count = [scores.speaker_count] * len(counted)
             reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
             described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
-            writer.writerow([*(row[name] for name in _PLAIN), *described, matched, *cells, reasons])
+            writer.writerow([*(row[name] for name in _PLAIN), *described, matched, *count, *cells, reasons])
 
 
 def _done(rows: Sequence[Row]) -> list[Row]:
@@ -110,6 +181,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, Any]:
         "n_skipped": len(skipped),
         "skipped": skipped,
         "n_silent_sources": sum(row["silent_sources"] for row in _done(rows)),
+        "n_without_improvement": sum(row["scores"].get("mixture_is_source", False) for row in _done(rows)),
     }
 
 

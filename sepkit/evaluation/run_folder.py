@@ -23,7 +23,17 @@ __all__ = ["Curve", "EvaluationFolder", "Run", "TrainingLog", "find", "load_eval
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
-    {"manifest", "id", "num_samples", "sample_rate", "hypotheses", "silent_sources", "assignment", "reasons"}
+    {
+        "manifest",
+        "id",
+        "num_samples",
+        "sample_rate",
+        "hypotheses",
+        "silent_sources",
+        "assignment",
+        "speaker_count",
+        "reasons",
+    }
 )
 _MAX_GROUPS = 12
 

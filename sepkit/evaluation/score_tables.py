@@ -16,7 +16,7 @@ from sepkit.evaluation.run_folder import Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
 from sepkit.evaluation.test_sets import TestSet, better, digits_of
 
-__all__ = ["group_tables", "headlines", "score_tables", "utterance_tables"]
+__all__ = ["group_tables", "headlines", "matching_tables", "score_tables", "utterance_tables"]
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
@@ -99,6 +99,9 @@ def _left_out(runs: Sequence[Run]) -> Iterator[str]:
             if skipped:
                 first = escape(f"{skipped[0]['id']}: {skipped[0]['reason']}")
                 yield f"{name}: {len(skipped)} mixtures were skipped ({first}{' ...' if len(skipped) > 1 else ''})."
+            if summary.get("n_without_improvement"):
+                count = summary["n_without_improvement"]
+                yield f"{name}: {count} mixtures are one speaker alone and have no improvement."
             if summary.get("n_silent_sources"):
                 yield f"{name}: {summary['n_silent_sources']} silent sources have no score and are left out."
             for metric, failure in (summary.get("failures") or {}).items():
@@ -161,6 +164,62 @@ def _paired_row(
         Cell(f"{share:.0f}", share),
         Cell(str(difference.n), difference.n),
     ]
+
+
+def matching_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """What became of the hypotheses, and how many speakers were found, where evaluations tell.
+
+    Args:
+        test_sets: what was measured.
+    """
+    told = [
+        (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
+        for test_set in test_sets
+        for run, evaluation in test_set.evaluations.items()
+        if evaluation.summary.get("matching")
+    ]
+    if not told:
+        return
+    most = max(len(matching["hypothesis_usage"]) for *_, matching in told)
+    rows = []
+    for run, name, matching in told:
+        usage = [_percent(share) for share in matching["hypothesis_usage"]]
+        lost = [_count(matching.get(key)) for key in ("missed_sources", "extra_hypotheses")]
+        rows.append([run, name, *usage, *[Cell("-")] * (most - len(usage)), _percent(matching["collapse_rate"]), *lost])
+    header = [
+        "run",
+        "test set",
+        *(f"hypothesis {k + 1} [%]" for k in range(most)),
+        "never best [%]",
+        "missed",
+        "too many",
+    ]
+    yield page.table("Share of the sources that each hypothesis is the best for", header, rows)
+    counted = [(run, name, m["speaker_count"]) for run, name, m in told if "speaker_count" in m]
+    if not counted:
+        return
+    numbers = sorted({int(n) for *_, c in counted for found in c["confusion"].values() for n in found})
+    rows = []
+    for run, name, count in counted:
+        for true, found in count["confusion"].items():
+            cells = [_count(found.get(str(n), 0)) for n in numbers]
+            right = _percent(found.get(true, 0) / max(1, sum(found.values())))
+            rows.append([run, name, Cell(true, int(true)), *cells, right])
+        rates = [f"{100 * count[f'{kind}_separation_rate']:.1f} %" for kind in ("over", "under")]
+        yield (
+            f'<p class="quiet">{run.html}, {name.html}: number of speakers right in {100 * count["accuracy"]:.1f} % of '
+            f"{count['n']} mixtures, too many in {rates[0]}, too few in {rates[1]}.</p>"
+        )
+    header = ["run", "test set", "speaking", *(f"{n} found" for n in numbers), "right [%]"]
+    yield page.table("Number of speakers: mixtures by how many speak and how many were found", header, rows)
+
+
+def _percent(share: float | None) -> Cell:
+    return Cell("-") if share is None else Cell(f"{100 * share:.1f}", share)
+
+
+def _count(count: int | None) -> Cell:
+    return Cell("-") if count is None else Cell(str(count), count)
 
 
 def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,8 +14,21 @@ from sepkit.evaluation import metrics
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.likelihoods import pairwise_blr_nll
+from sepkit.objectives.objective import SAME_SI_SDR_DB
 
-__all__ = ["COLUMNS", "PER_UTTERANCE", "ScoringOptions", "UtteranceScores", "check_metrics", "score_utterance"]
+__all__ = [
+    "COLUMNS",
+    "MISSED",
+    "PER_UTTERANCE",
+    "SILENT",
+    "ScoringOptions",
+    "UtteranceScores",
+    "check_metrics",
+    "score_utterance",
+]
+
+SILENT, MISSED = -1, -2
+"""In the place of a source's hypothesis: it is silent; or it speaks, and no hypothesis was left for it."""
 
 COLUMNS = {
     "si_sdr": ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db"),
@@ -43,11 +57,13 @@ class ScoringOptions:
         metrics: keys of `COLUMNS`.
         signal_std: deviation that references are divided by for "blr".
         asr_command: prints the transcript of `{wav}`, for "words".
+        speakers: "auto": only hypotheses that the model says are speakers are matched, and sources may be missed.
     """
 
     metrics: tuple[str, ...]
     signal_std: float | None = None
     asr_command: str | None = None
+    speakers: Literal["auto"] | None = None
 
 
 @dataclass
@@ -55,11 +71,13 @@ class UtteranceScores:
     """What an utterance scored.
 
     Args:
-        assignment: the hypothesis of each source, -1 for a silent one.
+        assignment: the hypothesis of each source; `SILENT` or `MISSED` where there is none.
         values: column -> one number a source, NaN for a silent one; `attenuation_db` the other way round.
         reasons: metric -> why it has no score for one source or more that speak.
         speaker_count: how many speakers the model says there are, where it does.
         word_counts: (errors, words) of each source that was transcribed.
+        winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
+        mixture_is_source: one source speaks, alone: there is no improvement to measure.
     """
 
     assignment: list[int]
@@ -67,17 +85,28 @@ class UtteranceScores:
     reasons: dict[str, str] = field(default_factory=dict)
     speaker_count: int | None = None
     word_counts: list[list[int]] = field(default_factory=list)
+    winners: list[int] = field(default_factory=list)
+    mixture_is_source: bool = False
 
     @property
     def silent_sources(self) -> int:
         """How many sources are silent: only their attenuation is measured."""
-        return self.assignment.count(-1)
+        return self.assignment.count(SILENT)
+
+    @property
+    def missed_sources(self) -> int:
+        """How many sources speak, but have no hypothesis."""
+        return self.assignment.count(MISSED)
+
+    @property
+    def active_sources(self) -> int:
+        """How many sources speak."""
+        return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
         """The mean over sources that have a score; NaN where there is none."""
         if column == "speaker_count_accuracy":
-            active = len(self.assignment) - self.silent_sources
-            return float("nan") if self.speaker_count is None else float(self.speaker_count == active)
+            return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
@@ -118,13 +147,20 @@ def score_utterance(
     sample_rate: int,
     options: ScoringOptions,
     texts: Sequence[str | None] | None = None,
-    speaker_scores: np.ndarray | None = None,
+    is_speaker: np.ndarray | None = None,
 ) -> UtteranceScores:
     """The scores of an utterance.
 
     Hypotheses and sources are matched one to one by the largest mean SI-SDR, whatever the metric; of those that are
     left, the quietest go to silent sources, and the rest go free. `mcl_si_sdr_db` is the exception: each source's best
     hypothesis, so that several may share one. A metric that fails leaves NaN and its reason; the others go on.
+
+    With `options.speakers` "auto" only hypotheses that are speakers take part. As many pairs are made as there are of
+    the fewer, by the largest sum of SI-SDR; a source that is left is missed and has no score but `mcl_si_sdr_db`, which
+    still is over all hypotheses.
+
+    Where one source speaks alone and is the mixture (its SI-SDR to the mixture is above 50 dB), improvements over the
+    mixture are NaN: there is nothing to improve.
 
     Args:
         estimates: (n, T).
@@ -133,48 +169,89 @@ def score_utterance(
         sample_rate: Hz.
         options: what to measure.
         texts: what each source says, None where that is not known.
-        speaker_scores: (n,) the model's log-odds that a hypothesis is a speaker.
+        is_speaker: (n,) bool, which hypotheses the model says are speakers, None where it does not.
 
     Raises:
-        UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak.
+        UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
+            or a number of speakers that the model does not tell.
     """
-    table, active = _match_table(estimates, sources)
-    assignment = PIT().matches(torch.from_numpy(-table)[None], torch.from_numpy(active)[None])[0].tolist()
-    speaking = [j for j, speaks in enumerate(active) if speaks]
+    table = _si_sdr_table(estimates, sources)
+    active = ~np.isnan(table).all(axis=0)
+    assignment = _match(table, active, _taking_part(is_speaker, options))
+    matched_sources = [j for j, k in enumerate(assignment) if k >= 0]
+    speaking = np.flatnonzero(active)
+    alone = len(speaking) == 1 and bool(metrics.si_sdr_db(mixture, sources[speaking[0]]) > SAME_SI_SDR_DB)
+    best = table[:, speaking].max(axis=0, initial=-np.inf)
     matched = _Matched(
-        estimates[[assignment[j] for j in speaking]],
-        sources[speaking],
+        estimates[[assignment[j] for j in matched_sources]],
+        sources[matched_sources],
         mixture,
         sample_rate,
         options,
-        table[:, speaking].max(axis=0, initial=-np.inf),
-        [texts[j] if texts else None for j in speaking],
-        [f"s{j + 1}" for j in speaking],
+        [texts[j] if texts else None for j in matched_sources],
+        [f"s{j + 1}" for j in matched_sources],
+        alone,
     )
     values: dict[str, list[float]] = {}
     for name in options.metrics:
-        for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=True):
-            of_all = np.full(len(sources), np.nan)
-            of_all[speaking] = scores
-            values[column] = of_all.tolist()
+        # mcl_si_sdr_db is no measure of the matched pairs.
+        for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
+            values[column] = _of_all(len(sources), matched_sources, scores)
+        if name == "si_sdr":
+            values["mcl_si_sdr_db"] = _of_all(len(sources), speaking, best)
     if not active.all():
         values["attenuation_db"] = _attenuations(estimates, mixture, assignment)
-    count = None if speaker_scores is None else int((np.asarray(speaker_scores) > 0).sum())
-    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts)
+    count = None if is_speaker is None else int(np.sum(is_speaker))
+    winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
+    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone)
+
+
+def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.ndarray | None:
+    """The hypotheses that may be matched; None: all, and no source may be left."""
+    if options.speakers is None:
+        return None
+    if is_speaker is None:
+        raise UserError("speakers: auto needs a model that scores its hypotheses")
+    return np.flatnonzero(is_speaker)
+
+
+def _match(table: np.ndarray, active: np.ndarray, kept: np.ndarray | None) -> list[int]:
+    """The hypothesis of each source, matched one to one by the largest sum of SI-SDR."""
+    if kept is None:
+        if active.sum() > len(table):
+            raise UserError(f"there are {len(table)} estimates for {active.sum()} sources; expected at least as many")
+        kept = np.arange(len(table))
+    assignment = np.where(active, MISSED, SILENT)
+    speaking = np.flatnonzero(active)
+    cost = torch.from_numpy(-table[np.ix_(kept, speaking)])[None]
+    if len(kept) >= len(speaking):
+        if len(speaking):
+            assignment[speaking] = kept[PIT().matches(cost)[0].numpy()]
+    elif len(kept):
+        # Hypotheses are the fewer: each takes one of the sources.
+        assignment[speaking[PIT().matches(cost.mT)[0].numpy()]] = kept
+    return assignment.tolist()
+
+
+def _of_all(count: int, places: Sequence[int] | np.ndarray, scores: np.ndarray) -> list[float]:
+    """One number a source: the scores at their places, NaN elsewhere."""
+    of_all = np.full(count, np.nan)
+    of_all[places] = scores
+    return of_all.tolist()
 
 
 @dataclass
 class _Matched:
-    """The sources that speak, k of them, with their estimates in the same order."""
+    """The sources that have an estimate, k of them, with these in the same order."""
 
     estimates: np.ndarray
     sources: np.ndarray
     mixture: np.ndarray
     sample_rate: int
     options: ScoringOptions
-    best_si_sdr_db: np.ndarray
     texts: list[str | None]
     names: list[str]
+    alone: bool
     reasons: dict[str, str] = field(default_factory=dict)
     word_counts: list[list[int]] = field(default_factory=list)
 
@@ -182,8 +259,8 @@ class _Matched:
 _Measure = Callable[[_Matched], Sequence[np.ndarray]]
 
 
-def _match_table(estimates: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, m) SI-SDR of every pair, and (m,) which sources speak."""
+def _si_sdr_table(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """(n, m) SI-SDR of every pair; NaN for sources that are silent."""
     if estimates.shape[-1] != sources.shape[-1]:
         raise UserError(
             f"the estimates hold {estimates.shape[-1]} samples, the references {sources.shape[-1]}; "
@@ -191,11 +268,7 @@ def _match_table(estimates: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray
         )
     if not np.isfinite(estimates).all():
         raise UserError("the estimates hold samples that are not finite numbers")
-    table = metrics.si_sdr_db(estimates[:, None], sources[None])
-    active = ~np.isnan(table).all(axis=0)
-    if active.sum() > len(estimates):
-        raise UserError(f"there are {len(estimates)} estimates for {active.sum()} sources; expected at least as many")
-    return table, active
+    return metrics.si_sdr_db(estimates[:, None], sources[None])
 
 
 def _attenuations(estimates: np.ndarray, mixture: np.ndarray, assignment: Sequence[int]) -> list[float]:
@@ -246,13 +319,9 @@ def _with_improvement(metric: Callable[[np.ndarray, np.ndarray], np.ndarray]) ->
     def measure(matched: _Matched) -> Sequence[np.ndarray]:
         both = np.stack([matched.estimates, np.broadcast_to(matched.mixture, matched.estimates.shape)])
         scores, of_mixture = metric(both, matched.sources)
-        return scores, scores - of_mixture
+        return scores, np.full_like(scores, np.nan) if matched.alone else scores - of_mixture
 
     return measure
-
-
-def _si_sdr(matched: _Matched) -> Sequence[np.ndarray]:
-    return (*_with_improvement(metrics.si_sdr_db)(matched), matched.best_si_sdr_db)
 
 
 def _blr(matched: _Matched) -> Sequence[np.ndarray]:
@@ -295,7 +364,7 @@ def _word_accuracy(matched: _Matched, j: int) -> float:
 
 
 _MEASURES: dict[str, _Measure] = {
-    "si_sdr": _si_sdr,
+    "si_sdr": _with_improvement(metrics.si_sdr_db),
     "sdr": _with_improvement(metrics.sdr_db),
     "snr": _with_improvement(metrics.snr_db),
     "bss_eval": lambda matched: metrics.bss_eval_db(matched.estimates, matched.sources)[1:],

@@ -341,6 +341,87 @@ def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path
     assert summary["metrics"]["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
 
 
+class Speakers:
+    """Answers with both sources, reversed, a third of the mixture's shape, and one more; keeps those it is told to."""
+
+    def __init__(self, corpus: Any, kept: list[list[bool]]) -> None:
+        self.separator, self.kept = corpus.separator(), kept
+
+    def __call__(self, mixture: np.ndarray, rate: int) -> Any:
+        estimates = self.separator(mixture, rate)
+        noise = np.random.default_rng(0).standard_normal((2, estimates.shape[1]))
+        is_speaker = np.array(self.kept[self.separator.calls - 1])
+        return SimpleNamespace(estimates=np.concatenate([estimates, noise]), scores=None, is_speaker=is_speaker)
+
+
+KEPT = [
+    [True, True, False, False],
+    [True, False, False, False],
+    [True, True, True, False],
+    [False, False, False, False],
+    [True, True, True, True],
+]
+
+
+def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> None:
+    """Two speak in each of five mixtures; 2, 1, 3, 0 and 4 are found."""
+    found = evaluate([corpus.manifest], tmp_path / "all", separate=Speakers(corpus, KEPT), metrics=["si_sdr"])
+    matching = found.summary["matching"]
+    assert matching == {
+        "n_sources": 10,
+        "hypothesis_usage": [0.5, 0.5, 0.0, 0.0],
+        "collapse_rate": 0.5,
+        "speaker_count": {
+            "n": 5,
+            "accuracy": 0.2,
+            "over_separation_rate": 0.4,
+            "under_separation_rate": 0.4,
+            "confusion": {"2": {"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}},
+        },
+    }
+    assert [row["speaker_count"] for row in _rows(tmp_path / "all")] == ["2", "1", "3", "0", "4"]
+    assert found.summary["metrics"]["si_sdr_db"]["n"] == 5
+
+
+def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"metrics": ["si_sdr"], "processes": 0}
+    separate = Speakers(corpus, KEPT)
+    found = evaluate([corpus.manifest], tmp_path / "auto", separate=separate, speakers="auto", **options).summary
+    matching = found["matching"]
+    assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
+    assert matching["missed_source_rate"] == pytest.approx(0.3)
+    assert found["speakers"] == "auto" and found["n_skipped"] == 0
+    assert {name: found["metrics"][name]["n"] for name in ("si_sdr_db", "mcl_si_sdr_db")} == {
+        "si_sdr_db": 4,
+        "mcl_si_sdr_db": 5,
+    }
+    rows = _rows(tmp_path / "auto")
+    assert rows[0]["assignment"] == "2 1" and rows[3]["assignment"] == "missed missed"
+    assert sorted(rows[1]["assignment"].split()) == ["1", "missed"]
+    everything = evaluate([corpus.manifest], tmp_path / "all", separate=Speakers(corpus, KEPT), **options).summary
+    for name in ("hypothesis_usage", "collapse_rate", "speaker_count"):
+        assert everything["matching"][name] == matching[name]
+    with pytest.raises(ValueError, match="no scores"):
+        evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path, speakers="auto")
+
+
+def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_path: Path) -> None:
+    corpus.entries[0].sources = corpus.entries[0].sources[:1]
+    corpus.rewrite()
+    name = corpus.entries[0].id
+    corpus.sources[name] = corpus.sources[name][:1]
+    separator = corpus.separator(extra_hypotheses=1)
+
+    def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
+        return separator(mixture, rate)
+
+    summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary
+    assert summary["n_without_improvement"] == 1 and summary["n_skipped"] == 0
+    assert (summary["metrics"]["si_sdr_db"]["n"], summary["metrics"]["si_sdri_db"]["n"]) == (5, 4)
+    assert {number: group["si_sdr_db"]["n"] for number, group in summary["by"]["speakers"].items()} == {"1": 1, "2": 4}
+    assert summary["matching"]["n_sources"] == 9
+
+
 def test_words_over_the_whole_corpus(corpus: Any, tmp_path: Path) -> None:
     for entry in corpus.entries:
         for source in entry.sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -68,8 +69,8 @@ def test_page_is_sound_and_needs_nothing(both: str) -> None:
 def test_sections(single: str, both: str) -> None:
     names = re.findall(r'<section id="([a-z]+)"', single)
     assert names == [
-        "scores", "distributions", "examples", "groups", "utterances", "training", "curves", "configuration",
-        "environment",
+        "scores", "matching", "distributions", "examples", "groups", "utterances", "training", "curves",
+        "configuration", "environment",
     ]  # fmt: skip
     for quantity in ("loss", "si-sdr-db", "learning-rate", "temperature", "entropy-nats"):
         assert f"training-{quantity}" in single
@@ -83,6 +84,33 @@ def test_means_are_those_of_the_summary(experiments: list[Path], single: str) ->
     for score in summary["metrics"].values():
         assert f'data-key="{score["mean"]}"' in single
     assert f"95 % interval {summary['metrics']['si_sdri_db']['ci95'][0]:.2f} to" in single
+
+
+def test_hypotheses_and_speakers_have_tables(experiments: list[Path], single: str, tmp_path: Path) -> None:
+    assert "hypothesis 3 [%]" in single and "Number of speakers" not in single
+    folder = tmp_path / "run"
+    shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["matching"] |= {
+        "collapse_rate": 1 / 3,
+        "missed_sources": 21,
+        "extra_hypotheses": 43,
+        "speaker_count": {
+            "n": 8,
+            "accuracy": 0.625,
+            "over_separation_rate": 0.25,
+            "under_separation_rate": 0.125,
+            "confusion": {"1": {"0": 0, "1": 2, "2": 2}, "2": {"0": 0, "1": 1, "2": 3}},
+        },
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = write_report([folder], tmp_path / "report.html").read_text()
+    assert "right in 62.5 % of 8 mixtures, too many in 25.0 %, too few in 12.5 %" in text
+    for cell in ("33.3", "21", "43", "50.0", "75.0"):
+        assert f">{cell}</td>" in text
+    del summary["matching"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert 'id="matching"' not in write_report([folder], tmp_path / "old.html").read_text()
 
 
 def test_names_are_escaped(both: str) -> None:
@@ -101,8 +129,6 @@ def test_sound_is_what_was_mixed(experiments: list[Path], single: str) -> None:
 
 
 def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_path: Path) -> None:
-    import json
-
     folder = tmp_path / "run"
     shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
     summary = json.loads((folder / "summary.json").read_text()) | {"estimates": None, "model": "known:model"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 
@@ -11,7 +12,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics, scoring
-from sepkit.evaluation.scoring import ScoringOptions, score_utterance
+from sepkit.evaluation.scoring import MISSED, SILENT, ScoringOptions, score_utterance
 from sepkit.objectives.costs import pairwise_blr_nll
 
 RATE = 8000
@@ -89,14 +90,64 @@ def test_a_silent_source_without_a_hypothesis_left_has_none(signals: tuple) -> N
     assert np.isnan(scores.values["attenuation_db"]).all()
 
 
-@pytest.mark.parametrize(("speaker_scores", "count", "accuracy"), [([2.0, 0.1], 2, 1.0), ([2.0, -1.0], 1, 0.0)])
-def test_speakers_are_counted_by_scores(
-    signals: tuple, speaker_scores: list[float], count: int, accuracy: float
-) -> None:
+@pytest.mark.parametrize(("is_speaker", "count", "accuracy"), [([True, True], 2, 1.0), ([True, False], 1, 0.0)])
+def test_speakers_are_counted(signals: tuple, is_speaker: list[bool], count: int, accuracy: float) -> None:
     options = ScoringOptions(("si_sdr",))
-    scores = score_utterance(*signals, RATE, options, speaker_scores=np.array(speaker_scores))
+    scores = score_utterance(*signals, RATE, options, is_speaker=np.array(is_speaker))
     assert scores.speaker_count == count and scores.mean("speaker_count_accuracy") == accuracy
+    # Who is a speaker is not asked unless it is to be found out.
+    assert scores.assignment == [1, 0] and scores.missed_sources == 0
     assert np.isnan(score_utterance(*signals, RATE, options).mean("speaker_count_accuracy"))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_speakers_alone_are_matched_by_the_largest_sum(seed: int) -> None:
+    """Against every way to pair them; the hypotheses that are no speakers count for the best hypothesis only."""
+    generator = np.random.default_rng(seed)
+    n, m = generator.integers(1, 5), generator.integers(1, 5)
+    sources = generator.standard_normal((m, 200))
+    sources[generator.random(m) < 0.2] = 0
+    estimates = generator.standard_normal((n, m)) @ sources + 0.5 * generator.standard_normal((n, 200))
+    is_speaker = generator.random(n) < 0.6
+    options = ScoringOptions(("si_sdr",), speakers="auto")
+    found = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, is_speaker=is_speaker)
+    speaking, kept = np.flatnonzero(sources.any(1)), np.flatnonzero(is_speaker)
+    pairs = min(len(speaking), len(kept))
+    table = metrics.si_sdr_db(estimates[:, None], sources[None])
+    ways = [
+        (sum(table[k, j] for k, j in zip(ks, js, strict=True)), dict(zip(js, ks, strict=True)))
+        for js in itertools.combinations(speaking, pairs)
+        for ks in itertools.permutations(kept, pairs)
+    ]
+    best = max(ways, key=lambda way: way[0])[1]
+    expected = [best.get(j, MISSED if j in speaking else SILENT) for j in range(m)]
+    assert found.assignment == expected
+    assert found.missed_sources == len(speaking) - pairs and found.active_sources == len(speaking)
+    values = [table[best[j], j] if j in best else np.nan for j in range(m)]
+    np.testing.assert_allclose(found.values["si_sdr_db"], values)
+    of_best = [table[:, j].max() if j in speaking else np.nan for j in range(m)]
+    np.testing.assert_allclose(found.values["mcl_si_sdr_db"], of_best)
+    assert found.winners == [int(table[:, j].argmax()) if j in speaking else SILENT for j in range(m)]
+
+
+def test_no_scores_no_number_of_speakers(signals: tuple) -> None:
+    with pytest.raises(UserError, match="scores its hypotheses"):
+        score_utterance(*signals, RATE, ScoringOptions(("si_sdr",), speakers="auto"))
+
+
+def test_there_is_no_improvement_over_one_speaker_alone(signals: tuple) -> None:
+    estimates, sources, _ = signals
+    options = ScoringOptions(("si_sdr", "sdr", "snr"))
+    alone = score_utterance(estimates, sources[:1], sources[0], RATE, options)
+    assert alone.mixture_is_source
+    for name in ("si_sdr", "sdr", "snr"):
+        assert np.isfinite(alone.values[f"{name}_db"]).all() and np.isnan(alone.values[f"{name}i_db"]).all()
+    noise = np.random.default_rng(1).standard_normal(6000)
+    in_noise = score_utterance(estimates, sources[:1], sources[0] + 0.05 * noise, RATE, options)
+    assert not in_noise.mixture_is_source and np.isfinite(in_noise.values["si_sdri_db"]).all()
+    beside_silence = score_utterance(estimates, np.stack([sources[0], 0 * sources[0]]), sources[0], RATE, options)
+    assert beside_silence.mixture_is_source
+    assert not score_utterance(*signals, RATE, options).mixture_is_source
 
 
 def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
