@@ -53,8 +53,10 @@ def inner_products(
     _check_shapes(estimates, sources, lengths)
     padding = _padding(lengths, estimates)
     num_samples = _num_samples(None if padding is None else lengths, estimates)
-    products = _AccumulateProducts.apply(estimates, sources, padding, num_samples, zero_mean)
-    return InnerProducts(*products, num_samples)
+    cross, estimate_energy, source_energy = _AccumulateProducts.apply(
+        estimates, sources, padding, num_samples, zero_mean
+    )
+    return InnerProducts(cross, estimate_energy, source_energy, num_samples)
 
 
 def error_energy(products: InnerProducts) -> Tensor:
