@@ -32,13 +32,15 @@ from sepkit.corpora._verify import check_whole
 from sepkit.data import audio
 from sepkit.errors import UserError
 
-__all__ = ["prepare_vctk2mix"]
+__all__ = ["first_sound", "prepare_vctk2mix"]
 
 _PREFIX = "VCTK2mix_"
 _TABLE = "VCTK2mix_VCTK_md.csv"
 _CUT_FOLDER = "wav16_cut"
 _RATE = 48000
 _SILENCE_DB = 20
+_FRAME, _HOP = 2048, 512
+_LEAST_POWER = 1e-10
 _LEFT_OUT_SPEAKERS = {"p280"}
 _SEED = 123
 _MIXTURES = 3000
@@ -159,8 +161,6 @@ class _Job:
 
 def _cut(job: _Job, out: Path) -> None:
     """An utterance from its first sound on, at 16 kHz."""
-    import librosa
-
     if Path(job.path).parent != Path(_CUT_FOLDER):
         raise UserError(f"{job.path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
     found = job.originals
@@ -171,9 +171,24 @@ def _cut(job: _Job, out: Path) -> None:
     if header.sample_rate != _RATE:
         raise UserError(f"{found[0]}: {header.sample_rate} Hz, expected {_RATE}; it is not that of VCTK 0.80")
     waveform = audio.read(found[0]).astype(np.float64)
-    begin = int(librosa.effects.split(waveform, top_db=_SILENCE_DB)[0][0])
-    cut = audio.resample(waveform[begin:], _RATE, SOURCE_RATE, "scipy_poly")
+    cut = audio.resample(waveform[first_sound(waveform) :], _RATE, SOURCE_RATE, "scipy_poly")
     audio.write(out / job.path, cut, SOURCE_RATE, "PCM_16", "floor")
+
+
+def first_sound(waveform: np.ndarray) -> int:
+    """The first sample of the first frame that is not 20 dB or more below the loudest: where the scripts cut.
+
+    That is the beginning of the first interval of `librosa.effects.split(waveform, top_db=20)`, librosa 0.10 and later:
+    frames of 2048 samples every 512, the first centred on sample 0, zeros outside.
+
+    Args:
+        waveform: (T,).
+    """
+    padded = np.pad(waveform.astype(np.float32), _FRAME // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME)[::_HOP]
+    power = np.maximum(np.square(frames).mean(axis=1), _LEAST_POWER)
+    loud = 10 * np.log10(power) - 10 * np.log10(power.max()) > -_SILENCE_DB
+    return min(int(np.argmax(loud)) * _HOP, len(waveform))
 
 
 def _make_table(
