@@ -33,7 +33,6 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -161,11 +160,14 @@ def prepare_wsj0_mix(
     check_writable(out)
     skipped: dict[str, str] = {}
     recordings = _find_recordings(Path(wsj0), lines, table, processes, skipped)
-    manifests: dict[str, list[MixtureEntry]] = {}
-    for condition, members in lines.items():
-        plan = _Plan(out, condition, speakers, sample_rate, mode, write)
-        entries = _prepare_condition(plan, members, recordings, table, processes, skipped)
-        manifests[CONDITIONS[condition]] = entries
+    manifests = _prepare_mixtures(
+        [_Plan(out, condition, speakers, sample_rate, mode, write) for condition in lines],
+        lines,
+        recordings,
+        table,
+        processes,
+        skipped,
+    )
     listed = write_skipped(out, skipped)
     if not any(manifests.values()):
         raise UserError(f"{lists}: no mixture of its lists can be made: {next(iter(skipped.values()))}")
@@ -411,23 +413,56 @@ def _compare_levels(recordings: Sequence[_Recording], table: Mapping[str, float]
 
 @dataclass(frozen=True)
 class _Job:
-    """A line whose recordings are there."""
+    """A mixture whose recordings are there."""
 
+    plan: _Plan
     line: _Line
     recordings: tuple[_Recording, ...]
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The only mixture of this name in this list."""
+        return self.plan.condition, self.line.name
 
-def _prepare_condition(
-    plan: _Plan,
-    lines: Sequence[_Line],
+    @property
+    def paths(self) -> list[str]:
+        """The recordings as a manifest names them."""
+        return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
+
+
+def _prepare_mixtures(
+    plans: Sequence[_Plan],
+    lines: Mapping[str, Sequence[_Line]],
     recordings: Mapping[str, _Recording | str],
     table: Mapping[str, float],
     processes: int | None,
     skipped: dict[str, str],
-) -> list[MixtureEntry]:
-    """The mixtures of a list, made or described; the manifest is written."""
-    earlier = _Earlier(plan, lines, table)
-    jobs: list[_Job] = []
+) -> dict[str, list[MixtureEntry]]:
+    """Name -> mixtures of the manifests, made or described, and written."""
+    earlier = {plan.condition: _Earlier(plan, lines[plan.condition], table) for plan in plans}
+    jobs = [job for plan in plans for job in _jobs(plan, lines[plan.condition], recordings, skipped)]
+    entries = {job.key: entry for job in jobs if (entry := earlier[job.plan.condition].entry(job)) is not None}
+    missing = [job for job in jobs if job.key not in entries]
+    description = "writing" if plans[0].write else "describing"
+    for job, result in for_each(_make, missing, processes, description, "mixture"):
+        if isinstance(result, Failed):
+            skipped[job.line.where] = f"{job.line.where}: {result.reason}"
+        else:
+            entries[job.key] = result
+    manifests: dict[str, list[MixtureEntry]] = {}
+    for plan in plans:
+        made = [entries[job.key] for job in jobs if job.plan is plan and job.key in entries]
+        for entry in made:
+            entry.folder = plan.out
+        manifests[CONDITIONS[plan.condition]] = made
+        earlier[plan.condition].replace_manifest(made)
+    return manifests
+
+
+def _jobs(
+    plan: _Plan, lines: Sequence[_Line], recordings: Mapping[str, _Recording | str], skipped: dict[str, str]
+) -> Iterator[_Job]:
+    """The lines that can be mixed; the others are added to `skipped`."""
     seen: dict[str, str] = {}
     for line in lines:
         found = [recordings[part.listed] for part in line.parts]
@@ -437,33 +472,17 @@ def _prepare_condition(
         elif bad:
             skipped[line.where] = f"{line.where}: {bad[0]}"
         else:
-            jobs.append(_Job(line, tuple(recording for recording in found if isinstance(recording, _Recording))))
+            yield _Job(plan, line, tuple(recording for recording in found if isinstance(recording, _Recording)))
         seen.setdefault(line.name, line.where)
-    entries: dict[str, MixtureEntry] = {
-        job.line.name: earlier.entries[job.line.name] for job in jobs if job.line.name in earlier.entries
-    }
-    missing = [job for job in jobs if job.line.name not in entries]
-    description = f"{'writing' if plan.write else 'describing'} {plan.condition}"
-    for job, result in for_each(partial(_make, plan), missing, processes, description, "mixture"):
-        if isinstance(result, Failed):
-            skipped[job.line.where] = f"{job.line.where}: {result.reason}"
-        else:
-            entries[job.line.name] = result
-    made = [entries[job.line.name] for job in jobs if job.line.name in entries]
-    for entry in made:
-        entry.folder = plan.out
-    if made:
-        write_manifest(plan.manifest, made)
-        earlier.remember_manifest()
-    return made
 
 
-def _make(plan: _Plan, job: _Job) -> MixtureEntry:
+def _make(job: _Job) -> MixtureEntry:
+    plan = job.plan
     names = ["mix", *(f"s{number}" for number, _ in enumerate(job.recordings, start=1))]
     paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in names}
     # The mixture is written last: where it is, the others are.
     if plan.write and all((plan.out / path).is_file() for path in paths.values()):
-        return _written_entry(plan, job, paths, audio.info(plan.out / paths["mix"]).num_samples)
+        return _written_entry(job, paths, audio.info(plan.out / paths["mix"]).num_samples)
     sources = [
         audio.resample(audio.read(recording.path), WSJ0_RATE, plan.sample_rate, "scipy_poly")
         for recording in job.recordings
@@ -473,26 +492,28 @@ def _make(plan: _Plan, job: _Job) -> MixtureEntry:
     mixture, scaled, gain = mix_sources(sources, levels, snrs_db, plan.mode)
     if not plan.write:
         gains = [10 ** (snr_db / 20) / math.sqrt(level) * gain for snr_db, level in zip(snrs_db, levels, strict=True)]
-        return _described_entry(plan, job, gains, len(mixture))
+        return _described_entry(job, gains, len(mixture))
     for name, waveform in [*zip(names[1:], scaled, strict=True), ("mix", mixture)]:
         audio.write(plan.out / paths[name], waveform, plan.sample_rate, "PCM_16", "nearest")
-    return _written_entry(plan, job, paths, len(mixture))
+    return _written_entry(job, paths, len(mixture))
 
 
-def _described_entry(plan: _Plan, job: _Job, gains: Sequence[float], num_samples: int) -> MixtureEntry:
-    parts = zip(job.recordings, job.line.parts, gains, strict=True)
+def _described_entry(job: _Job, gains: Sequence[float], num_samples: int) -> MixtureEntry:
+    plan = job.plan
+    parts = zip(job.paths, job.line.parts, gains, strict=True)
     return MixtureEntry(
         id=job.line.name,
         sample_rate=plan.sample_rate,
         num_samples=num_samples,
-        sources=[SourceEntry(manifest_path(r.path, plan.out), speaker=p.speaker, gain=gain) for r, p, gain in parts],
+        sources=[SourceEntry(path, speaker=part.speaker, gain=gain) for path, part, gain in parts],
         mode=plan.mode,
         resampler="scipy_poly",
         corpus=f"wsj0-{plan.speakers}mix",
     )
 
 
-def _written_entry(plan: _Plan, job: _Job, paths: Mapping[str, Path], num_samples: int) -> MixtureEntry:
+def _written_entry(job: _Job, paths: Mapping[str, Path], num_samples: int) -> MixtureEntry:
+    plan = job.plan
     return MixtureEntry(
         id=job.line.name,
         sample_rate=plan.sample_rate,
@@ -523,11 +544,11 @@ class _Earlier:
         self._stamps = _read_stamps(self._path)
         used = [[line.name, *([part.listed, table.get(part.utterance)] for part in line.parts)] for line in lines]
         self._fingerprint = hashlib.sha256(json.dumps(used).encode()).hexdigest()
-        self.entries: dict[str, MixtureEntry] = {}
+        self._entries: dict[str, MixtureEntry] = {}
         if plan.write:
             self._claim_tree()
         elif self._stamps.get(plan.manifest.name) == self._described and plan.manifest.is_file():
-            self.entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
+            self._entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
 
     @property
     def _described(self) -> str:
@@ -542,14 +563,24 @@ class _Earlier:
             )
         self._save(tree, self._fingerprint)
 
-    def remember_manifest(self) -> None:
-        """Notes what the manifest that was just written is of."""
+    def entry(self, job: _Job) -> MixtureEntry | None:
+        """The description of a mixture, where there is one of these recordings."""
+        entry = self._entries.get(job.line.name)
+        return entry if entry is not None and [source.path for source in entry.sources] == job.paths else None
+
+    def replace_manifest(self, entries: Sequence[MixtureEntry]) -> None:
+        """Writes the manifest, and notes what it is of."""
+        if not entries:
+            self._plan.manifest.unlink(missing_ok=True)
+            return
+        write_manifest(self._plan.manifest, entries)
         self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)
 
     def _save(self, key: str, value: str) -> None:
-        self._stamps[key] = value
+        # Read again: the other conditions note theirs in the same file.
+        stamps = _read_stamps(self._path) | {key: value}
         with atomic_output(self._path) as temporary:
-            temporary.write_text(json.dumps(self._stamps, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(stamps, indent=1) + "\n", encoding="utf-8")
 
 
 def _read_stamps(path: Path) -> dict[str, str]:

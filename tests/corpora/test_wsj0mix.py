@@ -201,6 +201,10 @@ def test_the_command_line_and_the_same_command_again(wsj0, tmp_path, capsys):
     assert captured.out.splitlines()[-1] == str(out)
     assert "share" not in captured.err, "tr and cv have the same speakers by design"
     assert json.loads((out / "verification.json").read_text())["problems"] == []
+    noted = json.loads((out / "wsj0-mix.json").read_text())
+    assert set(noted) == {f"2speakers/wav8k/min/{c}" for c in ("tr", "cv", "tt")} | {
+        f"{n}.jsonl" for n in ("train", "dev", "test")
+    }
     before, manifests = snapshot(out), [(out / f"{n}.jsonl").read_bytes() for n in ("train", "dev", "test")]
     gone = out / "2speakers" / "wav8k" / "min" / "tr" / "mix"
     lost = sorted(gone.iterdir())[1]
@@ -226,6 +230,10 @@ def test_descriptions_are_kept_until_lists_or_levels_change(wsj0, tmp_path, monk
         patch.setattr("sepkit.corpora.wsj0mix.mix_sources", lambda *a: pytest.fail("made again"))
         prepare_wsj0_mix(wsj0, lists, out, processes=1)
     assert (out / "train.jsonl").read_bytes() == before
+    # The same lists of another copy of the corpus: its paths, and not those of the first.
+    shutil.copytree(wsj0, tmp_path / "moved")
+    prepare_wsj0_mix(tmp_path / "moved", lists, out, processes=1)
+    assert all(str(tmp_path / "moved") in s.path for entry in read_manifest(out / "train.jsonl") for s in entry.sources)
     prepare_wsj0_mix(wsj0, lists, out, mode="max", processes=1)
     assert {entry.mode for entry in read_manifest(out / "train.jsonl")} == {"max"}
 
