@@ -189,7 +189,7 @@ def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], l
     if len(positive) < len(heights):
         axes.axhline(lowest, color="black", linestyle=":", linewidth=1.0, zorder=0)
         axes.annotate(
-            "hard minimum", (1.01, lowest), xycoords=("axes fraction", "data"), va="center", fontsize=9, rotation=90
+            "hard minimum", (1.01, lowest), xycoords=("axes fraction", "data"), va="bottom", fontsize=9, rotation=90
         )
     axes.grid(axis="x", visible=False)
     return figure

@@ -243,7 +243,7 @@ def of_sources(
         f"0.05, 2 and 10 times it: {0.05 * spread:.3g}, {2 * spread:.3g} and {10 * spread:.3g} dB",
         f"free hypotheses that reach {ceiling_db:g} dB split first at {median:.3g} dB "
         f"(10 to 90 % of mixtures: {low:.3g} to {high:.3g} dB; for uncorrelated sources {expected:.3g} dB)",
-        "A network moves its hypotheses less freely; beginning above this costs epochs in which nothing parts.",
+        "The hypotheses of a network move less freely and part later; beginning above this costs epochs for nothing.",
     ]
     result = {
         "cost": "neg_si_sdr",

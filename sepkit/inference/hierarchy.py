@@ -116,6 +116,8 @@ class Hierarchy:
 def find_kept_models(experiment: str | os.PathLike[str]) -> list[KeptModel]:
     """The models in EXP/models, first epoch first, and EXP/last_model where that is later than all of them.
 
+    Of those at temperature 0, where nothing cools any more, only the last one stays.
+
     Args:
         experiment: EXP, a folder that `sepkit train` wrote with `trainer.keep_every_epochs`.
 
@@ -133,7 +135,7 @@ def find_kept_models(experiment: str | os.PathLike[str]) -> list[KeptModel]:
     if (folder / "last_model").is_dir():
         last = _describe(folder / "last_model")
         kept += [last] if last.epoch > kept[-1].epoch else []
-    return kept
+    return [model for model in kept if model.temperature > 0 or model is kept[-1]]
 
 
 def _describe(folder: Path) -> KeptModel:

@@ -103,9 +103,10 @@ def test_kept_models_are_in_order_and_the_last_one_ends_them(run: Path) -> None:
     model = build_model(CONFIG)
     save_model(model, run / "last_model", {"epoch": 40, "temperature": 0.0})
     assert [kept.epoch for kept in find_kept_models(run)] == [10, 20, 30, 40]
+    # Of models at temperature 0 the last one is enough.
     save_model(model, run / "last_model", {"epoch": 47, "temperature": 0.0})
-    assert [kept.epoch for kept in find_kept_models(run)] == [10, 20, 30, 40, 47]
-    assert [kept.temperature for kept in find_kept_models(run)] == [5.0, 2.0, 0.5, 0.0, 0.0]
+    assert [kept.epoch for kept in find_kept_models(run)] == [10, 20, 30, 47]
+    assert [kept.temperature for kept in find_kept_models(run)] == [5.0, 2.0, 0.5, 0.0]
 
 
 def test_a_run_without_kept_models_or_temperatures_is_refused(tmp_path: Path, run: Path) -> None:
