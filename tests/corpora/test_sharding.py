@@ -136,7 +136,7 @@ def test_the_layout_is_that_of_webdataset(manifest, sharded):
         for key, sample in samples.items():
             row = json.loads(sample.pop("json"))
             entry = entries[row["id"]]
-            assert lines[row["id"]] == lines[row["id"]]
+            assert [source["path"] for source in row["sources"]] == [s.path for s in lines[row["id"]].sources]
             assert row["sources"][0]["path"].startswith(f"{shard.name}::{key}.s1.")
             wanted = {f"s{i}": source.path for i, source in enumerate(entry.sources, start=1)}
             wanted |= {"noise": entry.noise.path} if entry.noise else {}
@@ -280,3 +280,14 @@ def test_shards_of_shards(sharded, tmp_path):
     write_shards([sharded], tmp_path / "again", 100, processes=1)
     one, other = MixtureDataset(sharded), MixtureDataset(tmp_path / "again" / "train.jsonl")
     assert all(equal(one[index], other[index]) for index in range(12))
+
+
+def test_prepare_commands_take_shards(speech, tmp_path, capsys):
+    command = ["prepare", "folder", "--speech", str(speech), "--out", str(tmp_path / "out"), "--shards"]
+    small = ["--segment-seconds", "1", "--train-mixtures", "3", "--dev-mixtures", "2", "--test-mixtures", "2"]
+    assert main([*command, *small]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "out" / "shards")
+    for name in ("train", "dev", "test"):
+        plain, tar = (MixtureDataset(tmp_path / "out" / part / f"{name}.jsonl") for part in ("", "shards"))
+        assert len(plain) == len(tar) > 1
+        assert all(equal(plain[index], tar[index]) for index in range(len(plain)))
