@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.config import DeterministicConfig
+from sepkit.config import (
+    BetaConfig,
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    GammaConfig,
+    GaussianConfig,
+    ImprovedSuDoRMRFConfig,
+    LogNormalConfig,
+    ModelConfig,
+    RecurrentConfig,
+    SepFormerConfig,
+    STFTFilterbankConfig,
+    SuDoRMRFConfig,
+)
 from sepkit.errors import UserError
-from sepkit.models.latents import Deterministic, Point
+from sepkit.models import build_model
+from sepkit.models.latents import Beta, Deterministic, Gamma, Gaussian, LogNormal, Point
 from sepkit.registry import build
 from sepkit.types import Latent
 
@@ -79,3 +96,239 @@ def test_mistakes():
     for shape in ((2, 3), (2, 2, 4, 5)):
         with pytest.raises(ValueError, match="expected"):
             Deterministic().posterior(torch.zeros(shape))
+
+
+# ---------------------------------------------------------------------------------------------- variational families
+
+FAMILIES = [(GaussianConfig(), 2), (LogNormalConfig(), 2), (GammaConfig(), 1), (BetaConfig(), 2)]
+
+
+@pytest.mark.parametrize(("config", "count"), FAMILIES)
+def test_families_make_posteriors_from_raw_values(config, count):
+    family = build(config)
+    assert family.variational and family.values_per_dimension == count
+    for shape in ((2, count, 4, 5), (2, 3, count, 4, 5)):
+        posterior = family.posterior(torch.randn(shape))
+        assert isinstance(posterior, Latent)
+        assert posterior.shape == posterior.sample().shape == shape[:-3] + shape[-2:]
+        assert posterior.kl(family.standard_prior()).shape == posterior.shape
+    with pytest.raises(ValueError, match=rf"expected \(\.\.\., {count}, K, F\)"):
+        family.posterior(torch.randn(2, 3, 4, 5))
+
+
+def test_families_own_their_links():
+    raw = torch.randn(2, 2, 4, 5, dtype=torch.float64)
+    first, second = raw.numpy()[:, 0], raw.numpy()[:, 1]
+    softplus = ORACLES["softplus"]
+    gaussian, log_normal, beta = (family().posterior(raw) for family in (Gaussian, LogNormal, Beta))
+    gamma = Gamma().posterior(raw[:, :1])
+    np.testing.assert_allclose(gaussian.mean, first)
+    np.testing.assert_allclose(gaussian.deviation, softplus(second))
+    np.testing.assert_allclose(log_normal.median, np.exp(first))
+    np.testing.assert_allclose(log_normal.mean, np.exp(first + softplus(second) ** 2 / 2))
+    np.testing.assert_allclose(gamma.mean, softplus(first))
+    np.testing.assert_allclose(beta.mean, softplus(first) / (softplus(first) + softplus(second)))
+    np.testing.assert_allclose(Gaussian("relu").posterior(raw).mean, np.maximum(first, 0))
+
+
+@pytest.mark.parametrize(("config", "count"), FAMILIES)
+def test_positive_parameters_have_a_floor_and_nan_shows(config, count):
+    family = build(config)
+    posterior = family.posterior(torch.full((1, count, 2, 3), -1e4))
+    names = {
+        "Gaussian": ["deviation"],
+        "LogNormal": ["deviation"],
+        "Gamma": ["concentration"],
+        "Beta": ["alpha", "beta"],
+    }
+    for name in names[type(family).__name__]:
+        assert (getattr(posterior, name) == torch.tensor(1e-6)).all()
+    assert family.posterior(torch.full((1, count, 2, 3), math.nan)).kl(family.standard_prior()).isnan().all()
+
+
+def test_what_stands_for_a_posterior_at_test():
+    raw = torch.randn(1, 2, 3, 4)
+    posterior = LogNormal().posterior(raw)
+    assert torch.equal(LogNormal().at_test(posterior), posterior.median)
+    assert torch.equal(LogNormal(at_test="mean").at_test(posterior), posterior.mean)
+    assert torch.equal(Beta().at_test(Beta().posterior(raw)), Beta().posterior(raw).mean)
+    with pytest.raises(UserError, match="at_test: found 'mode'"):
+        Gaussian(at_test="mode")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("config", "count"), FAMILIES)
+def test_posteriors_of_half_precision_are_float32(config, count, dtype):
+    posterior = build(config).posterior(torch.randn(1, count, 3, 4).to(dtype))
+    assert posterior.sample().dtype == posterior.kl(build(config).standard_prior()).dtype == torch.float32
+
+
+# --------------------------------------------------------------------------------------------- variational models
+
+TINY = RecurrentConfig(hidden_size=6, num_layers=1)
+FREE = FreeFilterbankConfig(num_filters=8)
+STFT = STFTFilterbankConfig(32, 8)
+SUDORMRF = FreeFilterbankConfig(8, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
+MASKERS = {
+    "conv_tasnet": ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1),
+    "dual_path_rnn": DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
+    "sudormrf": SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+    "improved_sudormrf": ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+    "recurrent": TINY,
+}
+
+
+def test_gaussian_log_normal_tasnet_has_the_thesis_size():
+    """5.05 million and a second encoder kernel and mask output: "5.2 million"."""
+    model = build_model(ModelConfig(encoding=GaussianConfig(), masks=LogNormalConfig()))
+    assert sum(p.numel() for p in model.parameters()) == 5_190_833
+
+
+@pytest.mark.parametrize(
+    "masks", [LogNormalConfig(), BetaConfig(), GammaConfig(), GaussianConfig()], ids=lambda c: c.name
+)
+@pytest.mark.parametrize("masker", MASKERS)
+def test_any_masker_becomes_variational_by_configuration(masker, masks):
+    filterbank = SUDORMRF if "sudormrf" in masker else FREE
+    model = build_model(
+        ModelConfig(filterbank=filterbank, encoding=GaussianConfig(), masker=MASKERS[masker], masks=masks)
+    )
+    separation = model(torch.randn(2, 300))
+    assert separation.masks.shape == (2, 2, 8, separation.encoding.shape[-1])
+    assert separation.encoding_prior is not None and separation.mask_prior is not None
+    rate = separation.encoding.kl(separation.encoding_prior).sum() + separation.masks.kl(separation.mask_prior).sum()
+    (separation.estimates.square().sum() + rate).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_sepformer_becomes_variational_by_configuration():
+    pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
+    masker = SepFormerConfig(
+        model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
+    )
+    config = ModelConfig(filterbank=FREE, encoding=GaussianConfig(), masker=masker, masks=LogNormalConfig())
+    assert build_model(config)(torch.randn(1, 200)).masks.median.shape[:3] == (1, 2, 8)
+
+
+@pytest.mark.parametrize("deviation", ["per_bin", "predicted"])
+def test_with_the_stft_the_mean_is_the_coefficient(deviation):
+    filterbank = replace(STFT, deviation=deviation, initial_deviation=0.3)
+    model = build_model(ModelConfig(filterbank=filterbank, encoding=GaussianConfig(), masker=TINY))
+    plain = build_model(ModelConfig(filterbank=STFT, encoding=DeterministicConfig("linear"), masker=TINY))
+    mixture = torch.randn(2, 200)
+    encoding = model.encode(mixture)
+    assert torch.equal(encoding.mean, plain.encode(mixture).mean)
+    torch.testing.assert_close(encoding.deviation, torch.full_like(encoding.mean, 0.3))
+    model(mixture).estimates.square().sum().backward()
+    learnt = [p for name, p in model.named_parameters() if "deviation" in name]
+    assert sum(p.numel() for p in learnt) == (17 if deviation == "per_bin" else 17 * 18)
+    assert all(p.grad.abs().sum() > 0 for p in learnt)
+    # One value for both halves of a bin, which follows the input only where it is predicted from it.
+    with torch.no_grad():
+        for p in learnt:
+            p.add_(torch.randn_like(p))
+    changed = model.encode(mixture).deviation
+    torch.testing.assert_close(changed[:, :17], changed[:, 17:])
+    assert (changed.std(-1) > 0).all() == (deviation == "predicted")
+
+
+class Collapsed:
+    """A family with the deviations of its posteriors at their floor."""
+
+    def __init__(self, family):
+        self.family = family
+
+    def __getattr__(self, name):
+        return getattr(self.family, name)
+
+    def posterior(self, raw):
+        return self.family.posterior(torch.stack([raw.select(-3, 0), torch.full_like(raw.select(-3, 0), -1e4)], -3))
+
+
+@pytest.mark.parametrize(
+    ("masks", "link"),
+    [(LogNormalConfig(), "exp"), (GaussianConfig("sigmoid"), "sigmoid")],
+    ids=["log_normal", "gaussian"],
+)
+@pytest.mark.parametrize("bank", [FREE, STFT], ids=["free", "stft"])
+@pytest.mark.parametrize("training", [True, False])
+def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, link, training):
+    """Same weights but for the heads, same link: estimates to 1e-5, in training with its sampling too."""
+    variational = build_model(ModelConfig(filterbank=bank, encoding=GaussianConfig(), masker=TINY, masks=masks))
+    twin = build_model(
+        ModelConfig(
+            filterbank=bank, encoding=DeterministicConfig("linear"), masker=TINY, masks=DeterministicConfig(link)
+        )
+    )
+    weights = variational.state_dict()
+    for name, tensor in twin.state_dict().items():
+        found = weights[name]
+        if found.shape != tensor.shape:
+            found = _first_values(found, hypotheses=1 if name.startswith("filterbank") else 2)
+        tensor.copy_(found)
+    variational.encoding_family, variational.mask_family = (
+        Collapsed(family) for family in (variational.encoding_family, variational.mask_family)
+    )
+    mixture = torch.randn(2, 400)
+    expected = twin.train(training)(mixture).estimates
+    torch.testing.assert_close(variational.train(training)(mixture).estimates, expected, rtol=0, atol=1e-5)
+
+
+def _first_values(weight, hypotheses):
+    """Of rows ordered (hypotheses, P = 2, K), those of the first value."""
+    return weight.unflatten(0, (hypotheses, 2, -1))[:, 0].flatten(0, 1)
+
+
+def test_latents_are_sampled_in_training_alone():
+    model = build_model(ModelConfig(filterbank=FREE, encoding=GaussianConfig(), masker=TINY, masks=LogNormalConfig()))
+    mixture = torch.randn(2, 200)
+    one, two, other = (model(mixture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(one.estimates, two.estimates) and not torch.equal(one.estimates, other.estimates)
+    assert one.encoding_sample is not None and one.mask_sample is not None
+    decoded = model.decode(one.mask_sample * one.encoding_sample.unsqueeze(1), 200)
+    assert torch.equal(decoded, one.estimates)
+    tested = model.eval()(mixture)
+    assert torch.equal(tested.estimates, model(mixture).estimates)
+    assert tested.encoding_sample is None and tested.mask_sample is None
+
+
+@pytest.mark.parametrize("encoding", [GaussianConfig(), GammaConfig(), LogNormalConfig()], ids=lambda c: c.name)
+def test_silence_and_mixtures_shorter_than_a_kernel(encoding):
+    model = build_model(ModelConfig(filterbank=FREE, encoding=encoding, masker=TINY, masks=BetaConfig()))
+    for mixture in (torch.zeros(2, 200), torch.randn(1, 1), torch.randn(1, 5)):
+        separation = model(mixture)
+        assert separation.estimates.shape == (len(mixture), 2, mixture.shape[-1])
+        rate = separation.encoding.kl(separation.encoding_prior)
+        assert separation.estimates.isfinite().all() and rate.isfinite().all()
+        assert rate.shape[-1] == model.frames_for(mixture.shape[-1])
+
+
+@pytest.mark.parametrize("bank", [FREE, STFT, SUDORMRF], ids=["free", "stft", "sudormrf"])
+def test_the_decoders_second_output_is_a_scale(bank):
+    config = ModelConfig(filterbank=bank, masker=TINY, estimate_scales=True)
+    model = build_model(config)
+    model.set_signal_statistics(0.0, 0.1)
+    without = build_model(replace(config, estimate_scales=False))
+    more = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in without.parameters())
+    assert more == model.filterbank.full_dim * model.filterbank.kernel_size
+    for num_samples in (1, 100, 333):
+        separation = model(torch.randn(2, num_samples))
+        assert separation.estimate_scales is not None
+        assert separation.estimate_scales.shape == separation.estimates.shape
+        assert (separation.estimate_scales >= 0.1 * 1e-6).all()
+    separation.estimate_scales.sum().backward()
+    assert model.scale_decoder is not None and model.scale_decoder.filterbank.filters().grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"filterbank": STFT, "encoding": GammaConfig()}, "model.encoding.link: found softplus"),
+        ({"filterbank": STFT, "encoding": LogNormalConfig()}, "model.encoding.link: found exp"),
+        ({"filterbank": replace(STFT, initial_deviation=0.0), "encoding": GaussianConfig()}, "initial_deviation"),
+        ({"encoding": GaussianConfig("softmax")}, "model.encoding.link: found softmax"),
+    ],
+)
+def test_choices_that_do_not_go_together(fields, message):
+    with pytest.raises(UserError, match=message):
+        build_model(ModelConfig(masker=TINY, **fields))
