@@ -9,9 +9,11 @@ from sepkit.objectives.objective import (
     build_objective,
     hard_pit_si_sdr_db,
 )
+from sepkit.objectives.rates import Latents
 from sepkit.objectives.scoring import ScoringTerm
 
 __all__ = [
+    "Latents",
     "Objective",
     "ObjectiveResult",
     "ScoringTerm",

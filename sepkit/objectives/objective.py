@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sepkit.config import AnnealedMCLConfig, ObjectiveConfig, PITConfig, SinkhornConfig
+from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
+from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.registry import build
 from sepkit.types import Batch, Separation
@@ -158,29 +161,68 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
 class Objective:
     """What is minimised: the weighted sum of named terms.
 
+    A term may have a `weight` of its own that changes as training goes on; it multiplies the one given here.
+
     Args:
         terms: name -> (batch, separation) -> (B,).
         weights: name -> factor; a term that is not named here has weight 1.
+        steerings: weights of terms that follow from the rates of past steps.
 
     Raises:
         ValueError: a weight for a term that does not exist.
     """
 
-    def __init__(self, terms: Mapping[str, Term], weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        terms: Mapping[str, Term],
+        weights: Mapping[str, float] | None = None,
+        steerings: Sequence[Steering] = (),
+    ) -> None:
         unknown = set(weights or {}) - set(terms)
         if unknown:
             raise ValueError(f"weights for unknown terms {sorted(unknown)}; the terms are {sorted(terms)}")
         self.terms = dict(terms)
         self.weights = {name: 1.0 for name in terms} | dict(weights or {})
+        self.steerings = list(steerings)
 
     def __call__(self, batch: Batch, separation: Separation) -> ObjectiveResult:
         """The loss of each utterance and what it is made of."""
         values = {name: term(batch, separation) for name, term in self.terms.items()}
-        loss = torch.stack([self.weights[name] * value for name, value in values.items()]).sum(0)
+        loss = torch.stack([self._weight(name) * value for name, value in values.items()]).sum(0)
         statistics: dict[str, Tensor] = {}
         for term in self.terms.values():
             statistics |= getattr(term, "statistics", dict)()
         return ObjectiveResult(loss, values, statistics)
+
+    def _weight(self, name: str) -> float:
+        return self.weights[name] * getattr(self.terms[name], "weight", 1.0)
+
+    def inputs(self, batch: Batch) -> dict[str, Any]:
+        """What the model is to be called with beside the mixtures, for the terms that look at more than estimates."""
+        wants = set[str]().union(*(getattr(term, "wants", ()) for term in self.terms.values()))
+        more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
+        if "sources" in wants and batch.sources.shape[1] > 0:
+            more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
+        return more
+
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Adapts steered weights to a step's statistics, means over the utterances of all ranks."""
+        for steering in self.steerings:
+            steering.after_step(means)
+
+    def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
+        """Lines about targets that are not reached after so many epochs, the last of which had these means."""
+        lines = (steering.warning(means, epochs) for steering in self.steerings)
+        return [line for line in lines if line is not None]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What past steps have left: the steered weights."""
+        return {"steered_weights": [steering.weight for steering in self.steerings]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes back to that."""
+        for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
+            steering.weight = weight
 
     @property
     def scheduled(self) -> dict[str, float]:
@@ -198,29 +240,67 @@ class Objective:
                 set_progress(t_epochs)
 
 
-def build_objective(
-    config: ObjectiveConfig, signal_std: float = 1.0, spread: float = 1.0, scored: bool = False
-) -> Objective:
-    """The objective that `config` describes: the term "separation", and "scoring" for a model that has scores.
+class MarginTerm:
+    """How far standardised estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
+
+    Zero, without gradient, where no source is active.
 
     Args:
-        config: cost and assignment, and how scores are trained.
+        signal_std: the model's stored training deviation.
+
+    Source: Donahue et al., "Piano Genie", 2019; thesis, appendix J.
+    """
+
+    def __init__(self, signal_std: float = 1.0) -> None:
+        self.signal_std = signal_std
+
+    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+        """The term's value for each utterance, (B,)."""
+        beyond = ((separation.estimates / self.signal_std).abs() - 1).clamp_min(0).square()
+        inside = torch.arange(beyond.shape[-1], device=beyond.device) < batch.lengths[:, None]
+        mean = beyond.mean(1).where(inside, 0.0).sum(1) / batch.lengths
+        return mean.where(batch.active.any(1), 0.0)
+
+
+def build_objective(
+    config: ObjectiveConfig,
+    signal_std: float = 1.0,
+    spread: float = 1.0,
+    scored: bool = False,
+    latents: Latents | None = None,
+) -> Objective:
+    """The objective that `config` describes.
+
+    Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
+    latents (and "source_rate" with an adaptive prior); "margin" where it has a weight.
+
+    Args:
+        config: cost and assignment, how scores are trained, and what rates cost.
         signal_std: the model's stored training deviation, for costs in nats.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
         scored: whether the model has scores.
+        latents: what is to be known of the model's; None: they are points.
 
     Raises:
-        UserError: a choice that nothing is registered for.
+        UserError: a choice that nothing is registered for, or a number out of its range.
     """
     needed = {"spread": spread} if isinstance(config.assignment, AnnealedMCLConfig) else {}
     costs = PairwiseCosts(build(config.cost), signal_std)
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, build(config.assignment, **needed))}
-    if not scored:
-        return Objective(terms)
-    # Optimal transport matches one to one too: it becomes PIT as its regularisation vanishes.
-    one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
-    terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
-    return Objective(terms, {"scoring": config.scoring.weight})
+    weights: dict[str, float] = {}
+    if scored:
+        # Optimal transport matches one to one too: it becomes PIT as its regularisation vanishes.
+        one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
+        terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
+        weights["scoring"] = config.scoring.weight
+    rates, steerings = build_rates(config.rates, latents or Latents(False, False, lambda samples: samples))
+    terms |= rates
+    if not 0 <= config.margin_weight < math.inf:
+        raise UserError(f"objective.margin_weight: found {config.margin_weight}, expected 0 or more")
+    if config.margin_weight > 0:
+        terms["margin"] = MarginTerm(signal_std)
+        weights["margin"] = config.margin_weight
+    return Objective(terms, weights, steerings)
 
 
 @torch.no_grad()

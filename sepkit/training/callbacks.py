@@ -301,6 +301,8 @@ class Recorder(Callback):
             self._bar.close()
         self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
         say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
+        for line in task.objective.warnings(task.epoch_means(), task.position.epoch + 1):
+            say(f"warning: {line}")
 
     def teardown(self, trainer: Trainer, pl_module: SeparationTask, stage: str) -> None:  # type: ignore[override]
         """Close bar and board, also after a failure."""

@@ -18,6 +18,7 @@ import yaml
 
 from sepkit.config import (
     AnnealedMCLConfig,
+    CauchyConfig,
     NegSISDRConfig,
     PITConfig,
     SinkhornConfig,
@@ -152,6 +153,11 @@ def _check(config: TrainConfig) -> None:
             raise UserError(f"{key}: found {value}, expected more than 0")
     if not config.objective.scoring.weight >= 0:
         raise UserError(f"objective.scoring.weight: found {config.objective.scoring.weight}, expected 0 or more")
+    if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
+        raise UserError(
+            f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
+            "use cauchy_nll"
+        )
     if config.data.train is None:
         raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote")
     _check_device(config.trainer)

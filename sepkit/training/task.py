@@ -27,10 +27,11 @@ from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
+from sepkit.objectives import Latents
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, ObjectiveResult, build_objective, hard_si_sdr_db
 from sepkit.types import Batch, Separation
 
-__all__ = ["Position", "SeparationTask", "TrainingDiverged"]
+__all__ = ["Position", "SeparationTask", "TrainingDiverged", "latents_of"]
 
 MAX_SAVED_BAD_BATCHES = 100
 
@@ -111,6 +112,8 @@ class SeparationTask(LightningModule):
         self._scores: dict[str, dict[str, float]] = {}
         self._speakers: dict[str, tuple[list[float], int]] = {}
         self._statistics: frozenset[str] = frozenset()
+        self._window_sums: dict[str, float] = {}
+        self._objective_state: dict[str, Any] | None = None
 
     # ------------------------------------------------------------------------------------------------------- the data
 
@@ -176,7 +179,10 @@ class SeparationTask(LightningModule):
             float(self.model.signal_std),
             self.position.spread,
             scored=self.model.scoring_head is not None,
+            latents=latents_of(self.model),
         )
+        if self._objective_state is not None:
+            self._objective.load_state_dict(self._objective_state)
 
     def on_train_epoch_start(self) -> None:
         """Moves on to the next epoch's order."""
@@ -191,12 +197,13 @@ class SeparationTask(LightningModule):
         last = (position.batches_done + 1) % accumulate == 0 or position.batches_done + 1 == position.batches_per_epoch
         if first:
             self._window_is_bad = False
+            self._window_sums = {}
         window = min(accumulate, position.batches_per_epoch - position.batches_done // accumulate * accumulate)
 
         self._seed_step()
         progress = position.steps / math.ceil(position.batches_per_epoch / accumulate)
         self.objective.set_progress(position.epoch if self.config.objective.schedule_by == "epoch" else progress)
-        separation = self.model(batch.mixture)
+        separation = self.model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         self.last = {"batch": batch, "estimates": separation.estimates.detach(), "losses": result.loss.detach()}
 
@@ -251,6 +258,7 @@ class SeparationTask(LightningModule):
         self._statistics = frozenset(result.statistics)
         for name, value in zip(names, values, strict=True):
             self.position.sums[name] = self.position.sums.get(name, 0.0) + value
+            self._window_sums[name] = self._window_sums.get(name, 0.0) + value
         return round(values[0])
 
     def _backward(self, losses: Tensor, separation: Separation, scale: float, sync: bool) -> None:
@@ -285,6 +293,8 @@ class SeparationTask(LightningModule):
             if not finite and scale <= 1.0:
                 self._reject(batch, losses, everywhere=True)
             position.steps += finite
+            if finite:
+                self.objective.after_step(self.means(self._window_sums))
         optimizer.zero_grad(set_to_none=True)
         position.bad_in_a_row = position.bad_in_a_row + 1 if self._window_is_bad else 0
         if position.bad_in_a_row >= trainer.max_bad_steps:
@@ -340,13 +350,13 @@ class SeparationTask(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores of the utterances of a batch, by name: each counts once, on however many ranks it stood."""
-        separation = self.model(batch.mixture)
+        separation = self.model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
         before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]
         columns = {"loss": result.loss} | matched | result.statistics
-        if "scoring" in result.terms:
-            columns["scoring"] = result.terms["scoring"]
+        if len(result.terms) > 1:
+            columns |= result.terms
         if "si_sdr_db" in matched:
             # One speaker alone is the mixture: there is nothing to improve, and tens of dB to lose.
             alone = (batch.active.sum(1) == 1) & (before > SAME_SI_SDR_DB)
@@ -395,13 +405,25 @@ class SeparationTask(LightningModule):
     # -------------------------------------------------------------------------------------------------------- resuming
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the position to Lightning's checkpoint."""
+        """Adds the position, and what the objective remembers, to Lightning's checkpoint."""
         checkpoint["position"] = asdict(self.position)
+        checkpoint["objective"] = self.objective.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Goes back to the saved position."""
         self.position = Position(**checkpoint["position"])
         self.position.enter_epoch()
+        self._objective_state = checkpoint.get("objective")
+
+
+def latents_of(model: EncoderMaskerDecoder) -> Latents:
+    """What an objective needs to know of the model's latents."""
+    return Latents(
+        encoding=model.encoding_family.variational,
+        masks=model.mask_family.variational,
+        frames_for=model.frames_for,
+        adaptive=model.encoding_prior is not None and model.encoding_prior.needs_sources,
+    )
 
 
 def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:

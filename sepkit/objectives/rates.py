@@ -1,0 +1,313 @@
+"""Rates: how many nats posteriors are away from their priors, what they cost, and weights that lead them to targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sepkit.config import RateConfig, RatesConfig, SteeringConfig
+from sepkit.errors import UserError
+from sepkit.objectives.schedules import Schedule
+from sepkit.registry import build
+from sepkit.types import Batch, Density, Latent, Separation
+
+__all__ = ["Latents", "RateTerm", "Steering", "build_rates", "elementwise_rate", "total_rate"]
+
+Estimator = Literal["auto", "analytic", "sample"]
+What = Literal["encoding", "mask", "source"]
+
+# Beyond these a weight has no effect that floating point would show, and its way back would be long.
+_LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
+# A rate this far from its target, as a share of it, has not been reached.
+_REACHED = 0.1
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What an objective needs to know of a model's latents.
+
+    Args:
+        encoding: whether encodings are variational.
+        masks: whether masks are.
+        frames_for: ticks in the encoding of so many samples.
+        adaptive: whether the prior of the encodings changes with those of the sources.
+    """
+
+    encoding: bool
+    masks: bool
+    frames_for: Callable[[int], int]
+    adaptive: bool = False
+
+
+def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, estimator: Estimator = "auto") -> Tensor:
+    """KL(posterior || prior) of every element in nats, or log posterior(sample) - log prior(sample), whose mean it is.
+
+    Args:
+        posterior: of an encoding or of masks.
+        prior: its prior.
+        sample: of the posterior, with gradient; None: one is drawn where the estimate needs one. Without gradients it
+            is the same at every call, so that validation does not depend on chance.
+        estimator: "analytic", "sample", or "auto": analytic where there is a closed form.
+
+    Returns:
+        Of the shape of a sample.
+
+    Raises:
+        TypeError: "analytic" for a pair without a closed form.
+    """
+    if estimator != "sample":
+        try:
+            return posterior.kl(prior)
+        except TypeError:
+            if estimator == "analytic":
+                raise
+    if sample is None:
+        device = posterior.mean.device
+        fixed = None if torch.is_grad_enabled() else torch.Generator(device).manual_seed(0)
+        sample = posterior.sample(fixed)
+    return posterior.log_prob(sample) - prior.log_prob(sample)
+
+
+def total_rate(
+    rate: Tensor,
+    ticks: Tensor,
+    free_nats: float = 0.0,
+    over: Literal["element", "tick", "utterance"] = "utterance",
+) -> Tensor:
+    """The rate of each utterance, where no group of elements counts less than its free nats, (B,) nats.
+
+    sum over groups of max(free_nats, sum of the group's elements); a group without its free nats has no gradient.
+
+    Args:
+        rate: (B, ..., K, F), of every element.
+        ticks: (B,) int, how many of the F ticks are the utterance's own; the others do not count.
+        free_nats: of each group.
+        over: what a group is: an element; all elements of a tick, those of all hypotheses together; all of them.
+
+    Source: thesis, eq. 37 ("element"), appendix J ("utterance").
+    """
+    if over == "element" and free_nats > 0:
+        rate = rate.clamp_min(free_nats)
+    of_ticks = rate.sum(tuple(range(1, rate.ndim - 1)))
+    if over == "tick" and free_nats > 0:
+        of_ticks = of_ticks.clamp_min(free_nats)
+    inside = torch.arange(of_ticks.shape[-1], device=rate.device) < ticks[:, None]
+    total = of_ticks.where(inside, 0.0).sum(-1)
+    return total.clamp_min(free_nats) if over == "utterance" and free_nats > 0 else total
+
+
+class Steering:
+    """A weight that is adapted after every step so that a rate meets its target.
+
+    weight * (1 + change) after a step whose rate was above (1 + tolerance) * target, weight / (1 + change) if it was
+    below (1 - tolerance) * target. The rate is that of the step's whole batch, over all ranks.
+
+    Args:
+        statistics: names of the recorded rates whose sum is steered.
+        target: of the sum, in the unit of those.
+        config: where the weight starts and how it changes.
+
+    Source: Dieleman et al., "Variable-rate discrete representation learning", 2021, eq. 7; thesis, appendix E.2.
+    """
+
+    def __init__(self, statistics: tuple[str, ...], target: float, config: SteeringConfig) -> None:
+        self.statistics = statistics
+        self.target = target
+        self.config = config
+        self.weight = config.initial_weight
+
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Adapts the weight to the step's mean rates, by name."""
+        rate = self._rate(means)
+        if rate > (1 + self.config.tolerance) * self.target:
+            self.weight = min(self.weight * (1 + self.config.change), _LARGEST_WEIGHT)
+        elif rate < (1 - self.config.tolerance) * self.target:
+            self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
+
+    def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
+        """A line about a target that is not reached after so many epochs, where one is due.
+
+        Args:
+            means: of the last epoch.
+            epochs: done.
+        """
+        every, rate = self.config.warn_after_epochs, self._rate(means)
+        if not every or epochs % every or abs(rate - self.target) <= _REACHED * self.target:
+            return None
+        return (
+            f"objective.rates.steering: after {epochs} epochs {' + '.join(self.statistics)} is {rate:.4g}, the target"
+            f" {self.target:.4g} (weight {self.weight:.2g}); give it more epochs, a larger change, or another target"
+        )
+
+    def _rate(self, means: Mapping[str, float]) -> float:
+        return math.fsum(means.get(name, math.nan) for name in self.statistics)
+
+
+class RateTerm:
+    """A rate, in nats a sample of the utterance, so that it stands beside a likelihood divided by T.
+
+    Zero, without gradient, where no source is active, unless mixtures alone are learnt from too. In a padded batch only
+    an utterance's own ticks count.
+
+    Args:
+        what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
+        schedule: the weight (beta).
+        config: free nats.
+        latents: of the model.
+        estimator: see `elementwise_rate`.
+        per: unit of the recorded rate.
+        steering: a weight that multiplies the scheduled one.
+        of_all: whether utterances without an active source count.
+    """
+
+    def __init__(
+        self,
+        what: What,
+        schedule: Schedule,
+        config: RateConfig,
+        latents: Latents,
+        estimator: Estimator = "auto",
+        per: Literal["tick", "sample", "utterance"] = "tick",
+        steering: Steering | None = None,
+        of_all: bool = False,
+    ) -> None:
+        self.what = what
+        self.schedule = schedule
+        self.config = config
+        self.latents = latents
+        self.estimator: Estimator = estimator
+        self.per = per
+        self.steering = steering
+        self.of_all = of_all
+        self.wants = {"sources"} if what == "source" or (what == "encoding" and latents.adaptive) else set[str]()
+        self._beta = schedule(0.0)
+        self._statistics: dict[str, Tensor] = {}
+        self._checked: Density | None = None
+
+    @property
+    def weight(self) -> float:
+        """What multiplies the term now."""
+        return self._beta * (1.0 if self.steering is None else self.steering.weight)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The weight, by name; that of the sources' encodings is the mixture's."""
+        return {} if self.what == "source" else {f"{self.what}_rate_weight": self.weight}
+
+    def set_progress(self, t_epochs: float) -> None:
+        """Sets the scheduled weight."""
+        self._beta = self.schedule(t_epochs)
+
+    def statistics(self) -> dict[str, Tensor]:
+        """The rate of the last call, free nats aside, (B,) nats per tick, sample or utterance."""
+        return self._statistics
+
+    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+        """The term's value for each utterance, (B,) nats a sample.
+
+        Raises:
+            ValueError: a separation without the latents or the prior in question, or priors of masks that are not
+                identical over hypotheses.
+        """
+        posterior, prior, sample = self._latents_of(separation)
+        rate = elementwise_rate(posterior, prior, sample, self.estimator)
+        if self.what == "source":
+            rate = rate.where(batch.active[..., None, None], 0.0)
+        ticks = torch.tensor([self.latents.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
+        counts = torch.ones_like(ticks, dtype=torch.bool) if self.of_all else batch.active.any(1)
+        plain = total_rate(rate, ticks).where(counts, 0.0)
+        unit = {"tick": ticks, "sample": batch.lengths, "utterance": torch.ones_like(ticks)}[self.per]
+        self._statistics = {statistic_of(self.what, self.per): (plain / unit).detach()}
+        if self.config.free_nats > 0:
+            plain = total_rate(rate, ticks, self.config.free_nats, self.config.free_nats_over).where(counts, 0.0)
+        return plain / batch.lengths
+
+    def _latents_of(self, separation: Separation) -> tuple[Latent, Density, Tensor | None]:
+        posterior, prior, sample = {
+            "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
+            "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
+            "source": (separation.source_encodings, separation.source_prior, separation.source_samples),
+        }[self.what]
+        if posterior is None or prior is None:
+            raise ValueError(f"the separation has no {self.what} posterior or no prior of it")
+        if self.what == "mask" and self._checked is not prior:
+            _check_identical(prior, posterior.shape[1])
+            self._checked = prior
+        return posterior, prior, sample
+
+
+def statistic_of(what: What, per: str) -> str:
+    """Name of a recorded rate."""
+    return f"{what}_rate_nats_per_{per}"
+
+
+@torch.no_grad()
+def _check_identical(prior: Density, hypotheses: int) -> None:
+    """Refuses priors that differ between hypotheses: a permutation would change their rate too, not the cost alone."""
+    for value in (0.25, 0.5, 0.75):
+        density = prior.log_prob(torch.full((1, hypotheses, 1, 1), value, dtype=torch.float64))
+        if not torch.equal(density, density[:, :1].expand_as(density)):
+            raise ValueError("the prior of the masks differs between hypotheses; matching looks at the cost alone")
+
+
+def build_rates(
+    config: RatesConfig, latents: Latents, autoencoding: bool = False, of_mixtures: bool = False
+) -> tuple[dict[str, RateTerm], list[Steering]]:
+    """The terms "encoding_rate", "mask_rate" and "source_rate", where latents are variational, and what steers them.
+
+    Args:
+        config: weights, free nats, estimator and targets.
+        latents: of the model.
+        autoencoding: whether the encodings of sources are decoded too, and so have a rate.
+        of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
+
+    Raises:
+        UserError: numbers out of their range, or targets of latents that are not variational.
+    """
+    for name, rate in (("encoding", config.encoding), ("masks", config.masks)):
+        if not 0 <= rate.free_nats < math.inf:
+            raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
+    rated: list[What] = ["encoding"] * latents.encoding + ["mask"] * latents.masks
+    per = "tick" if config.steering is None else config.steering.per
+    steering_of = {} if config.steering is None else _steer(config.steering, rated)
+    if latents.encoding and (latents.adaptive or autoencoding):
+        rated.append("source")
+    terms: dict[str, RateTerm] = {}
+    for what in rated:
+        rate = config.masks if what == "mask" else config.encoding
+        terms[f"{what}_rate"] = RateTerm(
+            what,
+            build(rate.weight),
+            rate,
+            latents,
+            config.estimator,
+            per,
+            steering_of.get("encoding" if what == "source" else what),
+            of_all=of_mixtures and what == "encoding",
+        )
+    return terms, list({id(steering): steering for steering in steering_of.values()}.values())
+
+
+def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
+    where = "objective.rates.steering"
+    for name in ("initial_weight", "change", "tolerance"):
+        if not 0 < getattr(config, name) < math.inf:
+            raise UserError(f"{where}.{name}: found {getattr(config, name)}, expected more than 0")
+    targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks}
+    for name, target in (("total", config.total), ("encoding", config.encoding), ("masks", config.masks)):
+        if target is not None and not 0 < target < math.inf:
+            raise UserError(f"{where}.{name}: found {target}, expected more than 0 nats")
+    separate = {what: target for what, target in targets.items() if target is not None}
+    if (config.total is None) == (not separate):
+        raise UserError(f"{where}: expected a target, either `total` or one of `encoding` and `masks` or both")
+    if not rated or not set(separate) <= set(rated):
+        raise UserError(f"{where}: a target for latents that are deterministic and have no rate; see model.encoding")
+    if config.total is not None:
+        shared = Steering(tuple(statistic_of(what, config.per) for what in rated), config.total, config)
+        return {what: shared for what in rated}
+    return {what: Steering((statistic_of(what, config.per),), target, config) for what, target in separate.items()}
