@@ -97,8 +97,8 @@ def make_vctk(folder: Path, tables: Path) -> None:
             silence = np.zeros(12000, dtype=np.float32)
             path = folder / "VCTK-Corpus" / "wav48" / speaker / f"{speaker}_{take:03d}.wav"
             audio.write(path, np.concatenate([silence, talk(seed, 3.3, 48000)]), 48000, subtype="PCM_16")
-            utterances.append(f"wav16_cut/{speaker}/{path.name}")
-    pairs = pairs_of(utterances, lambda path: path.split("/")[1])
+            utterances.append(f"wav16_cut/{path.name}")
+    pairs = pairs_of(utterances, lambda path: Path(path).name.split("_")[0])
     write_table(tables / "VCTK2mix_VCTK_md.csv", [recipe_row(pair, "tt/2.wav") for pair in pairs])
 
 
@@ -203,7 +203,7 @@ def environment() -> dict[str, str]:
 
 
 def run(arguments: list[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=600, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

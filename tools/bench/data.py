@@ -211,7 +211,7 @@ def _seek(folder: Path) -> dict[str, Any]:
 
 def _throughput(dataset: MixtureDataset, num_items: int) -> dict[str, Any]:
     """Seconds of mixture a second of this process's time, and of wall time: medians over turns."""
-    keys = [(1, index % len(dataset)) for index in range(num_items)]
+    keys = [index % len(dataset) for index in range(num_items)]
     of_core, of_wall = [], []
     dataset[keys[0]]
     for _ in range(TURNS):
