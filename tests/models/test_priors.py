@@ -1,0 +1,251 @@
+"""Priors: the convolution of the sources' posteriors, the flow's density and Jacobian, what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import scipy.signal
+import scipy.stats
+import torch
+
+from sepkit.config import (
+    AdaptivePriorConfig,
+    BetaConfig,
+    BetaPriorConfig,
+    FlowPriorConfig,
+    FreeFilterbankConfig,
+    GammaConfig,
+    GammaPriorConfig,
+    GaussianConfig,
+    GaussianPriorConfig,
+    LogNormalConfig,
+    LogNormalPriorConfig,
+    ModelConfig,
+    RecurrentConfig,
+)
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_checkpoint, save_model
+from sepkit.models.distributions import GammaDistribution, LogNormalDistribution, NormalDistribution, Point
+from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal
+from sepkit.models.priors import AdaptivePrior, FlowPrior, convolution
+
+TINY = {"filterbank": FreeFilterbankConfig(num_filters=8), "masker": RecurrentConfig(hidden_size=6, num_layers=1)}
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+def tiny(**fields) -> ModelConfig:
+    return ModelConfig(**(TINY | {"encoding": GaussianConfig(), "masks": LogNormalConfig()} | fields))
+
+
+def test_standard_priors():
+    """N(0, 1), LN(0, 1), Gamma(1/2, 1), Beta(1, 1)."""
+    value = torch.tensor([0.2, 0.7], dtype=torch.float64)
+    oracles = {
+        Gaussian: scipy.stats.norm(),
+        LogNormal: scipy.stats.lognorm(1.0),
+        Gamma: scipy.stats.gamma(0.5),
+        Beta: scipy.stats.uniform(),
+    }
+    for family, oracle in oracles.items():
+        found = family().standard_prior().log_prob(value)
+        assert found.tolist() == pytest.approx(oracle.logpdf(value.numpy()).tolist(), abs=1e-12)
+
+
+def test_fixed_priors_by_configuration():
+    model = build_model(tiny(encoding_prior=GaussianPriorConfig(0.5, 2.0), mask_prior=LogNormalPriorConfig(0.9, 1.0)))
+    separation = model(torch.randn(1, 100))
+    expected = NormalDistribution(torch.tensor(0.5), torch.tensor(2.0))
+    torch.testing.assert_close(
+        separation.encoding.kl(separation.encoding_prior), separation.encoding.kl(expected), rtol=1e-6, atol=1e-6
+    )
+    value = torch.tensor(1.7)
+    found = separation.mask_prior.log_prob(value).item()
+    assert found == pytest.approx(scipy.stats.lognorm(1.0, scale=math.exp(0.9)).logpdf(1.7), abs=1e-6)
+    assert not [name for name in model.state_dict() if "prior" in name]
+
+
+# ------------------------------------------------------------------------------------------------------- adaptive
+
+
+@pytest.mark.parametrize("kind", [NormalDistribution, GammaDistribution])
+def test_the_adaptive_prior_is_the_convolution(kind):
+    """Against the numerical convolution of the two densities, on a grid."""
+    if kind is NormalDistribution:
+        parameters = torch.tensor([[0.4, 0.7], [-1.1, 1.3]], dtype=torch.float64)
+        frozen = [scipy.stats.norm(*row) for row in parameters.tolist()]
+    else:
+        parameters = torch.tensor([[2.4, 1.0], [3.1, 1.0]], dtype=torch.float64)
+        frozen = [scipy.stats.gamma(row[0]) for row in parameters.tolist()]
+    first, second = (column.reshape(1, 2, 1, 1) for column in parameters.T)
+    sources = kind(first, second if kind is NormalDistribution else torch.tensor(1.0, dtype=torch.float64))
+    single = Gaussian().standard_prior() if kind is NormalDistribution else Gamma().standard_prior()
+    density = AdaptivePrior(single)(sources)
+    step = 1e-3
+    grid = torch.arange(-12 if kind is NormalDistribution else 0, 30, step, dtype=torch.float64)
+    pieces = [distribution.pdf(grid.numpy()) for distribution in frozen]
+    expected = scipy.signal.fftconvolve(*pieces)[: 2 * len(grid)] * step
+    at = torch.arange(len(expected), dtype=torch.float64) * step + 2 * grid[0]
+    found = density.log_prob(at.reshape(1, 1, -1)).exp()[0, 0]
+    near = (at > -6) & (at < 15)
+    torch.testing.assert_close(found[near], torch.as_tensor(expected)[near], rtol=0, atol=1e-5)
+
+
+def test_sources_that_do_not_speak_add_nothing():
+    """And where none does, or none is known, it is the prior of a single source."""
+    mean, deviation = torch.randn(3, 2, 4, 5, requires_grad=True), torch.rand(3, 2, 4, 5) + 0.1
+    active = torch.tensor([[True, True], [False, True], [False, False]])
+    single = Gaussian().standard_prior()
+    density = AdaptivePrior(single)(NormalDistribution(mean, deviation), active)
+    assert isinstance(density, NormalDistribution)
+    torch.testing.assert_close(density.mean[0], mean[0].sum(0))
+    torch.testing.assert_close(density.deviation[0], deviation[0].square().sum(0).sqrt())
+    torch.testing.assert_close(density.mean[1], mean[1, 1])
+    torch.testing.assert_close(density.deviation[1], deviation[1, 1])
+    assert (density.mean[2] == 0).all() and (density.deviation[2] == 1).all()
+    assert AdaptivePrior(single)() is single and AdaptivePrior(single).of_sources() is single
+    density.log_prob(torch.zeros(3, 4, 5)).sum().backward()
+    assert mean.grad is not None and mean.grad.isfinite().all() and mean.grad[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("encoding", [GaussianConfig(), GammaConfig()], ids=lambda config: config.name)
+def test_a_model_convolves_what_it_is_shown(encoding):
+    """Sources are divided by the training deviation but keep their means, so that linear encodings add up."""
+    model = build_model(tiny(encoding=encoding, encoding_prior=AdaptivePriorConfig()))
+    model.set_signal_statistics(0.3, 0.5)
+    sources = torch.randn(2, 3, 120)
+    active = torch.tensor([[True, True, True], [True, False, True]])
+    separation = model(sources.sum(1), sources=sources, active=active)
+    assert separation.source_encodings.shape == (2, 3, *separation.encoding.shape[1:])
+    by_hand = convolution(separation.source_encodings, active, model.encoding_prior.of_sources())
+    value = separation.encoding_sample
+    torch.testing.assert_close(separation.encoding_prior.log_prob(value), by_hand.log_prob(value))
+    assert separation.encoding.kl(separation.encoding_prior).isfinite().all()
+    # Without sources, as at test.
+    alone = model.eval()(sources.sum(1))
+    assert alone.source_encodings is None and alone.encoding_prior is model.encoding_prior.of_sources()
+    if encoding.name == "gaussian":
+        zero_mean = build_model(tiny(encoding_prior=AdaptivePriorConfig()))
+        separation = zero_mean(sources.sum(1), sources=sources)
+        torch.testing.assert_close(separation.encoding_prior.mean, separation.encoding.mean, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_without_a_closed_form():
+    with pytest.raises(UserError, match="adaptive needs encodings that are gaussian or gamma"):
+        build_model(tiny(encoding=LogNormalConfig(), encoding_prior=AdaptivePriorConfig()))
+    with pytest.raises(TypeError, match="found Point"):
+        convolution(Point(torch.zeros(1, 2, 3, 4)), None, Gaussian().standard_prior())
+
+
+# ----------------------------------------------------------------------------------------------------------- flow
+
+
+@pytest.fixture
+def zuko():
+    return pytest.importorskip("zuko", reason="zuko is missing: pip install 'sepkit[flow]'")
+
+
+def moved(flow: FlowPrior, size: float = 1.0) -> FlowPrior:
+    """A flow in float64 whose weights are well away from where they start."""
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter.add_(size * torch.randn_like(parameter))
+    return flow.double()
+
+
+def test_the_flows_density_integrates_to_one_in_two_dimensions(zuko):
+    """By the trapezoid rule on a grid; and it is no Gaussian's."""
+    density = moved(FlowPrior(2, transforms=2, hidden_features=8, hidden_layers=2), 0.3)()
+    axis = torch.linspace(-12, 12, 1201, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis).T
+    with torch.no_grad():
+        log_density = density.log_prob(grid.unsqueeze(0)).sum(1).reshape(1201, 1201)
+    total = log_density.exp().sum() * (axis[1] - axis[0]) ** 2
+    assert total.item() == pytest.approx(1.0, abs=1e-5)
+    assert (log_density - log_density.T).abs().max() > 0.1
+
+
+def test_the_flows_jacobian_is_triangular(zuko):
+    """Of each network, with ones on the diagonal: volumes stay. Orders alternate."""
+    flow = moved(FlowPrior(5, transforms=2, hidden_features=16))
+    for number, transform in enumerate(flow.transforms):
+        jacobian = torch.autograd.functional.jacobian(transform(), torch.randn(5, dtype=torch.float64))
+        jacobian = jacobian.flip(0, 1) if number % 2 else jacobian
+        assert (jacobian.triu(1) == 0).all() and (jacobian.diagonal() == 1).all()
+        assert (jacobian.tril(-1) != 0).any()
+    whole = torch.autograd.functional.jacobian(
+        lambda z: flow.noise(z.unsqueeze(-1)).squeeze(-1), torch.randn(5, dtype=torch.float64)
+    )
+    assert torch.linalg.det(whole).item() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_encodings_are_made_of_noise_and_noise_of_encodings(zuko):
+    """And ticks do not see each other."""
+    flow = moved(FlowPrior(6, transforms=3, hidden_features=16), 0.2)
+    noise = torch.randn(2, 6, 7, dtype=torch.float64)
+    encoding = flow.encoding(noise)
+    torch.testing.assert_close(flow.noise(encoding), noise)
+    torch.testing.assert_close(flow.encoding(noise[..., 3:4]), encoding[..., 3:4])
+
+
+def test_a_models_flow_is_trained_and_stored(zuko, tmp_path):
+    model = build_model(tiny(encoding_prior=FlowPriorConfig(transforms=2, hidden_features=8)))
+    separation = model(torch.randn(2, 200))
+    value = separation.encoding_sample
+    rate = separation.encoding.log_prob(value) - separation.encoding_prior.log_prob(value)
+    assert rate.shape == separation.encoding.shape
+    rate.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.encoding_prior.parameters())
+    again = load_checkpoint(save_model(model, tmp_path))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            again.encoding_prior().log_prob(value), separation.encoding_prior.log_prob(value), rtol=0, atol=0
+        )
+
+
+def test_the_flow_of_the_thesis_size(zuko):
+    """6 x MADE(512, [1024, 1024], 512): 12.6 million parameters beside the model's 5.2, "17.8 million"."""
+    flow = FlowPrior(512)
+    assert sum(p.numel() for p in flow.parameters()) + 5_190_833 == pytest.approx(17.8e6, rel=0.005)
+
+
+# --------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"encoding_prior": FlowPriorConfig(), "encoding": GammaConfig()}, "flow is a density of real numbers"),
+        ({"encoding_prior": FlowPriorConfig(transforms=0)}, "encoding_prior.transforms: found 0"),
+        ({"mask_prior": FlowPriorConfig()}, "model.mask_prior: found flow"),
+        ({"mask_prior": AdaptivePriorConfig()}, "model.mask_prior: found adaptive"),
+        ({"encoding_prior": GammaPriorConfig()}, "GammaDistribution, which is zero for values that Gaussian"),
+        ({"mask_prior": BetaPriorConfig()}, "BetaDistribution, which is zero for values that LogNormal"),
+        ({"mask_prior": BetaPriorConfig(alpha=0.0), "masks": BetaConfig()}, "alpha: found 0.0"),
+        ({"encoding_prior": GaussianPriorConfig(deviation=math.inf)}, "deviation: found inf"),
+        ({"encoding_prior": GaussianPriorConfig(mean=math.nan)}, "expected finite numbers"),
+        ({"masks": LogNormalConfig(), "mask_prior": LogNormalPriorConfig(deviation=-1.0)}, "deviation: found -1.0"),
+    ],
+)
+def test_priors_that_do_not_fit(fields, message):
+    with pytest.raises(UserError, match=message):
+        build_model(tiny(**fields))
+
+
+def test_points_have_no_prior():
+    model = build_model(ModelConfig(**TINY))
+    separation = model(torch.randn(1, 50))
+    assert separation.encoding_prior is separation.mask_prior is None
+    with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
+        build_model(ModelConfig(**TINY, encoding_prior=FlowPriorConfig()))
+
+
+def test_priors_of_another_kind_with_a_wider_support():
+    """Positive masks may have a gamma prior; their rate is estimated from samples."""
+    separation = build_model(tiny(mask_prior=GammaPriorConfig(2.0, 1.0)))(torch.randn(1, 50))
+    assert isinstance(separation.masks, LogNormalDistribution)
+    assert separation.mask_prior.log_prob(separation.mask_sample).isfinite().all()
