@@ -1,0 +1,444 @@
+"""Rates: the objective against the evidence lower bound by hand, free nats by brute force, steering."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import multivariate_t
+from torch import Tensor
+from torch.distributions import LogNormal, Normal, kl_divergence
+
+from sepkit.config import (
+    BLRConfig,
+    ConstantConfig,
+    LinearWarmupConfig,
+    ObjectiveConfig,
+    RateConfig,
+    RatesConfig,
+    SigmoidWarmupConfig,
+    SteeringConfig,
+)
+from sepkit.errors import UserError
+from sepkit.objectives import Latents, Objective, build_objective
+from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
+from sepkit.objectives.schedules import Constant
+from sepkit.types import Batch, Separation
+
+T, K, F = 40, 3, 5
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A torch distribution as a latent; `closed` says whether its rate has a closed form."""
+
+    inner: Any
+    closed: bool = True
+
+    @property
+    def shape(self):
+        return self.inner.batch_shape
+
+    @property
+    def mean(self):
+        return self.inner.mean
+
+    @property
+    def median(self):
+        return self.inner.icdf(torch.tensor(0.5))
+
+    def sample(self, generator=None):
+        state = torch.random.get_rng_state()
+        if generator is not None:
+            torch.random.set_rng_state(generator.get_state())
+        drawn = self.inner.rsample()
+        if generator is not None:
+            torch.random.set_rng_state(state)
+        return drawn
+
+    def log_prob(self, value):
+        return self.inner.log_prob(value)
+
+    def kl(self, prior):
+        if not self.closed:
+            raise TypeError("no closed form")
+        return kl_divergence(self.inner, prior.inner)
+
+
+def frames_for(num_samples: int) -> int:
+    """One tick for eight samples."""
+    return num_samples // 8
+
+
+LATENTS = Latents(encoding=True, masks=True, frames_for=frames_for)
+STANDARD = Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+STANDARD_MASK = LogNormal(STANDARD.loc, STANDARD.scale)
+
+
+def batch_and_separation(n: int = 2, closed: bool = True) -> tuple[Batch, Separation]:
+    """Three utterances; the second is short, the third has no source."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    active = torch.tensor([[True, True], [True, False], [False, False]])
+    sources = random(3, 2, T) * active[..., None]
+    sources[1, :, 24:] = 0
+    estimates = (sources[:, [1, 0]] + 0.3 * random(3, 2, T))[:, [0, 1] + [0] * (n - 2)]
+    encoding = Normal(random(3, K, F).requires_grad_(), random(3, K, F).exp())
+    masks = LogNormal(random(3, n, K, F).requires_grad_(), random(3, n, K, F).exp())
+    separation = Separation(
+        estimates.clone().requires_grad_(),
+        Wrapped(encoding, closed),
+        Wrapped(masks, closed),
+        encoding_prior=Wrapped(STANDARD),
+        mask_prior=Wrapped(STANDARD_MASK),
+        encoding_sample=encoding.rsample(),
+        mask_sample=masks.rsample(),
+    )
+    batch = Batch(sources.sum(1), sources, active, torch.tensor([T, 24, T]), list("abc"))
+    return batch, separation
+
+
+def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
+    """KL of the ticks that are an utterance's own: 5, 3, none that counts."""
+    encoding, masks = separation.encoding.inner, separation.masks.inner  # type: ignore[attr-defined]
+    of_encoding, of_masks = [], []
+    for b, ticks in enumerate((5, 3, 0)):
+        m, s = encoding.loc[b, :, :ticks], encoding.scale[b, :, :ticks]
+        of_encoding.append((0.5 * (s**2 + m**2 - 1) - s.log()).sum().item())
+        m, s = masks.loc[b, :, :, :ticks], masks.scale[b, :, :, :ticks]
+        of_masks.append((0.5 * (s**2 + m**2 - 1) - s.log()).sum().item())
+    return of_encoding, of_masks
+
+
+# ------------------------------------------------------------------------------------------------ the lower bound
+
+
+def test_with_weights_of_one_the_objective_is_the_negative_elbo_a_sample():
+    """Distortion by scipy's multivariate t under the best permutation, rates by the closed form, over T: to 1e-7."""
+    batch, separation = batch_and_separation()
+    result = build_objective(ObjectiveConfig(cost=BLRConfig()), signal_std=0.5, latents=LATENTS)(batch, separation)
+    of_encoding, of_masks = rates_by_hand(separation)
+
+    def nll(estimate: Tensor, source: Tensor) -> float:
+        e, s = (x.detach().numpy() / 0.5 for x in (estimate, source))
+        shape = 1e-3 * (torch.eye(len(e), dtype=torch.float64).numpy() + e[:, None] * e / 1e-6)
+        return -multivariate_t(0 * e, shape, df=2).logpdf(s)
+
+    for b, length in enumerate((T, 24)):
+        estimates, sources = separation.estimates[b, :, :length], batch.sources[b, batch.active[b], :length]
+        orders = [(0, 1), (1, 0)]
+        distortion = min(sum(nll(estimates[i], s) for i, s in zip(order, sources, strict=False)) for order in orders)
+        elbo = -distortion - of_encoding[b] - of_masks[b]
+        assert result.loss[b].item() == pytest.approx(-elbo / length, rel=1e-7)
+        assert result.terms["encoding_rate"][b].item() == pytest.approx(of_encoding[b] / length, rel=1e-9)
+        assert result.terms["mask_rate"][b].item() == pytest.approx(of_masks[b] / length, rel=1e-9)
+    assert result.loss[2] == 0
+
+
+def test_weights_multiply_each_rate():
+    batch, separation = batch_and_separation()
+    rates = RatesConfig(RateConfig(ConstantConfig(0.25)), RateConfig(ConstantConfig(3.0)))
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), latents=LATENTS)
+    result = objective(batch, separation)
+    terms = result.terms
+    torch.testing.assert_close(
+        result.loss, terms["separation"] + 0.25 * terms["encoding_rate"] + 3 * terms["mask_rate"]
+    )
+    assert objective.scheduled == {"encoding_rate_weight": 0.25, "mask_rate_weight": 3.0}
+
+
+def test_what_has_no_source_has_no_gradient():
+    """Nor has what lies behind the end of a short utterance."""
+    batch, separation = batch_and_separation()
+    build_objective(ObjectiveConfig(cost=BLRConfig()), latents=LATENTS)(batch, separation).loss.sum().backward()
+    gradient = separation.encoding.inner.loc.grad  # type: ignore[attr-defined]
+    assert (gradient[2] == 0).all() and (gradient[1, :, 3:] == 0).all()
+    assert (gradient[0] != 0).all() and (gradient[1, :, :3] != 0).all()
+
+
+def test_points_add_no_terms():
+    batch, separation = batch_and_separation()
+    assert set(build_objective(ObjectiveConfig())(batch, separation).terms) == {"separation"}
+    only_masks = Latents(encoding=False, masks=True, frames_for=frames_for)
+    objective = build_objective(ObjectiveConfig(), latents=only_masks)
+    assert set(objective(batch, separation).terms) == {"separation", "mask_rate"}
+
+
+@pytest.mark.parametrize("per", ["tick", "sample", "utterance"])
+def test_rates_are_recorded_without_weights(per):
+    batch, separation = batch_and_separation()
+    rates = RatesConfig(RateConfig(free_nats=1e6), steering=SteeringConfig(total=1.0, per=per))
+    statistics = build_objective(ObjectiveConfig(rates=rates), latents=LATENTS)(batch, separation).statistics
+    unit = {"tick": (5, 3), "sample": (T, 24), "utterance": (1, 1)}[per]
+    for name, by_hand in zip(("encoding", "mask"), rates_by_hand(separation), strict=True):
+        found = statistics[f"{name}_rate_nats_per_{per}"]
+        assert found.tolist() == pytest.approx([by_hand[0] / unit[0], by_hand[1] / unit[1], 0.0])
+        assert not found.requires_grad
+
+
+# -------------------------------------------------------------------------------------------------------- free nats
+
+
+@pytest.mark.parametrize("over", ["element", "tick", "utterance"])
+@pytest.mark.parametrize("nats", [0.0, 0.7, 6.0, 1e3])
+@pytest.mark.parametrize("shape", [(2, K, F), (2, 3, K, F)])
+def test_free_nats_by_brute_force(over, nats, shape):
+    rate = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2
+    ticks = torch.tensor([F, 2])
+    found = total_rate(rate, ticks, nats, over)
+    for b in range(2):
+        own = rate[b, ..., : ticks[b]]
+        groups = {
+            "element": own.flatten().tolist(),
+            "tick": [own[..., f].sum().item() for f in range(own.shape[-1])],
+            "utterance": [own.sum().item()],
+        }[over]
+        assert found[b].item() == pytest.approx(sum(max(nats, group) for group in groups))
+
+
+@pytest.mark.parametrize("over", ["element", "tick", "utterance"])
+def test_free_nats_are_not_reduced(over):
+    """No gradient below them, the whole one above."""
+    rate = torch.tensor([[[0.1, 5.0]]], dtype=torch.float64, requires_grad=True)
+    total_rate(rate, torch.tensor([2]), 1.0, over).sum().backward()
+    assert rate.grad is not None
+    assert rate.grad.flatten().tolist() == ([1.0, 1.0] if over == "utterance" else [0.0, 1.0])
+    rate.grad = None
+    total_rate(rate, torch.tensor([2]), 10.0, over).sum().backward()
+    assert rate.grad is not None and (rate.grad == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "halfway"), [(LinearWarmupConfig(2.0, 10), 1.0), (SigmoidWarmupConfig(2.0, 10), 1.0)]
+)
+def test_warm_up(schedule, halfway):
+    """The weight is zero at first and then rises to its value."""
+    batch, separation = batch_and_separation()
+    config = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(RateConfig(schedule), RateConfig(schedule)))
+    objective = build_objective(config, latents=LATENTS)
+    for t, weight in ((0, 0.0), (5, halfway), (10, 2.0), (99, 2.0)):
+        objective.set_progress(t)
+        result = objective(batch, separation)
+        rate = result.terms["encoding_rate"] + result.terms["mask_rate"]
+        torch.testing.assert_close(result.loss, result.terms["separation"] + weight * rate)
+
+
+# ------------------------------------------------------------------------------------------------------- estimators
+
+
+def test_the_sample_at_hand_is_the_estimate():
+    """log q(z) - log p(z) of the z that was decoded; in closed form where that is asked for, or where there is one."""
+    batch, separation = batch_and_separation()
+    posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
+    assert prior is not None and sample is not None
+    ratio = posterior.log_prob(sample) - prior.log_prob(sample)
+    for estimator, expected in (("sample", ratio), ("analytic", posterior.kl(prior)), ("auto", posterior.kl(prior))):
+        torch.testing.assert_close(elementwise_rate(posterior, prior, sample, estimator), expected)
+    config = ObjectiveConfig(rates=RatesConfig(estimator="sample"))
+    found = build_objective(config, latents=LATENTS)(batch, separation).terms["encoding_rate"]
+    torch.testing.assert_close(found[0], ratio[0].sum() / T)
+
+
+def test_without_a_closed_form():
+    """`auto` takes the sample, `analytic` says so; validation draws the same one every time."""
+    _, separation = batch_and_separation(closed=False)
+    posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
+    assert prior is not None and sample is not None
+    expected = posterior.log_prob(sample) - prior.log_prob(sample)
+    torch.testing.assert_close(elementwise_rate(posterior, prior, sample), expected)
+    with pytest.raises(TypeError, match="no closed form"):
+        elementwise_rate(posterior, prior, sample, "analytic")
+    with torch.no_grad():
+        one, two = (elementwise_rate(posterior, prior, None) for _ in range(2))
+    assert torch.equal(one, two)
+    one, two = (elementwise_rate(posterior, prior, None) for _ in range(2))
+    assert not torch.equal(one, two)
+
+
+def test_sample_estimates_converge_to_the_rate():
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(4, 1, dtype=torch.float64, generator=generator)
+    posterior = Wrapped(Normal(mean.expand(4, 40_000), torch.tensor(0.5, dtype=torch.float64)))
+    ratio = elementwise_rate(posterior, Wrapped(STANDARD), None, "sample")
+    error = ratio.std(1) / 200
+    assert ((ratio.mean(1) - posterior.kl(Wrapped(STANDARD))[:, 0]).abs() < 5 * error).all()
+
+
+# ------------------------------------------------------------------------------------------ identical mask priors
+
+
+def test_permutations_change_the_cost_alone():
+    """PIT on the cost is PIT on the whole bound: the mask rate is the same in any order of the hypotheses."""
+    batch, separation = batch_and_separation()
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig()), latents=LATENTS)
+    loss = objective(batch, separation).loss
+    masks = separation.masks.inner  # type: ignore[attr-defined]
+    separation.estimates = separation.estimates.flip(1)
+    separation.masks = Wrapped(LogNormal(masks.loc.flip(1), masks.scale.flip(1)))
+    torch.testing.assert_close(objective(batch, separation).loss, loss)
+
+
+def test_mask_priors_that_differ_between_hypotheses_are_refused():
+    batch, separation = batch_and_separation()
+    location = torch.tensor([0.0, 0.5], dtype=torch.float64).reshape(2, 1, 1)
+    separation.mask_prior = Wrapped(LogNormal(location, torch.ones_like(location)))
+    with pytest.raises(ValueError, match="differs between hypotheses"):
+        build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation)
+    separation.mask_prior = Wrapped(LogNormal(0 * location, torch.ones_like(location)))
+    assert build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation).loss.isfinite().all()
+
+
+def test_a_separation_without_priors():
+    batch, separation = batch_and_separation()
+    separation.encoding_prior = None
+    with pytest.raises(ValueError, match="no encoding posterior or no prior of it"):
+        build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation)
+
+
+# --------------------------------------------------------------------------------------------- an adaptive prior
+
+
+def test_the_adaptive_prior_adds_the_rate_of_the_sources():
+    """Summed over the active sources, from the prior of a single one, with the weight of the encoding's."""
+    batch, separation = batch_and_separation()
+    source = Normal(torch.randn(3, 2, K, F, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
+    separation.source_encodings, separation.source_prior = Wrapped(source), Wrapped(STANDARD)
+    adaptive = Latents(encoding=True, masks=True, frames_for=frames_for, adaptive=True)
+    rates = RatesConfig(RateConfig(ConstantConfig(0.5)))
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), latents=adaptive)
+    result = objective(batch, separation)
+    kl = kl_divergence(source, STANDARD)
+    expected = torch.stack([kl[0].sum() / T, kl[1, 0, :, :3].sum() / 24, kl.new_zeros(())])
+    torch.testing.assert_close(result.terms["source_rate"], expected)
+    parts = result.terms
+    whole = parts["separation"] + 0.5 * (parts["encoding_rate"] + parts["source_rate"]) + parts["mask_rate"]
+    torch.testing.assert_close(result.loss, whole)
+
+
+def test_sources_are_asked_for_where_they_are_needed():
+    """Inactive ones as zeros, whatever they hold."""
+    batch, _ = batch_and_separation()
+    batch.sources[1, 1] = math.nan
+    adaptive = Latents(encoding=True, masks=True, frames_for=frames_for, adaptive=True)
+    assert build_objective(ObjectiveConfig(), latents=LATENTS).inputs(batch) == {}
+    inputs = build_objective(ObjectiveConfig(), latents=adaptive).inputs(batch)
+    assert set(inputs) == {"sources", "active"} and inputs["sources"].isfinite().all()
+
+
+# --------------------------------------------------------------------------------------------------------- steering
+
+
+def test_the_weight_follows_the_rate():
+    """Up by 1 + change above the target, down below it, the same within the tolerance of it."""
+    steering = Steering(("a", "b"), 10.0, SteeringConfig(initial_weight=1.0, change=0.25, tolerance=0.1))
+    for rates, expected in (((8.0, 4.0), 1.25), ((6.0, 4.9), 1.25), ((5.0, 4.1), 1.25), ((4.0, 4.0), 1.0)):
+        steering.after_step(dict(zip("ab", rates, strict=True)))
+        assert steering.weight == pytest.approx(expected)
+    steering.after_step({"a": 1.0})
+    assert steering.weight == pytest.approx(1.0)
+
+
+def test_a_rate_is_led_to_its_target():
+    """Free means under a weight w settle where w * rate' = gain'; the target is met within the tolerance."""
+    mean = torch.full((1, 4, 6), 2.0, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([mean], lr=0.1)
+    batch = Batch(torch.zeros(1, 48), torch.zeros(1, 1, 48), torch.ones(1, 1, dtype=torch.bool), torch.tensor([48]))
+    config = RatesConfig(steering=SteeringConfig(encoding=1.0, initial_weight=1e-2, change=0.02))
+    terms, steerings = build_rates(config, Latents(True, False, frames_for))
+
+    def gain(batch: Batch, separation: Separation) -> Tensor:
+        return 0.5 * (mean - 2).square().mean((1, 2))
+
+    objective = Objective({"gain": gain, **terms}, steerings=steerings)
+    for _ in range(1500):
+        posterior = Wrapped(Normal(mean, torch.ones_like(mean)))
+        result = objective(batch, Separation(mean, posterior, posterior, encoding_prior=Wrapped(STANDARD)))
+        optimizer.zero_grad()
+        result.loss.sum().backward()
+        optimizer.step()
+        objective.after_step({name: value.mean().item() for name, value in result.statistics.items()})
+    assert result.statistics["encoding_rate_nats_per_tick"].item() == pytest.approx(1.0, rel=0.05)
+
+
+def test_one_weight_for_the_total_or_one_for_each():
+    total, steerings = build_rates(RatesConfig(steering=SteeringConfig(total=5.0)), LATENTS)
+    assert len(steerings) == 1 and total["encoding_rate"].steering is total["mask_rate"].steering is steerings[0]
+    assert steerings[0].statistics == ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick")
+    each, steerings = build_rates(RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)), LATENTS)
+    assert [s.target for s in steerings] == [5.0, 2.0]
+    steerings[0].weight = 0.5
+    assert (each["encoding_rate"].weight, each["mask_rate"].weight) == (0.5, 1e-6)
+    one, steerings = build_rates(RatesConfig(steering=SteeringConfig(masks=2.0)), LATENTS)
+    assert len(steerings) == 1 and one["encoding_rate"].weight == 1.0
+
+
+def test_steered_weights_are_remembered():
+    config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)))
+    one, two = (build_objective(config, latents=LATENTS) for _ in range(2))
+    for _ in range(7):
+        one.after_step({"encoding_rate_nats_per_tick": 9.0, "mask_rate_nats_per_tick": 1.0})
+    assert one.scheduled != two.scheduled
+    two.load_state_dict(one.state_dict())
+    assert one.scheduled == two.scheduled
+    assert one.scheduled["encoding_rate_weight"] == pytest.approx(1e-6 * 1.01**7)
+
+
+def test_a_target_that_is_not_reached_is_reported():
+    """Every so many epochs, in one line with the rate reached; not where it is reached, and never if so wished."""
+    config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, warn_after_epochs=10)))
+    objective = build_objective(config, latents=LATENTS)
+    far = {"encoding_rate_nats_per_tick": 3.0}
+    assert objective.warnings(far, 9) == objective.warnings({"encoding_rate_nats_per_tick": 5.4}, 10) == []
+    for epochs in (10, 20):
+        (line,) = objective.warnings(far, epochs)
+        assert f"after {epochs} epochs encoding_rate_nats_per_tick is 3, the target 5" in line and "\n" not in line
+    assert Steering(("a",), 5.0, SteeringConfig(warn_after_epochs=0)).warning({"a": 3.0}, 20) is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "latents", "message"),
+    [
+        (RatesConfig(RateConfig(free_nats=-1.0)), LATENTS, "encoding.free_nats: found -1.0"),
+        (RatesConfig(masks=RateConfig(free_nats=math.nan)), LATENTS, "masks.free_nats: found nan"),
+        (RatesConfig(steering=SteeringConfig()), LATENTS, "expected a target"),
+        (RatesConfig(steering=SteeringConfig(total=1.0, masks=1.0)), LATENTS, "expected a target"),
+        (RatesConfig(steering=SteeringConfig(total=0.0)), LATENTS, "total: found 0.0"),
+        (RatesConfig(steering=SteeringConfig(total=1.0, change=0.0)), LATENTS, "change: found 0.0"),
+        (RatesConfig(steering=SteeringConfig(total=1.0)), Latents(False, False, frames_for), "deterministic"),
+        (RatesConfig(steering=SteeringConfig(masks=1.0)), Latents(True, False, frames_for), "deterministic"),
+    ],
+)
+def test_mistakes(rates, latents, message):
+    with pytest.raises(UserError, match=message):
+        build_objective(ObjectiveConfig(rates=rates), latents=latents)
+
+
+# ----------------------------------------------------------------------------------------------------------- margin
+
+
+def test_margin():
+    """mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardised estimates."""
+    batch, separation = batch_and_separation()
+    assert "margin" not in build_objective(ObjectiveConfig(), signal_std=0.5)(batch, separation).terms
+    result = build_objective(ObjectiveConfig(margin_weight=2.0), signal_std=0.5)(batch, separation)
+    for b, length in enumerate((T, 24)):
+        beyond = [max(abs(u) / 0.5 - 1, 0) ** 2 for u in separation.estimates[b, :, :length].flatten().tolist()]
+        assert result.terms["margin"][b].item() == pytest.approx(sum(beyond) / len(beyond))
+    assert result.terms["margin"][2] == 0
+    torch.testing.assert_close(result.loss, result.terms["separation"] + 2 * result.terms["margin"])
+    with pytest.raises(UserError, match=r"margin_weight: found -1\.0"):
+        build_objective(ObjectiveConfig(margin_weight=-1.0))
+
+
+def test_the_term_alone():
+    """With a weight of its own and nothing else."""
+    batch, separation = batch_and_separation()
+    term = RateTerm("mask", Constant(0.5), RateConfig(), LATENTS)
+    assert term.weight == 0.5
+    torch.testing.assert_close(term(batch, separation)[0].item(), rates_by_hand(separation)[1][0] / T)
