@@ -176,7 +176,7 @@ def score_utterance(
             or a number of speakers that the model does not tell.
     """
     table = _si_sdr_table(estimates, sources)
-    active = ~np.isnan(table).all(axis=0)
+    active = np.asarray(~np.isnan(table).all(axis=0))
     assignment = _match(table, active, _taking_part(is_speaker, options))
     matched_sources = [j for j, k in enumerate(assignment) if k >= 0]
     speaking = np.flatnonzero(active)

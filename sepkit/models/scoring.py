@@ -66,7 +66,10 @@ class ScoringHead(nn.Module):
         Args:
             masks: (B, n, K, F).
         """
-        return self.output(self.hidden(masks.mean(-1)).relu()).squeeze(-1)
+        # A score that is compared with a threshold needs more than bfloat16's two digits; this costs next to nothing.
+        with torch.autocast(masks.device.type, enabled=False):
+            pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
+            return self.output(self.hidden(pooled).relu()).squeeze(-1)
 
 
 def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -37,6 +37,13 @@ def test_head_is_that_of_the_reference_code():
     torch.testing.assert_close(head(masks), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_scores_are_in_full_precision_under_autocast():
+    head, masks = ScoringHead(6, 10), torch.rand(2, 4, 6, 300)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(head(masks), head.forward(masks.double()), rtol=1e-5, atol=1e-6)
+        assert head(masks.bfloat16()).dtype == torch.float32
+
+
 def test_a_score_follows_its_own_mask():
     head, masks = ScoringHead(6, 10), torch.rand(1, 4, 6, 17)
     order = [2, 0, 3, 1]
