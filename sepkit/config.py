@@ -503,6 +503,16 @@ class RatesConfig:
 
 
 @dataclass
+class AutoencodingConfig:
+    """Encodings that are decoded without masks too, by the same decoder (thesis, fig. 6); 0 means not."""
+
+    sources: float = 0.0
+    """Weight of how far decoded encodings of the sources are from these."""
+    mixtures: float = 0.0
+    """Weight of how far the decoded encoding of the mixture is from it; mixtures without sources count too."""
+
+
+@dataclass
 class ObjectiveConfig:
     """What is minimised."""
 
@@ -512,6 +522,7 @@ class ObjectiveConfig:
     """Schedules are constant within an epoch, as in the aMCL paper, or move on with every step."""
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
+    autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
     margin_weight: float = 0.0
     """Of the mean of max(|u| - 1, 0)^2 over the standardised estimates u, which keeps them within their range."""
 

@@ -188,7 +188,7 @@ class GammaDistribution:
         Source: Figurnov et al., "Implicit reparameterization gradients", 2018.
         """
         concentration = self.concentration.expand(self.shape)
-        drawn = torch._standard_gamma(concentration, generator)
+        drawn = torch._standard_gamma(concentration, generator)  # type: ignore[attr-defined]
         return drawn.clamp_min(_tiny(drawn)) / self.rate
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | No
 def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """The logarithm of a sample of Gamma(concentration, 1), reparameterised."""
     concentration = concentration.expand(shape)
-    boosted = torch._standard_gamma(concentration + 1, generator).log()
+    boosted = torch._standard_gamma(concentration + 1, generator).log()  # type: ignore[attr-defined]
     uniform = torch.rand(shape, generator=generator, dtype=concentration.dtype, device=concentration.device)
     return boosted + uniform.clamp_min(_tiny(uniform)).log() / concentration
 

@@ -198,9 +198,9 @@ class FlowPrior(Prior):
         self.transforms = nn.ModuleList(
             MaskedAutoregressiveTransform(
                 encoding_dim,
-                order=forwards if number % 2 == 0 else forwards.flip(0),
+                order=forwards if number % 2 == 0 else forwards.flip(0),  # type: ignore[arg-type]
                 univariate=AdditiveTransform,
-                shapes=[()],
+                shapes=[torch.Size([])],
                 hidden_features=[hidden_features] * hidden_layers,
             )
             for number in range(transforms)

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -240,6 +240,44 @@ class Objective:
                 set_progress(t_epochs)
 
 
+class ReconstructionTerm:
+    """How far decoded encodings are from what was encoded, without masks: of the active sources, or of the mixture.
+
+    The scale is that of the separation: costs in nats are summed over the signals and divided by T, others averaged.
+
+    Args:
+        what: "source" or "mixture". The mixture's counts in every utterance, with or without active sources.
+        costs: of pairs; a signal is compared with its own reconstruction.
+
+    Source: thesis, appendix D.
+    """
+
+    def __init__(self, what: Literal["source", "mixture"], costs: PairwiseCosts) -> None:
+        self.what = what
+        self.costs = costs
+        self.wants = {"reconstructions", "sources"} if what == "source" else {"reconstructions"}
+
+    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+        """The term's value for each utterance, (B,).
+
+        Raises:
+            ValueError: a separation without the reconstructions.
+        """
+        if self.what == "mixture":
+            found, signals = separation.reconstructions, batch.mixture.unsqueeze(1)
+            active = torch.ones_like(signals[..., 0], dtype=torch.bool)
+            found = None if found is None else found.unsqueeze(1)
+        else:
+            found, signals, active = separation.source_reconstructions, batch.sources, batch.active
+            if signals.shape[1] == 0:
+                return separation.estimates.new_zeros(len(signals))
+        if found is None:
+            raise ValueError(f"the separation has no {self.what} reconstructions; call the model with Objective.inputs")
+        compared = Batch(batch.mixture, signals, active, batch.lengths, batch.ids)
+        cost = self.costs.of(found, compared).diagonal(dim1=1, dim2=2).where(active, 0.0).sum(1)
+        return cost / (batch.lengths if self.costs.unit == "nats" else active.sum(1).clamp_min(1))
+
+
 class MarginTerm:
     """How far standardised estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
 
@@ -272,7 +310,8 @@ def build_objective(
     """The objective that `config` describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents (and "source_rate" with an adaptive prior); "margin" where it has a weight.
+    latents (and "source_rate" where sources are encoded too); "source_reconstruction", "mixture_reconstruction" and
+    "margin" where they have a weight.
 
     Args:
         config: cost and assignment, how scores are trained, and what rates cost.
@@ -293,7 +332,19 @@ def build_objective(
         one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
         terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
         weights["scoring"] = config.scoring.weight
-    rates, steerings = build_rates(config.rates, latents or Latents(False, False, lambda samples: samples))
+    for name, what in (("sources", "source"), ("mixtures", "mixture")):
+        weight = getattr(config.autoencoding, name)
+        if not 0 <= weight < math.inf:
+            raise UserError(f"objective.autoencoding.{name}: found {weight}, expected 0 or more")
+        if weight > 0:
+            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
+            weights[f"{what}_reconstruction"] = weight
+    rates, steerings = build_rates(
+        config.rates,
+        latents or Latents(False, False, lambda samples: samples),
+        autoencoding=config.autoencoding.sources > 0,
+        of_mixtures=config.autoencoding.mixtures > 0,
+    )
     terms |= rates
     if not 0 <= config.margin_weight < math.inf:
         raise UserError(f"objective.margin_weight: found {config.margin_weight}, expected 0 or more")

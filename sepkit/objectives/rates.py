@@ -176,7 +176,7 @@ class RateTerm:
         steering: Steering | None = None,
         of_all: bool = False,
     ) -> None:
-        self.what = what
+        self.what: What = what
         self.schedule = schedule
         self.config = config
         self.latents = latents
@@ -272,7 +272,8 @@ def build_rates(
     for name, rate in (("encoding", config.encoding), ("masks", config.masks)):
         if not 0 <= rate.free_nats < math.inf:
             raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
-    rated: list[What] = ["encoding"] * latents.encoding + ["mask"] * latents.masks
+    variational: dict[What, bool] = {"encoding": latents.encoding, "mask": latents.masks}
+    rated = [what for what, has_rate in variational.items() if has_rate]
     per = "tick" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
     if latents.encoding and (latents.adaptive or autoencoding):
@@ -302,12 +303,12 @@ def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
     for name, target in (("total", config.total), ("encoding", config.encoding), ("masks", config.masks)):
         if target is not None and not 0 < target < math.inf:
             raise UserError(f"{where}.{name}: found {target}, expected more than 0 nats")
-    separate = {what: target for what, target in targets.items() if target is not None}
+    separate: dict[What, float] = {what: target for what, target in targets.items() if target is not None}
     if (config.total is None) == (not separate):
         raise UserError(f"{where}: expected a target, either `total` or one of `encoding` and `masks` or both")
     if not rated or not set(separate) <= set(rated):
         raise UserError(f"{where}: a target for latents that are deterministic and have no rate; see model.encoding")
     if config.total is not None:
         shared = Steering(tuple(statistic_of(what, config.per) for what in rated), config.total, config)
-        return {what: shared for what in rated}
+        return dict.fromkeys(rated, shared)
     return {what: Steering((statistic_of(what, config.per),), target, config) for what, target in separate.items()}

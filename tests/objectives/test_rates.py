@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.distributions import LogNormal, Normal, kl_divergence
 
 from sepkit.config import (
+    AutoencodingConfig,
     BLRConfig,
     ConstantConfig,
     LinearWarmupConfig,
+    NegSISDRConfig,
     ObjectiveConfig,
     RateConfig,
     RatesConfig,
@@ -24,6 +26,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.objectives import Latents, Objective, build_objective
+from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
 from sepkit.objectives.schedules import Constant
 from sepkit.types import Batch, Separation
@@ -442,3 +445,65 @@ def test_the_term_alone():
     term = RateTerm("mask", Constant(0.5), RateConfig(), LATENTS)
     assert term.weight == 0.5
     torch.testing.assert_close(term(batch, separation)[0].item(), rates_by_hand(separation)[1][0] / T)
+
+
+# ---------------------------------------------------------------------------------------------------- auto-encoding
+
+
+@pytest.mark.parametrize("cost", [BLRConfig(), NegSISDRConfig()], ids=["nats", "db"])
+def test_reconstructions_are_compared_with_what_was_encoded(cost):
+    """Each active source with its own, the mixture in every utterance; on the scale of the separation."""
+    batch, separation = batch_and_separation()
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(3, 3, T, dtype=torch.float64, generator=generator)
+    separation.source_reconstructions = batch.sources + noise[:, :2]
+    separation.reconstructions = batch.mixture + noise[:, 2]
+    batch.mixture[2] = noise[2, 0]
+    config = ObjectiveConfig(cost=cost, autoencoding=AutoencodingConfig(sources=0.5, mixtures=2.0))
+    result = build_objective(config, signal_std=0.5)(batch, separation)
+
+    def compared(found: Tensor, signal: Tensor) -> float:
+        if isinstance(cost, BLRConfig):
+            return pairwise_blr_nll(found[None, None] / 0.5, signal[None, None] / 0.5).item() / len(signal)
+        return pairwise_neg_si_sdr(found[None, None], signal[None, None]).item()
+
+    for b, length in enumerate((T, 24, T)):
+        active = [j for j in range(2) if batch.active[b, j]]
+        each = [
+            compared(separation.source_reconstructions[b, j, :length], batch.sources[b, j, :length]) for j in active
+        ]
+        count = 1 if isinstance(cost, BLRConfig) else max(len(each), 1)
+        assert result.terms["source_reconstruction"][b].item() == pytest.approx(sum(each) / count, rel=1e-9)
+        of_mixture = compared(separation.reconstructions[b, :length], batch.mixture[b, :length])
+        assert result.terms["mixture_reconstruction"][b].item() == pytest.approx(of_mixture, rel=1e-9)
+    parts = result.terms
+    expected = parts["separation"] + 0.5 * parts["source_reconstruction"] + 2 * parts["mixture_reconstruction"]
+    torch.testing.assert_close(result.loss, expected)
+
+
+def test_mixtures_without_sources_are_learnt_from():
+    """Their loss is the negative bound of the mixture a sample: reconstruction and the encoding's rate."""
+    batch, separation = batch_and_separation()
+    separation.reconstructions = batch.mixture + 0.1
+    batch.mixture[2] = 1.0
+    config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(mixtures=1.0))
+    objective = build_objective(config, latents=LATENTS)
+    assert objective.inputs(batch) == {"reconstruct": True}
+    result = objective(batch, separation)
+    encoding = separation.encoding.inner  # type: ignore[attr-defined]
+    rate = kl_divergence(encoding, STANDARD)[2].sum() / T
+    nll = pairwise_blr_nll(separation.reconstructions[2:, None], batch.mixture[2:, None]).squeeze() / T
+    torch.testing.assert_close(result.loss[2], nll + rate)
+    assert result.terms["mask_rate"][2] == 0
+
+
+def test_auto_encoding_of_sources_has_their_rate_and_asks_for_them():
+    batch, separation = batch_and_separation()
+    config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(sources=1.0))
+    objective = build_objective(config, latents=LATENTS)
+    assert {"source_reconstruction", "source_rate"} <= set(objective.terms)
+    assert set(objective.inputs(batch)) == {"sources", "active", "reconstruct"}
+    with pytest.raises(ValueError, match="no source reconstructions"):
+        objective(batch, separation)
+    with pytest.raises(UserError, match=r"autoencoding.mixtures: found -1.0"):
+        build_objective(ObjectiveConfig(autoencoding=AutoencodingConfig(mixtures=-1.0)))

@@ -273,7 +273,7 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
         raise UserError(f"filterbank {type(model.filterbank).__name__}: only free filterbanks go to asteroid")
     if model.scoring_head is not None:
         raise UserError("model.scoring: found a scoring head; asteroid's models have no scores")
-    if masker.values_per_dimension != 1 or model.encoding_family.values_per_dimension != 1:
+    if model.mask_family.variational or model.encoding_family.variational or model.scale_decoder is not None:
         raise UserError("latents: found a variational family; only deterministic models go to asteroid")
     if isinstance(masker, ConvTasNetMasker) and masker.skip_scale != 1:
         raise UserError("model.masker.normalize_skip_sum: found true; asteroid does not divide its skip sum")
