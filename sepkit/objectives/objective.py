@@ -332,10 +332,13 @@ def build_objective(
         one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
         terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
         weights["scoring"] = config.scoring.weight
-    for name, what in (("sources", "source"), ("mixtures", "mixture")):
-        weight = getattr(config.autoencoding, name)
+    reconstructed: dict[Literal["source", "mixture"], float] = {
+        "source": config.autoencoding.sources,
+        "mixture": config.autoencoding.mixtures,
+    }
+    for what, weight in reconstructed.items():
         if not 0 <= weight < math.inf:
-            raise UserError(f"objective.autoencoding.{name}: found {weight}, expected 0 or more")
+            raise UserError(f"objective.autoencoding.{what}s: found {weight}, expected 0 or more")
         if weight > 0:
             terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
             weights[f"{what}_reconstruction"] = weight

@@ -273,13 +273,14 @@ def build_rates(
         if not 0 <= rate.free_nats < math.inf:
             raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
     variational: dict[What, bool] = {"encoding": latents.encoding, "mask": latents.masks}
-    rated = [what for what, has_rate in variational.items() if has_rate]
+    rated: list[What] = [what for what, has_rate in variational.items() if has_rate]
     per = "tick" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
     if latents.encoding and (latents.adaptive or autoencoding):
         rated.append("source")
     terms: dict[str, RateTerm] = {}
     for what in rated:
+        weighed_as: What = "encoding" if what == "source" else what
         rate = config.masks if what == "mask" else config.encoding
         terms[f"{what}_rate"] = RateTerm(
             what,
@@ -288,7 +289,7 @@ def build_rates(
             latents,
             config.estimator,
             per,
-            steering_of.get("encoding" if what == "source" else what),
+            steering_of.get(weighed_as),
             of_all=of_mixtures and what == "encoding",
         )
     return terms, list({id(steering): steering for steering in steering_of.values()}.values())
