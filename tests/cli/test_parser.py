@@ -48,6 +48,8 @@ def test_another_choice_starts_from_its_own_defaults(tmp_path):
     assert to_dict(config_of("--config", file).objective.assignment) == {
         "name": "amcl",
         "temperature": {"name": "constant", "value": 2.0},
+        "unit": "cost",
+        "floor": 1e-4,
     }
     chosen = config_of(
         "--config",
