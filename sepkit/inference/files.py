@@ -20,7 +20,7 @@ from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
 from sepkit.inference.separator import Separated, Separator, Speakers
 
-__all__ = ["FilesReport", "find_recordings", "separate_files"]
+__all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
 
 FAILED = "failed.jsonl"
 
@@ -94,7 +94,7 @@ def separate_files(
     }
     for path, stem in tqdm(recordings.items(), disable=None, unit="file"):
         target = out / stem
-        description = {"input": str(path), **_identity(path), **way}
+        description = {"input": str(path), **file_identity(path), **way}
         if _is_done(target, description):
             report.already_done += 1
             continue
@@ -103,11 +103,11 @@ def separate_files(
             rate = audio.info(path).sample_rate
             separated = separator.separate(waveform, rate, speakers=speakers)
         except (UserError, torch.OutOfMemoryError) as error:
-            report.failed[str(path)] = _reason(error, path)
+            report.failed[str(path)] = failure_reason(error, path)
             continue
         _write(target, separated, rate, description)
         report.separated += 1
-    _write_failures(out / FAILED, report.failed)
+    write_failures(out / FAILED, report.failed)
     return report
 
 
@@ -250,19 +250,22 @@ def _written_before(target: Path) -> dict[str, Any]:
     return written if isinstance(written, dict) else {}
 
 
-def _identity(path: Path) -> dict[str, int]:
+def file_identity(path: Path) -> dict[str, int]:
+    """Size and time of change of an input, by which a later call knows that it is still the same file."""
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}
 
 
-def _reason(error: Exception, path: Path) -> str:
+def failure_reason(error: Exception, path: Path) -> str:
+    """Why a recording could not be separated, in one line that names it."""
     if isinstance(error, torch.OutOfMemoryError):
         return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
     text = str(error)
     return text if str(path) in text else f"{path}: {text}"
 
 
-def _write_failures(path: Path, failed: dict[str, str]) -> None:
+def write_failures(path: Path, failed: dict[str, str]) -> None:
+    """Write the list of what failed, name -> reason, or remove that of an earlier call if nothing did."""
     if not failed:
         path.unlink(missing_ok=True)
         return

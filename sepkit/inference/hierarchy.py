@@ -27,11 +27,11 @@ from sepkit.errors import UserError
 from sepkit.inference.files import (
     FAILED,
     FilesReport,
-    _identity,
-    _reason,
-    _write_failures,
+    failure_reason,
+    file_identity,
     find_recordings,
     name_outputs,
+    write_failures,
 )
 from sepkit.inference.separator import Levels, Separator, load_model
 from sepkit.models.checkpoints import read_description
@@ -258,7 +258,7 @@ def separate_hierarchy(
     report = FilesReport(out)
     for path, stem in tqdm(recordings.items(), disable=None, unit="file"):
         target = out / stem
-        way_here = {"input": str(path), **_identity(path), **way}
+        way_here = {"input": str(path), **file_identity(path), **way}
         if _is_done(target, way_here):
             report.already_done += 1
             continue
@@ -267,11 +267,11 @@ def separate_hierarchy(
             rate = audio.info(path).sample_rate
             hierarchy = replay(waveform, rate, separators, models)
         except (UserError, torch.OutOfMemoryError) as error:
-            report.failed[str(path)] = _reason(error, path)
+            report.failed[str(path)] = failure_reason(error, path)
             continue
         _write(target, hierarchy, rate, way_here, draw)
         report.separated += 1
-    _write_failures(out / FAILED, report.failed)
+    write_failures(out / FAILED, report.failed)
     return report
 
 
