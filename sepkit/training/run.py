@@ -32,6 +32,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
 from sepkit.objectives.annealing import spread_db
+from sepkit.registry import build
 from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
 from sepkit.training.task import SeparationTask
 
@@ -158,6 +159,10 @@ def _check(config: TrainConfig) -> None:
             f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
             "use cauchy_nll"
         )
+    try:
+        build(config.objective.assignment)
+    except ValueError as error:
+        raise UserError(f"objective.assignment: {error}") from error
     if config.data.train is None:
         raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote")
     _check_device(config.trainer)

@@ -24,6 +24,7 @@ from sepkit.config import (
     MSEConfig,
     ObjectiveConfig,
     PITConfig,
+    RelaxedWTAConfig,
     SinkhornConfig,
     TrainConfig,
     TruncatedExponentialConfig,
@@ -180,6 +181,22 @@ def test_spread_asks_for_decibels(config: TrainConfig, tmp_path: Path) -> None:
     objective = ObjectiveConfig(cost=MSEConfig(), assignment=AnnealedMCLConfig(unit="spread"))
     with pytest.raises(UserError, match=r"objective\.assignment\.unit.*dB.*mse.*unit: cost"):
         train(replace(config, objective=objective), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        (AnnealedMCLConfig(temperature=ConstantConfig(-3.0)), "temperature must not be negative, found -3.0"),
+        (RelaxedWTAConfig(epsilon=ConstantConfig(2.0)), r"epsilon must be in \[0, 1\], found 2.0"),
+        (SinkhornConfig(regularization=ConstantConfig(0.0)), "regularization must be positive"),
+    ],
+)
+def test_impossible_matching_is_refused_before_anything_is_written(
+    config: TrainConfig, tmp_path: Path, assignment: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=f"objective.assignment: {words}"):
+        train(replace(config, objective=ObjectiveConfig(assignment=assignment)), tmp_path / "exp")
+    assert not (tmp_path / "exp").exists()
 
 
 def test_more_sources_than_hypotheses(config: TrainConfig, tmp_path: Path) -> None:
