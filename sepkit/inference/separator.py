@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
 from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_hypotheses
+from sepkit.objectives.rates import elementwise_rate
+from sepkit.types import Separation
 
-__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model"]
+__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model", "rates_of"]
 
 Levels = Literal["mixture", "model"]
 Speakers = Literal["auto"] | int | None
@@ -37,6 +40,7 @@ class Separated:
         predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, where it can tell.
         kept: (k,) int64, the hypotheses that the estimates are, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
+        rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
     """
 
     estimates: Any
@@ -45,6 +49,7 @@ class Separated:
     predicted_si_sdr_db: Any = None
     kept: Any = None
     is_speaker: Any = None
+    rates: dict[str, float] | None = None
 
 
 class Separator:
@@ -161,7 +166,9 @@ class Separator:
             estimates = _fit(audio.resample(estimates[kept], self.sample_rate, rate), recording.size)
         else:
             estimates = np.zeros((0, recording.size), np.float32)
-        return _like(waveform, Separated(estimates, gains[kept], scores, kept=kept, is_speaker=is_speaker))
+        separated = Separated(estimates, gains[kept], scores, kept=kept, is_speaker=is_speaker)
+        separated.rates = rates_of(separation)
+        return _like(waveform, separated)
 
     def _choose(
         self, scores: np.ndarray, estimates: np.ndarray, silent: bool, speakers: Speakers
@@ -174,6 +181,30 @@ class Separator:
             return is_speaker, np.arange(len(scores))
         keep = is_speaker if speakers == "auto" else best_hypotheses(of_all, distinct, speakers)[0].numpy()
         return is_speaker, np.flatnonzero(keep)
+
+
+def rates_of(separation: Separation) -> dict[str, float] | None:
+    """How many nats the posteriors of one utterance are away from their priors; None where all are points.
+
+    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together), those of them that there
+    are, and `rate_nats_per_dimension`, their sum over the number of latent values of a tick.
+
+    Args:
+        separation: of a batch of one, without padding.
+    """
+    latents = {
+        "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
+        "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
+    }
+    rates: dict[str, float] = {}
+    dimensions = 0
+    for what, (posterior, prior, sample) in latents.items():
+        if prior is not None:
+            rates[f"{what}_rate_nats_per_tick"] = float(
+                elementwise_rate(posterior, prior, sample).double().sum() / posterior.shape[-1]
+            )
+            dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
+    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
 
 
 def load_model(
@@ -253,5 +284,8 @@ def _like(waveform: Any, separated: Separated) -> Separated:
     if not isinstance(waveform, Tensor):
         return separated
     return Separated(
-        **{name: None if value is None else torch.as_tensor(value) for name, value in vars(separated).items()}
+        **{
+            name: torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+            for name, value in vars(separated).items()
+        }
     )

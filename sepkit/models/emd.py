@@ -27,8 +27,8 @@ class EncoderMaskerDecoder(nn.Module):
         M ~ q(M | z) = family(masker(features(z)))
         estimate_i = deviation * decoder(M_i (*) z)
 
-    In training mode latents are sampled; in evaluation mode their family says what stands for them: the posterior mean,
-    or, of log-normal masks, the median. For points all are the same.
+    In training mode latents are sampled, in evaluation mode only if one asks for it: their family says what stands for
+    them, the posterior mean, or, of log-normal masks, the median. For points all are the same.
 
     Attributes:
         sample_rate: Hz; part of the model.
@@ -110,6 +110,7 @@ class EncoderMaskerDecoder(nn.Module):
         sources: Tensor | None = None,
         active: Tensor | None = None,
         reconstruct: bool = False,
+        sample: bool | None = None,
     ) -> Separation:
         """The separation of a batch of mixtures; estimates are as long as the mixture, for every T >= 1.
 
@@ -118,20 +119,22 @@ class EncoderMaskerDecoder(nn.Module):
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: source of the latent noise in training mode; None: torch's own.
+            generator: source of the latent noise where latents are sampled; None: torch's own.
             sources: (B, m, T) waveforms, where an adaptive prior or the objective looks at their encodings.
             active: (B, m) bool, which of them speak; None: all.
             reconstruct: decode the encodings without masks too, of the mixture and of `sources`.
+            sample: whether latents are sampled; None: in training mode only.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
         """
         _check_mixture(mixture)
+        sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
-        z = self._value(self.encoding_family, encoding, generator)
+        z = _value(self.encoding_family, encoding, sample, generator)
         masks = self.mask_family.posterior(self.masker(self.filterbank.features(z)))
-        mask = self._value(self.mask_family, masks, generator)
+        mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         separation = Separation(estimates=self.decode(masked, num_samples), encoding=encoding, masks=masks)
         if self.scoring_head is not None:
@@ -139,14 +142,14 @@ class EncoderMaskerDecoder(nn.Module):
         if self.scale_decoder is not None:
             raw = self._crop(self.scale_decoder(masked), num_samples)
             separation.estimate_scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
-        if self.training and self.encoding_family.variational:
+        if sample and self.encoding_family.variational:
             separation.encoding_sample = z
-        if self.training and self.mask_family.variational:
+        if sample and self.mask_family.variational:
             separation.mask_sample = mask
         if reconstruct:
             separation.reconstructions = self.decode(z.unsqueeze(1), num_samples).squeeze(1) + self.signal_mean
         if sources is not None:
-            self._look_at_sources(separation, sources, reconstruct, generator)
+            self._look_at_sources(separation, sources, reconstruct, sample, generator)
         if self.encoding_prior is not None:
             separation.encoding_prior = self.encoding_prior(separation.source_encodings, active)
             separation.source_prior = self.encoding_prior.of_sources()
@@ -154,17 +157,19 @@ class EncoderMaskerDecoder(nn.Module):
             separation.mask_prior = self.mask_prior()
         return separation
 
-    def _value(self, family: LatentFamily, posterior: Latent, generator: torch.Generator | None) -> Tensor:
-        return posterior.sample(generator) if self.training else family.at_test(posterior)
-
     def _look_at_sources(
-        self, separation: Separation, sources: Tensor, reconstruct: bool, generator: torch.Generator | None
+        self,
+        separation: Separation,
+        sources: Tensor,
+        reconstruct: bool,
+        sample: bool,
+        generator: torch.Generator | None,
     ) -> None:
         encodings = separation.source_encodings = self.encode_sources(sources)
         if reconstruct:
-            value = self._value(self.encoding_family, encodings, generator)
+            value = _value(self.encoding_family, encodings, sample, generator)
             separation.source_reconstructions = self.decode(value, sources.shape[-1])
-            if self.training and self.encoding_family.variational:
+            if sample and self.encoding_family.variational:
                 separation.source_samples = value
 
     def encode(self, waveform: Tensor) -> Latent:
@@ -197,6 +202,10 @@ class EncoderMaskerDecoder(nn.Module):
         left, _ = self.filterbank.padding_for(num_samples, self.pad)
         # A negative pad crops; "asteroid" may fall short of the input by less than a stride.
         return nn.functional.pad(decoded, (-left, left + num_samples - decoded.shape[-1]))
+
+
+def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: torch.Generator | None) -> Tensor:
+    return posterior.sample(generator) if sample else family.at_test(posterior)
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
