@@ -66,6 +66,7 @@ def folder(
     speaker_from: str = "first",
     kaldi: str | None = None,
     groups: list[str] | None = None,
+    train_group: str | None = None,
     speaker_info: str | None = None,
     speakers: list[int] | None = None,
     sample_rate: int = 8000,
@@ -75,6 +76,7 @@ def folder(
     test_mixtures: int = 300,
     gain_range_db: float = 2.5,
     noise_snr_db: list[float] | None = None,
+    noisy_and_clean: bool = False,
     seed: int = 0,
     shards: bool = False,
 ) -> Path:
@@ -89,6 +91,7 @@ def folder(
             (first group, on the path below --speech) or csv:FILE (columns path, speaker, and if you like split, sex)
         kaldi: Kaldi data folder (wav.scp, utt2spk) in place of --speech
         groups: NAME=PATTERN ...: one test set each, of the speakers whose identifier matches the whole pattern
+        train_group: one of the names in --groups; train and dev are of its speakers alone (default: of all speakers)
         speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in --speech or up
             to two folders above it
         speakers: sources in a mixture (default 2); several numbers (1 2 3): mixtures of each in equal shares
@@ -99,6 +102,8 @@ def folder(
         test_mixtures: how many, of each group
         gain_range_db: each source's gain is uniform in +- this, relative to equal level
         noise_snr_db: lowest and highest ratio of speech to noise (default 0 15)
+        noisy_and_clean: the same test mixtures with and without their noise, as test_noisy.jsonl and test_clean.jsonl
+            in place of test.jsonl; likewise for each group
         seed: of splits, choices, crops and gains
         shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
 
@@ -114,6 +119,7 @@ def folder(
         speaker_from,
         kaldi,
         groups=groups or (),
+        train_group=train_group,
         speaker_info=speaker_info,
         speakers=speakers or 2,
         sample_rate=sample_rate,
@@ -123,6 +129,7 @@ def folder(
         test_mixtures=test_mixtures,
         gain_range_db=gain_range_db,
         noise_snr_db=noise_snr_db or (0.0, 15.0),
+        noisy_and_clean=noisy_and_clean,
         seed=seed,
     )
     return _shard(made) if shards else made

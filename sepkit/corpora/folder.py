@@ -53,6 +53,7 @@ class _Plan:
     counts: Mapping[str, int]
     groups: Mapping[str, re.Pattern[str]]
     noise: Mapping[str, tuple[Path, ...]]
+    noisy_and_clean: bool
 
 
 def prepare_folder(
@@ -63,6 +64,7 @@ def prepare_folder(
     kaldi: str | Path | None = None,
     *,
     groups: Sequence[str] = (),
+    train_group: str | None = None,
     speaker_info: str | Path | None = None,
     speakers: int | Sequence[int] = 2,
     sample_rate: int = 8000,
@@ -72,6 +74,7 @@ def prepare_folder(
     test_mixtures: int = 300,
     gain_range_db: float = 2.5,
     noise_snr_db: Sequence[float] = (0.0, 15.0),
+    noisy_and_clean: bool = False,
     seed: int = 0,
 ) -> Path:
     """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` per group.
@@ -89,6 +92,7 @@ def prepare_folder(
         kaldi: Kaldi data folder to read in place of `speech`, see `sepkit.corpora.kaldi`.
         groups: "NAME=PATTERN" each; mixtures of test are of speakers of one group, those whose identifier
             matches the regular expression as a whole (the first one that does). `test_mixtures` are made of each group.
+        train_group: name of the one of `groups` whose speakers alone are in train and dev; None: all speakers.
         speaker_info: CSV file with the columns speaker and sex, or a SPEAKERS.TXT; None: the SPEAKERS.TXT in `speech`
             or up to two folders above it, if there is one.
         speakers: sources in a mixture; several numbers: mixtures of each in equal shares, taking turns, where those of
@@ -100,6 +104,8 @@ def prepare_folder(
         test_mixtures: how many, of each group.
         gain_range_db: see above.
         noise_snr_db: range of the ratio of speech to noise, dB.
+        noisy_and_clean: each manifest of test twice, `test_noisy.jsonl` and `test_clean.jsonl` in place of
+            `test.jsonl`: the same mixtures with and without their noise.
         seed: of splits, choices, crops and gains.
 
     Raises:
@@ -110,6 +116,12 @@ def prepare_folder(
     fewest = min(dev_mixtures, test_mixtures, 1 if train_mixtures is None else train_mixtures)
     _check(sizes, sample_rate, segment_seconds, fewest, noise_snr_db)
     patterns = _parse_groups(groups)
+    if train_group is not None and train_group not in patterns:
+        raise UserError(
+            f"--train-group {train_group}: expected a name in --groups ({', '.join(patterns) or 'none given'})"
+        )
+    if noisy_and_clean and noise is None:
+        raise UserError("--noisy-and-clean: without --noise all mixtures are clean; give --noise DIR")
     check_writable(out)
     recordings, skipped = _collect(speech, kaldi, speaker_from)
     recordings = _with_sexes(recordings, speaker_info, speech)
@@ -120,6 +132,11 @@ def prepare_folder(
             f"{speech or kaldi}: none of {len(recordings)} recordings can be used: {next(iter(unusable.values()))}"
         )
     splits, outside = _divide(utterances, max(sizes), seed)
+    if train_group is not None:
+        for name in ("train", "dev"):
+            if name in splits:
+                splits[name] = _by_group(splits[name], patterns)[train_group]
+    _check_speakers(splits, max(sizes))
     noise_files, unusable = ({}, {}) if noise is None else _divide_noise(Path(noise), splits, seed, sample_rate)
     skipped |= outside | unusable
     _print_found(splits, sample_rate, skipped, write_skipped(out, skipped))
@@ -138,6 +155,7 @@ def prepare_folder(
         },
         groups=patterns,
         noise=noise_files,
+        noisy_and_clean=noisy_and_clean,
     )
     # All are made before any is written: what the user has to mend leaves no half of a corpus behind.
     manifests = {name: entries for split in splits for name, entries in _make(split, splits[split], plan).items()}
@@ -222,6 +240,11 @@ def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[
         splits |= hold_out_speakers(splits["train"], missing, speakers, seed)
         if missing:
             print(f"no folders called {' or '.join(missing)}: a tenth of the speakers each, by seed {seed}")
+    return {name: splits[name] for name in SPLITS if name in splits}, outside
+
+
+def _check_speakers(splits: Splits, speakers: int) -> None:
+    """Refuses splits with too few speakers for a mixture, and warns of speakers in more than one."""
     for split, members in splits.items():
         found = sorted({utterance.speaker for utterance in members})
         if len(found) < speakers:
@@ -229,11 +252,6 @@ def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[
                 f"{split}: found {len(found)} speaker(s) ({', '.join(found)}), expected at least {speakers} for "
                 f"mixtures of {speakers}; give more speakers, fewer --speakers or another --speaker-from"
             )
-    _warn_of_shared_speakers(splits)
-    return {name: splits[name] for name in SPLITS if name in splits}, outside
-
-
-def _warn_of_shared_speakers(splits: Splits) -> None:
     training = {utterance.speaker for utterance in splits.get("train", ())}
     for split in ("dev", "test"):
         shared = sorted(training & {utterance.speaker for utterance in splits.get(split, ())})
@@ -271,7 +289,21 @@ def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, li
     if split == "train":
         return {split: _draw(split, members, plan, style, seeds)}
     style = replace(style, segment_samples=plan.segment_samples)
-    if split == "dev" or not plan.groups:
+    if split == "dev":
+        return {split: _draw_crops(split, members, plan, style, seeds)}
+    manifests = _make_tests(split, members, plan, style, seeds)
+    if not plan.noisy_and_clean:
+        return manifests
+    noisy = {f"{name}_noisy": entries for name, entries in manifests.items()}
+    clean = {f"{name}_clean": [_without_noise(entry) for entry in entries] for name, entries in manifests.items()}
+    return noisy | clean
+
+
+def _make_tests(
+    split: str, members: Sequence[Utterance], plan: _Plan, style: MixtureStyle, seeds: Sequence[int]
+) -> dict[str, list[MixtureEntry]]:
+    """Name -> mixtures of the manifests of test: all of it, and of each group."""
+    if not plan.groups:
         return {split: _draw_crops(split, members, plan, style, seeds)}
     manifests: dict[str, list[MixtureEntry]] = {split: []}
     for number, (name, part) in enumerate(_by_group(members, plan.groups).items()):
@@ -280,6 +312,10 @@ def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, li
         manifests[label] = entries
         manifests[split] += entries
     return manifests
+
+
+def _without_noise(entry: MixtureEntry) -> MixtureEntry:
+    return replace(entry, noise=None, task="sep_clean")
 
 
 def _by_group(members: Sequence[Utterance], groups: Mapping[str, re.Pattern[str]]) -> Splits:

@@ -85,6 +85,40 @@ def test_groups_are_tested_apart(speech, tmp_path):
     assert [entry.id for entry in made["test"]] == [e.id for name in ("test_x", "test_rest") for e in made[name]]
 
 
+def test_training_on_one_group_alone(speech, tmp_path, write_speakers, capsys):
+    write_speakers(speech / "train", ["x8", "x9"])
+    write_speakers(speech / "dev-clean", ["x7"])
+    groups = ["x=x.*", "rest=.*"]
+    everyone = manifests(prepare_folder(speech, tmp_path / "all", groups=groups, **SMALL))
+    capsys.readouterr()
+    alone = manifests(prepare_folder(speech, tmp_path / "rest", groups=groups, train_group="rest", **SMALL))
+    assert (speakers_of(alone["train"]), speakers_of(alone["dev"])) == (set("abcd"), set("ef"))
+    assert "train: 4 speakers, 12 recordings" in capsys.readouterr().out
+    for name in ("test", "test_x", "test_rest"):
+        assert alone[name].path.read_bytes() == everyone[name].path.read_bytes()
+    # The group is that of the first pattern that matches.
+    assert not {"x8", "x9"} & speakers_of(alone["train"]) and "x8" in speakers_of(everyone["train"])
+
+
+def test_the_same_test_mixtures_noisy_and_clean(speech, tmp_path, write_recording):
+    for split in ("train", "dev", "test"):
+        write_recording(tmp_path / "noise" / split / "n.wav", len(split), 0.7)
+    options = SMALL | {"groups": ["x=x.*", "rest=.*"], "noise": tmp_path / "noise"}
+    usual = manifests(prepare_folder(speech, tmp_path / "usual", **options))
+    made = manifests(prepare_folder(speech, tmp_path / "both", noisy_and_clean=True, **options))
+    names = ("test", "test_x", "test_rest")
+    assert set(made) == {"train", "dev"} | {f"{name}_{task}" for name in names for task in ("noisy", "clean")}
+    assert all(entry.noise is not None for name in ("train", "dev") for entry in made[name])
+    for name in names:
+        assert made[f"{name}_noisy"].path.read_bytes() == usual[name].path.read_bytes()
+        for noisy, clean in zip(made[f"{name}_noisy"], made[f"{name}_clean"], strict=True):
+            assert (noisy.id, noisy.task, clean.task) == (clean.id, "sep_noisy", "sep_clean")
+            with_noise, without = mix_entry(noisy), mix_entry(clean)
+            np.testing.assert_array_equal(without.sources, with_noise.sources)
+            np.testing.assert_allclose(without.mixture, with_noise.mixture - with_noise.noise, atol=1e-7)
+            assert np.abs(with_noise.noise).max() > 1e-4
+
+
 def test_without_split_folders_the_speakers_are_divided(tmp_path, capsys, write_speakers):
     folder = write_speakers(tmp_path / "all", [f"s{i}" for i in range(20)], takes=1)
     made = manifests(prepare_folder(folder, tmp_path / "out", **SMALL))
@@ -265,6 +299,13 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, out, groups=["x"]), "NAME=PATTERN"),
         (lambda: prepare_folder(speech, out, groups=["x=("]), "not a regular expression"),
         (lambda: prepare_folder(speech, out, groups=["x=nobody"], **SMALL), r"test_x: 0 speaker\(s\)"),
+        (lambda: prepare_folder(speech, out, train_group="x"), "--train-group x", "none given"),
+        (lambda: prepare_folder(speech, out, groups=["g=.*"], train_group="x"), r"--train-group x: .*\(g\)"),
+        (
+            lambda: prepare_folder(speech, out, groups=["x=x.*"], train_group="x", **SMALL),
+            r"train: found 0 speaker\(s\)",
+        ),
+        (lambda: prepare_folder(speech, out, noisy_and_clean=True), "--noisy-and-clean", "--noise DIR"),
         (lambda: prepare_folder(speech, out, speaker_from="second"), "expected first, parent, regex"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:["), "not a regular expression"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "speaker of none of 30 files"),
