@@ -58,6 +58,46 @@ def mini(
     )
 
 
+def pulses(
+    *,
+    out: str,
+    train_mixtures: int = 2048,
+    dev_mixtures: int = 128,
+    test_mixtures: int = 1024,
+    seconds: float = 3.0,
+    sample_rate: int = 8000,
+    replicate: int = 1,
+    conditions: list[str] | None = None,
+) -> Path:
+    """Mixtures of Gaussian pulses and noise, and test sets of 18 further conditions; nothing is downloaded.
+
+    Args:
+        out: folder of the manifests and the recordings
+        train_mixtures: how many
+        dev_mixtures: how many
+        test_mixtures: how many, of each condition
+        seconds: length of mixtures
+        sample_rate: Hz
+        replicate: which of the disjoint sets of examples, from 1
+        conditions: names of the conditions to test in beside that of training (noise_low noise_high ...); default: all
+
+    Returns:
+        The folder of the manifests.
+    """
+    from sepkit.corpora.pulses import prepare_pulses
+
+    return prepare_pulses(
+        out,
+        train_mixtures=train_mixtures,
+        dev_mixtures=dev_mixtures,
+        test_mixtures=test_mixtures,
+        seconds=seconds,
+        sample_rate=sample_rate,
+        replicate=replicate,
+        only_conditions=conditions,
+    )
+
+
 def folder(
     *,
     out: str,
@@ -327,6 +367,7 @@ def _shard(folder: Path, processes: int | None = None) -> Path:
 
 COMMANDS = {
     "mini": mini,
+    "pulses": pulses,
     "folder": folder,
     "mixed": mixed,
     "librimix": librimix,

@@ -11,7 +11,6 @@ does on people. Another version of espeak-ng makes other samples.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.corpora._made_with import claim
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures
 from sepkit.corpora._recordings import SPLITS, Recording, Utterance, examine
 from sepkit.corpora._words import WORDS
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import Synthesizer, Voice, find_synthesizer, trim_silence
@@ -129,7 +128,7 @@ def prepare_mini(
         )
 
     sentence_seconds = segment_seconds + _SPARE_SECONDS
-    _claim(out, {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
+    claim(out / "mini.json", {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
     sentences = [
         _sentence(out, split, sex, variant, index, sentence_seconds, seed)
         for split in SPLITS
@@ -184,21 +183,6 @@ def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
     return voices
 
 
-def _claim(out: Path, made_with: dict[str, object]) -> None:
-    """Says in `out` what its recordings are made with.
-
-    Raises:
-        UserError: those that are there were made in another way.
-    """
-    path = out / "mini.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    for name, value in made_with.items():
-        if known.get(name, value) != value:
-            raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
-    with atomic_output(path) as temporary:
-        temporary.write_text(json.dumps(known | made_with, indent=1) + "\n", encoding="utf-8")
-
-
 def _sentence(out: Path, split: str, sex: str, variant: str, index: int, seconds: float, seed: int) -> _Sentence:
     generator = np.random.default_rng([seed, *variant.encode(), index])
     voice = Voice(
@@ -219,7 +203,7 @@ def _speak_all(sentences: Sequence[_Sentence], sample_rate: int, out: Path) -> N
     if not missing:
         return
     synthesizer = find_synthesizer()
-    _claim(out, {"espeak_ng": synthesizer.version})
+    claim(out / "mini.json", {"espeak_ng": synthesizer.version})
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         # The work is done in espeak-ng's processes; threads wait for them.

@@ -1,0 +1,28 @@
+"""What recordings were made with, beside them: those made in another way are not mixed in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+
+
+def claim(path: Path, made_with: Mapping[str, object]) -> None:
+    """Says in the JSON file `path` what the recordings in its folder are made with, beside what it says already.
+
+    Args:
+        path: the file; it need not be there.
+        made_with: name -> value that JSON can hold.
+
+    Raises:
+        UserError: those that are there were made in another way.
+    """
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name, value in made_with.items():
+        if known.get(name, value) != value:
+            raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
+    with atomic_output(path) as temporary:
+        temporary.write_text(json.dumps(known | dict(made_with), indent=1) + "\n", encoding="utf-8")
