@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# Do variational encoder-masker-decoders generalise better? Trained on noisy mixtures of one corpus, tested noisy and clean on
+# unseen speakers of that corpus and on another corpus (tables 1 and 4 of the VI-EMD thesis): deterministic and variational twins.
+#
+#   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
+#   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
+#
+# --speech DIR         recordings; folders named train, dev and test are the splits, the next folder is the speaker
+# --noise DIR          recordings of noise, divided like the speech
+# --groups "A=RE B=RE" the corpora by speaker identifier: training and dev are of the first alone, the others are unseen
+# --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
+# --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min), and
+# --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min)
+# --prepare-options "..."  further options of sepkit prepare folder
+# --conf FILE          what the methods share; conf/cpu.yaml: twenty minutes or so a run on one core; conf/gpu.yaml: the thesis
+# --methods "..."      conf/cpu.yaml: deterministic variational; conf/gpu.yaml: tasnet vi_tasnet sudormrf vi_sudormrf; each has
+#                      a file of its own beside --conf (conf/cpu_variational.yaml); by default all of them
+# --seeds "0 1 2"      of the data order and the weights
+# --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
+# --data DIR           where manifests go
+# --exp DIR            where the models go, a folder a run
+# --extra "..."        further options of sepkit train, such as "--trainer.max_minutes 10"
+# --calibrate-options "..."  further options of sepkit calibrate
+#
+# Stages: 1 prepare, 2 train all, 3 fit the predictor of their quality on dev, 4 evaluate all, 5 table, 6 report.
+# The same command again continues. What a run says is in EXP/METHOD_seedN.log.
+# Time: the configurations fix the number of steps, so that results do not hang on the machine: with conf/cpu.yaml 6 runs of
+# 1600 steps, about an hour and a half on two cores with --jobs 2 (a variational step takes somewhat longer than its twin's),
+# and their evaluation. The thesis's 200 epochs of LibriMix take days a run; --extra "--trainer.max_minutes 10" cuts them.
+# Limits: within an hour of training speech both twins overfit, which the thesis's 100 hours do not show as much.
+# Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
+# hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
+set -euo pipefail
+caller=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+stage=1
+stop_stage=6
+speech=
+noise=
+groups='librispeech=\d{1,4} speechocean762=9\d{4}'
+speaker_from=first
+librimix=
+vctk=
+prepare_options="--dev-mixtures 100 --test-mixtures 300"
+conf=conf/cpu.yaml
+methods=
+seeds="0 1 2"
+jobs=2
+data=data
+exp=
+extra=
+calibrate_options=
+. ../utils/parse_options.sh
+. ./path.sh
+. ./cmd.sh
+. ../utils/recipe.sh
+
+conf=$(resolve "$conf")
+setting=$(basename "$conf" .yaml)
+exp=${exp:-exp/$setting${librimix:+_librimix}}
+first_seed=${seeds%% *}
+if [ -z "$methods" ]; then
+  for file in "${conf%.yaml}"_*.yaml; do
+    file=$(basename "$file" .yaml)
+    methods="$methods ${file#"${setting}"_}"
+  done
+  methods=${methods# }
+fi
+for method in $methods; do
+  [ -e "${conf%.yaml}_$method.yaml" ] || { echo "$0: --methods $method: ${conf%.yaml}_$method.yaml: no such file" >&2; exit 2; }
+done
+
+# Test sets: unseen speakers of the corpus trained on first, each corpus noisy and clean.
+if [ -n "$librimix$vctk" ]; then
+  [ -n "$librimix" ] && [ -n "$vctk" ] || { echo "$0: --librimix and --vctk: expected both or none" >&2; exit 2; }
+  [ -z "$speech" ] || { echo "$0: --speech and --librimix: expected one of them" >&2; exit 2; }
+  librimix=$(resolve "$librimix")
+  vctk=$(resolve "$vctk")
+  corpora="libri2mix vctk2mix"
+else
+  corpora=
+  for group in $groups; do corpora="$corpora ${group%%=*}"; done
+fi
+test_sets=
+for corpus in $corpora; do test_sets="$test_sets test_${corpus}_noisy test_${corpus}_clean"; done
+
+# manifest NAME: train, dev, or a test set.
+manifest() {
+  local folder=$librimix
+  if [ -z "$librimix" ]; then echo "$data/$1.jsonl"; return; fi
+  case $1 in test_vctk2mix_*) folder=$vctk ;; esac
+  case $1 in
+    *_clean) echo "$folder/test.jsonl" ;;
+    *_noisy) echo "$folder/test_noisy.jsonl" ;;
+    *) echo "$folder/$1_noisy.jsonl" ;;
+  esac
+}
+
+prepare() {
+  local name group words=()
+  if [ -z "$librimix" ]; then
+    [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings (or --librimix and --vctk)" >&2; exit 2; }
+    [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
+    for group in $groups; do words+=("$group"); done  # "A=RE B=RE" is a list of words
+    # shellcheck disable=SC2086  # $prepare_options is a list of words
+    sepkit prepare folder --speech "$(resolve "$speech")" --noise "$(resolve "$noise")" --speaker-from "$speaker_from" \
+      --groups "${words[@]}" --train-group "${groups%%=*}" --noisy-and-clean $prepare_options --out "$data"
+    return
+  fi
+  for name in train dev $test_sets; do
+    [ -e "$(manifest "$name")" ] ||
+      { echo "$0: $(manifest "$name"): no such manifest; stage 1 of egs/librimix and egs/vctk writes it" >&2; exit 2; }
+  done
+}
+
+# configurations METHOD: what its name stands for under conf/, then what all share, then its own.
+configurations() {
+  case ${setting}_$1 in
+    gpu_vi_*) echo conv_tasnet variational steered vi_emd_paper ;;
+    gpu_*) echo conv_tasnet vi_emd_paper ;;
+  esac
+  echo "$conf" "${conf%.yaml}_$1.yaml"
+}
+
+# Every run as a line: name, method, seed.
+list_runs() {
+  local seed method
+  for seed in $seeds; do
+    for method in $methods; do echo "${method}_seed$seed $method $seed"; done
+  done
+}
+
+# logged NAME COMMAND...: quiet, with what the command says in the run's log; the end of it is shown if it fails.
+logged() {
+  local log=$exp/$1.log
+  shift
+  "$@" >>"$log" 2>&1 || { tail -3 "$log" >&2; echo "$0: failed, see $log" >&2; return 1; }
+}
+
+# for_all FUNCTION: with every line of list_runs, $jobs at once; prints the folders of the runs that are done.
+for_all() {
+  mkdir -p "$exp"
+  list_runs | xargs -P "$jobs" -L 1 bash -c '"$@" && echo "$exp/$2"' "$0" "$1"
+}
+
+train_one() {
+  local name options=()
+  for name in $(configurations "$2"); do options+=(--config "$name"); done
+  # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
+  logged "$1" $train_cmd sepkit train "${options[@]}" --seed "$3" --data.train "$(manifest train)" \
+    --data.dev "$(manifest dev)" $extra --out "$exp/$1"
+}
+
+calibrate_one() {
+  local model=$exp/$1/model
+  # A predictor is fitted once; a model that has trained on since needs another.
+  if [ "$model/quality.yaml" -nt "$model/model.safetensors" ]; then return; fi
+  # shellcheck disable=SC2086
+  logged "$1" $decode_cmd sepkit calibrate "$model" --manifest "$(manifest dev)" $calibrate_options
+}
+
+evaluate_one() {
+  local name
+  for name in $test_sets; do
+    # shellcheck disable=SC2086
+    logged "$1" $decode_cmd sepkit evaluate --model "$exp/$1/model" --manifest "$(manifest "$name")" \
+      --metrics si_sdr blr --calibration --processes 0 --out "$exp/$1/evaluation/$name" || return 1
+  done
+}
+
+export -f manifest configurations logged train_one calibrate_one evaluate_one
+export conf setting data exp librimix vctk test_sets extra calibrate_options train_cmd decode_cmd
+
+train_all() { for_all train_one; }
+calibrate_all() { for_all calibrate_one; }
+evaluate_all() { for_all evaluate_one; }
+
+summarize_all() {
+  # shellcheck disable=SC2046  # names of runs hold no blanks
+  sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --metric si_sdri_db si_sdr_db blr_nats_per_sample --out "$exp/table.md"
+}
+
+write_comparison() {
+  # shellcheck disable=SC2046,SC2086
+  sepkit report $(for method in $methods; do echo "$exp/${method}_seed$first_seed"; done) --out "$exp/report.html"
+}
+
+run_stage 1 "prepare $data" prepare
+run_stage 2 "train $(list_runs | wc -l) models below $exp, $jobs at once" train_all
+run_stage 3 "fit what predicts their quality" calibrate_all
+run_stage 4 "evaluate them on$test_sets" evaluate_all
+run_stage 5 "write $exp/table.md" summarize_all
+run_stage 6 "write $exp/report.html" write_comparison
