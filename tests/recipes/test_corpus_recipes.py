@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -197,23 +196,6 @@ def command(repository: Path, corpora: Corpora, tmp_path: Path) -> Callable[...,
     return make
 
 
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
-
-
-def run(arguments: list[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file with its size and time of change."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
-
-
 def assert_complete(recipe: str, folder: Path) -> None:
     summary = json.loads((folder / "exp" / "evaluation" / EVALUATION[recipe] / "summary.json").read_text())
     manifests = [folder / "data" / ("test_noisy.jsonl" if recipe == "librimix" else "test.jsonl")]
@@ -230,7 +212,9 @@ def assert_complete(recipe: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_download_to_report(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_recipe_runs_from_download_to_report(
+    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
+) -> None:
     output = run(command(recipe))
     assert re.findall(r"^stage (\d)", output, re.MULTILINE)[0] == "0"
     assert sorted(set(re.findall(r"^stage (\d)", output, re.MULTILINE))) == list(STAGES)
@@ -239,7 +223,9 @@ def test_recipe_runs_from_download_to_report(recipe: str, command: Callable[...,
     assert {"wsj0-mix": "name: amcl", "librimix": "hypotheses: 3", "vctk": "name: pit"}[recipe] in config
 
 
-def test_unseen_corpus_alone_with_a_model_that_is_there(command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_unseen_corpus_alone_with_a_model_that_is_there(
+    command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
+) -> None:
     run(command("librimix", "--stop-stage", "2"))
     (tmp_path / "data").rename(tmp_path / "other")
     run([*command("vctk", "--model", str(tmp_path / "exp" / "model")), "--exp", str(tmp_path / "measured")])
@@ -248,7 +234,9 @@ def test_unseen_corpus_alone_with_a_model_that_is_there(command: Callable[..., l
     assert not (tmp_path / "libri").exists() and (tmp_path / "measured" / "report.html").is_file()
 
 
-def test_corpora_that_are_here_are_not_fetched(command, corpora: Corpora, tmp_path: Path) -> None:
+def test_corpora_that_are_here_are_not_fetched(
+    command, corpora: Corpora, tmp_path: Path, run: Callable[..., str]
+) -> None:
     tables = corpora.folder / "LibriMix-0123abc" / "metadata" / "Libri2Mix"
     here = ["--librispeech", str(corpora.folder / "LibriSpeech"), "--wham-noise", str(corpora.folder / "wham_noise")]
     run(command("librimix", *here, "--metadata", str(tables), "--stop-stage", "1"))
@@ -258,7 +246,13 @@ def test_corpora_that_are_here_are_not_fetched(command, corpora: Corpora, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_second_run_does_nothing_again(
+    recipe: str,
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+) -> None:
     run(command(recipe))
     before = files(tmp_path)
     run(command(recipe))
@@ -273,12 +267,19 @@ def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_stage_continues(recipe: str, stage: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_stage_continues(
+    recipe: str,
+    stage: str,
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    run: Callable[..., str],
+    environment: dict[str, str],
+) -> None:
     if stage != "0":
         run(command(recipe, "--stop-stage", str(int(stage) - 1)))
     process = subprocess.Popen(
         command(recipe, "--stage", stage, "--stop-stage", stage),
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
     time.sleep(4 if stage != "0" else 1)
@@ -289,7 +290,7 @@ def test_killed_stage_continues(recipe: str, stage: str, command: Callable[..., 
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_help_tells_the_options(recipe: str, repository: Path) -> None:
+def test_help_tells_the_options(recipe: str, repository: Path, run: Callable[..., str]) -> None:
     path = repository / "egs" / recipe / "run.sh"
     text = run([str(path), "--help"])
     declared = re.findall(r"^([a-z_0-9]+)=", path.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
@@ -299,12 +300,14 @@ def test_help_tells_the_options(recipe: str, repository: Path) -> None:
     assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) <= options
 
 
-def test_licensed_speech_is_asked_for(repository: Path, corpora: Corpora, tmp_path: Path) -> None:
+def test_licensed_speech_is_asked_for(
+    repository: Path, corpora: Corpora, tmp_path: Path, environment: dict[str, str]
+) -> None:
     path = str(repository / "egs" / "wsj0-mix" / "run.sh")
     for stage in ("0", "1"):
         done = subprocess.run(
             [path, "--cache", str(tmp_path), "--mirror", corpora.url, "--stage", stage],
-            capture_output=True, text=True, env=environment(), check=False,
+            capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 2 and "LDC93S6A" in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert (tmp_path / "pywsj0-mix" / "metadata" / "mix_2_spk_tr.txt").is_file()
@@ -322,17 +325,25 @@ def test_licensed_speech_is_asked_for(repository: Path, corpora: Corpora, tmp_pa
         ("vctk", ["--nonsense", "1"], "--nonsense: unknown option"),
     ],
 )
-def test_mistakes_end_the_recipe(recipe, options, words, repository: Path, corpora: Corpora, tmp_path: Path) -> None:
+def test_mistakes_end_the_recipe(
+    recipe, options, words, repository: Path, corpora: Corpora, tmp_path: Path, environment: dict[str, str]
+) -> None:
     path = str(repository / "egs" / recipe / "run.sh")
     done = subprocess.run(
         [path, "--cache", str(tmp_path), "--mirror", corpora.url, *options],
-        capture_output=True, text=True, env=environment(), check=False,
+        capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-def test_parts_without_a_table_are_told(command: Callable[..., list[str]], corpora: Corpora, tmp_path: Path) -> None:
+def test_parts_without_a_table_are_told(
+    command: Callable[..., list[str]],
+    corpora: Corpora,
+    tmp_path: Path,
+    run: Callable[..., str],
+    environment: dict[str, str],
+) -> None:
     run(command("librimix", "--stop-stage", "0"))
     arguments = command("librimix", "--stage", "1", "--parts", "train-clean-100 train-dirty")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2 and "libri2mix_train-dirty.csv: no such table" in done.stderr

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,27 +15,10 @@ import numpy as np
 import pytest
 import yaml
 
-from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 
 TINY = Path(__file__).with_name("tiny.yaml")
 RECIPES = ("mini", "folder")
-
-
-@pytest.fixture(scope="session")
-def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four noise-like speakers a split, each with a spectrum of its own, as train/SPEAKER/UTTERANCE.flac."""
-    folder = tmp_path_factory.mktemp("speech")
-    generator = np.random.default_rng(0)
-    for number, split in enumerate(("train", "dev", "test")):
-        for speaker in range(4):
-            for take in range(2):
-                colour = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
-                noise = np.convolve(generator.standard_normal(12000), colour, mode="same")
-                syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(12000) / 8000 + take)
-                name = f"{split}/{'a' if speaker < 2 else 'b'}{number}{speaker}/{take}.flac"
-                audio.write(folder / name, 0.02 * noise * syllables, 8000, subtype="PCM_16")
-    return folder
 
 
 @pytest.fixture
@@ -61,25 +43,10 @@ def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., lis
     return make
 
 
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
-
-
-def run(arguments: list[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file with its size and time of change."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_recipe_runs_from_first_to_last_stage(
+    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
+) -> None:
     output = run(command(recipe))
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
     sets = {"mini": ["test"], "folder": ["test_A", "test_B"]}[recipe]
@@ -95,7 +62,9 @@ def test_recipe_runs_from_first_to_last_stage(recipe: str, command: Callable[...
 
 
 @pytest.mark.parametrize(("recipe", "assignment"), [("mini", "sinkhorn"), ("folder", "amcl")])
-def test_matching_is_an_option(recipe: str, assignment: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_matching_is_an_option(
+    recipe: str, assignment: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
+) -> None:
     """Three hypotheses for two speakers, matched as asked for."""
     run(command(recipe, "--stop-stage", "2", "--assignment", assignment, "--hypotheses", "3"))
     config = yaml.safe_load((tmp_path / "exp" / "config.yaml").read_text())
@@ -114,7 +83,7 @@ def matching(repository: Path, speech: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_comparison_of_matchings(matching: list[str], tmp_path: Path) -> None:
+def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Callable[..., str]) -> None:
     output = run(matching)
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
     exp = tmp_path / "exp"
@@ -135,7 +104,9 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_comparison_of_matchings_a_second_time(matching: list[str], tmp_path: Path) -> None:
+def test_comparison_of_matchings_a_second_time(
+    matching: list[str], tmp_path: Path, run: Callable[..., str], files: Callable[..., dict[str, tuple[int, int]]]
+) -> None:
     run(matching)
     before = files(tmp_path)
     run(matching)
@@ -159,7 +130,13 @@ def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_second_run_does_nothing_again(
+    recipe: str,
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+) -> None:
     run(command(recipe))
     before = files(tmp_path)
     run(command(recipe))
@@ -174,13 +151,19 @@ def test_second_run_does_nothing_again(recipe: str, command: Callable[..., list[
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("stage", [1, 2, 3, 4, 5])
 def test_killed_stage_continues(
-    recipe: str, stage: int, command: Callable[..., list[str]], tmp_path: Path, repository: Path
+    recipe: str,
+    stage: int,
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    repository: Path,
+    run: Callable[..., str],
+    environment: dict[str, str],
 ) -> None:
     if stage > 1:
         run(command(recipe, "--stop-stage", str(stage - 1)))
     process = subprocess.Popen(
         command(recipe, "--stage", str(stage), "--stop-stage", str(stage)),
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
     time.sleep(4)
@@ -200,23 +183,27 @@ def test_killed_stage_continues(
         (["x"], "expected --option"),
     ],
 )
-def test_bad_options_end_the_recipe(options: list[str], words: str, command: Callable[..., list[str]]) -> None:
+def test_bad_options_end_the_recipe(
+    options: list[str], words: str, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
     for recipe in RECIPES:
-        done = subprocess.run(command(recipe, *options), capture_output=True, text=True, env=environment(), check=False)
+        done = subprocess.run(command(recipe, *options), capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_folder_recipe_says_when_there_is_no_speech(repository: Path, tmp_path: Path) -> None:
+def test_folder_recipe_says_when_there_is_no_speech(
+    repository: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
     run_sh = str(repository / "egs" / "folder" / "run.sh")
     for options, words in ([], "--speech: nothing given"), (["--speech", "absent"], "absent: no such file or folder"):
         done = subprocess.run(
-            [run_sh, *options, "--data", str(tmp_path)], capture_output=True, text=True, env=environment(), check=False
+            [run_sh, *options, "--data", str(tmp_path)], capture_output=True, text=True, env=environment, check=False
         )
         assert done.returncode == 2 and words in done.stderr
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_help_tells_the_options(recipe: str, repository: Path) -> None:
+def test_help_tells_the_options(recipe: str, repository: Path, run: Callable[..., str]) -> None:
     text = run([str(repository / "egs" / recipe / "run.sh"), "--help"])
     declared = set(re.findall(r"^([a-z_]+)=", (repository / "egs" / recipe / "run.sh").read_text(), re.MULTILINE))
     options = {name.replace("_", "-") for name in declared - {"caller", "test_sets"}}

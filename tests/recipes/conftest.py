@@ -1,0 +1,63 @@
+"""What tests of recipes share: small recordings, running a command, and what it left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+
+Run = Callable[[list[str]], str]
+Files = Callable[[Path], dict[str, tuple[int, int]]]
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Of recipes' commands: this interpreter's `sepkit`, on one core."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def run(environment: dict[str, str]) -> Run:
+    """run(arguments) -> what the command prints; it must succeed."""
+
+    def run_command(arguments: list[str]) -> str:
+        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=800, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def files() -> Files:
+    """files(folder) -> every file below it with its size and time of change."""
+
+    def list_files(folder: Path) -> dict[str, tuple[int, int]]:
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+    return list_files
+
+
+@pytest.fixture(scope="session")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four noise-like speakers a split, each with a spectrum of its own, as train/SPEAKER/UTTERANCE.flac."""
+    folder = tmp_path_factory.mktemp("speech")
+    generator = np.random.default_rng(0)
+    for number, split in enumerate(("train", "dev", "test")):
+        for speaker in range(4):
+            for take in range(2):
+                colour = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
+                noise = np.convolve(generator.standard_normal(12000), colour, mode="same")
+                syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(12000) / 8000 + take)
+                name = f"{split}/{'a' if speaker < 2 else 'b'}{number}{speaker}/{take}.flac"
+                audio.write(folder / name, 0.02 * noise * syllables, 8000, subtype="PCM_16")
+    return folder
