@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +15,15 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.quality import QualityPredictor, read_quality
+from sepkit.inference.uncertainty import check_samples, monte_carlo, recording_features
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
+from sepkit.models.checkpoints import find_checkpoint
 from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_hypotheses
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.types import Separation
 
-__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model", "rates_of"]
+__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model", "rates_of", "weights_fingerprint"]
 
 Levels = Literal["mixture", "model"]
 Speakers = Literal["auto"] | int | None
@@ -37,19 +41,28 @@ class Separated:
         estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
         gains: (k,) what each of the model's own estimates was multiplied by to get there.
         scores: (n,) log-odds that a hypothesis is a speaker, of all hypotheses, where the model has a scoring head.
-        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, where it can tell.
+        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, of all hypotheses, where `sepkit calibrate`
+            gave it a predictor; NaN of a silent estimate, and of all where there is nothing to tell from (silence, less
+            than half a second). See `sepkit.inference.quality`.
+        predicted_interval_db: (n, 2) ends of the interval that is to hold 90 % of them.
+        baseline_si_sdr_db: (n,) what the mixture's level and statistics alone make one expect, to compare with.
         kept: (k,) int64, the hypotheses that the estimates are, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
         rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
+        spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
+            level of the recording, where it was asked for; zeros for a deterministic model.
     """
 
     estimates: Any
     gains: Any
     scores: Any = None
     predicted_si_sdr_db: Any = None
+    predicted_interval_db: Any = None
+    baseline_si_sdr_db: Any = None
     kept: Any = None
     is_speaker: Any = None
     rates: dict[str, float] | None = None
+    spread: Any = None
 
 
 class Separator:
@@ -61,6 +74,7 @@ class Separator:
         sample_rate: Hz, of the model.
         hypotheses: n.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
+        quality: what predicts SI-SDR without references; None: nothing is predicted; can be set.
 
     Args:
         model: put into evaluation mode and moved to `device`.
@@ -70,6 +84,7 @@ class Separator:
             trained with a scale-invariant cost have no level of their own. "model": as the model puts them out.
         score_threshold: None: the one that counted the speakers of the validation mixtures best in training, which is
             kept with the model; 0 (even odds) for a model without.
+        quality: fitted for this model.
 
     Raises:
         UserError: no such device.
@@ -81,12 +96,14 @@ class Separator:
         device: str | torch.device = "cpu",
         levels: Levels = "mixture",
         score_threshold: float | None = None,
+        quality: QualityPredictor | None = None,
     ) -> None:
         self.device = _device(device)
         self.model = model.to(self.device).eval()
         self.levels: Levels = levels
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if score_threshold is None else score_threshold)
+        self.quality = quality
 
     @property
     def sample_rate(self) -> int:
@@ -99,12 +116,9 @@ class Separator:
         return self.model.hypotheses
 
     def fingerprint(self) -> str:
-        """Hexadecimal digest of all weights and buffers: tells outputs of this model from those of another."""
-        digest = hashlib.blake2b(digest_size=16)
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        """Digest of all weights and buffers, and of the predictor: tells outputs of this separator from another's."""
+        weights = weights_fingerprint(self.model)
+        return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 
     def check_speakers(self, speakers: Speakers) -> None:
         """Nothing, where this model can keep such a number of hypotheses.
@@ -125,10 +139,21 @@ class Separator:
                 "--model.scoring.hidden_size 128"
             )
 
-    def separate(self, waveform: np.ndarray | Tensor, sample_rate: int, *, speakers: Speakers = None) -> Separated:
+    def separate(
+        self,
+        waveform: np.ndarray | Tensor,
+        sample_rate: int,
+        *,
+        speakers: Speakers = None,
+        samples: int | None = None,
+        seed: int = 0,
+    ) -> Separated:
         """The estimates of the sources in one recording, as long as it is, at its rate and level.
 
         Silence gives silence where levels are the mixture's, and has no speakers.
+
+        A prediction of SI-SDR takes a few more separations of up to 30 s of the recording, see
+        `sepkit.inference.uncertainty.recording_features`; `samples` take as many more of all of it.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged.
@@ -136,24 +161,26 @@ class Separator:
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, of which the better
                 scored one stands for any that are alike (see `sepkit.models.scoring`); none in silence. A number: as
                 many, those with the best scores, duplicates only where there are not enough others.
+            samples: how many times to sample the latents for the spread; None: no spread.
+            seed: of those samples.
 
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate,
-                estimates that are not finite, or see `check_speakers`.
+                estimates that are not finite, fewer than two samples, or see `check_speakers`.
         """
         self.check_speakers(speakers)
+        if samples is not None:
+            check_samples(samples)
         recording = _mono(waveform)
         rate = _checked_rate(sample_rate)
         mixture = audio.resample(recording, rate, self.sample_rate)
         # A recording shorter than one sample of the model's rate.
         mixture = mixture if mixture.size else recording[:1]
+        on_device = torch.as_tensor(mixture, device=self.device)
         with torch.inference_mode():
-            separation = self.model(torch.as_tensor(mixture, device=self.device).unsqueeze(0))
+            separation = self.model(on_device.unsqueeze(0))
         estimates = separation.estimates[0].float().cpu().numpy()
-        if not np.isfinite(estimates).all():
-            raise UserError(
-                "waveform: the model's estimates are not finite; its weights or the input's level are broken"
-            )
+        _check_finite(estimates)
         gains = (
             _projection_gains(mixture, estimates) if self.levels == "mixture" else np.ones(len(estimates), np.float32)
         )
@@ -168,7 +195,37 @@ class Separator:
             estimates = np.zeros((0, recording.size), np.float32)
         separated = Separated(estimates, gains[kept], scores, kept=kept, is_speaker=is_speaker)
         separated.rates = rates_of(separation)
+        if self.quality is not None:
+            self._predict(separated, self.quality, on_device, separation)
+        if samples is not None:
+            spread = self._spread(on_device, samples, seed, rate, recording.size)
+            separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return _like(waveform, separated)
+
+    def _predict(
+        self, separated: Separated, quality: QualityPredictor, mixture: Tensor, separation: Separation
+    ) -> None:
+        """Fills in what is expected of the estimates."""
+        features = recording_features(self.model, mixture, separation, quality.samples, quality.seed)
+        if features is None:
+            predicted = baseline = np.full(self.hypotheses, np.nan)
+        else:
+            predicted, baseline = quality.model.predict(features), quality.baseline.predict(features)
+        separated.predicted_si_sdr_db = predicted.astype(np.float32)
+        separated.predicted_interval_db = quality.model.interval(predicted).astype(np.float32)
+        separated.baseline_si_sdr_db = baseline.astype(np.float32)
+
+    def _spread(self, mixture: Tensor, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
+        """(n, num_samples) float32, at the rate of the recording and the level of the model."""
+
+        def at_recording(estimates: Tensor) -> Tensor:
+            resampled = audio.resample(estimates[0].float().cpu().numpy(), self.sample_rate, rate)
+            return torch.from_numpy(_fit(resampled, num_samples))[None]
+
+        through = None if rate == self.sample_rate else at_recording
+        spread = monte_carlo(self.model, mixture[None], samples, seed, through).spread[0].float().cpu().numpy()
+        _check_finite(spread)
+        return spread
 
     def _choose(
         self, scores: np.ndarray, estimates: np.ndarray, silent: bool, speakers: Speakers
@@ -183,6 +240,7 @@ class Separator:
         return is_speaker, np.flatnonzero(keep)
 
 
+@torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.
 def rates_of(separation: Separation) -> dict[str, float] | None:
     """How many nats the posteriors of one utterance are away from their priors; None where all are points.
 
@@ -207,20 +265,39 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
 
 
+def weights_fingerprint(model: EncoderMaskerDecoder) -> str:
+    """Hexadecimal digest of all weights and buffers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def load_model(
-    model: str | os.PathLike[str], device: str | torch.device = "cpu", levels: Levels = "mixture"
+    model: str | os.PathLike[str],
+    device: str | torch.device = "cpu",
+    levels: Levels = "mixture",
+    *,
+    predict: bool = True,
 ) -> Separator:
-    """The separator of a saved model.
+    """The separator of a saved model, with its predictor of SI-SDR where `sepkit calibrate` made one.
 
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model), or `asteroid:FILE`.
         device: "cpu", "cuda", "cuda:1" ..., or "auto".
         levels: see `Separator`.
+        predict: False: without the predictor, which saves its time.
 
     Raises:
-        UserError: no such model or device.
+        UserError: no such model or device, or a predictor that is damaged or another model's.
     """
-    return Separator(load_pretrained(model), device, levels)
+    loaded = load_pretrained(model)
+    quality = None
+    # Another toolkit's checkpoint is no folder, and has no predictor beside it.
+    if predict and Path(model).exists():
+        quality = read_quality(find_checkpoint(model), weights_fingerprint(loaded), loaded.hypotheses)
+    return Separator(loaded, device, levels, quality=quality)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -233,6 +310,11 @@ def _device(name: str | torch.device) -> torch.device:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"device: found {str(name)!r}, which is not there ({reason}); use cpu or auto") from error
     return device
+
+
+def _check_finite(waveforms: np.ndarray) -> None:
+    if not np.isfinite(waveforms).all():
+        raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")
 
 
 def _mono(waveform: Any) -> np.ndarray:
@@ -283,9 +365,5 @@ def _fit(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
 def _like(waveform: Any, separated: Separated) -> Separated:
     if not isinstance(waveform, Tensor):
         return separated
-    return Separated(
-        **{
-            name: torch.as_tensor(value) if isinstance(value, np.ndarray) else value
-            for name, value in vars(separated).items()
-        }
-    )
+    arrays = {name: value for name, value in vars(separated).items() if isinstance(value, np.ndarray)}
+    return replace(separated, **{name: torch.as_tensor(value) for name, value in arrays.items()})

@@ -1,0 +1,332 @@
+"""Predictions of SI-SDR without references: ridge regressions on features, with intervals, stored with the model.
+
+Two of them are fitted on the same mixtures: `model` looks at all that a separation tells, `baseline` at the mixture
+alone. What the first knows better than the second is what the model knows about its own output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.stats
+import yaml
+
+from sepkit import __version__
+from sepkit.choices import from_dict, to_dict
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+from sepkit.inference.uncertainty import BASELINE_FEATURES
+
+__all__ = ["Fit", "QualityPredictor", "RidgePredictor", "fit_quality", "fit_ridge", "read_quality", "write_quality"]
+
+QUALITY = "quality.yaml"
+FORMAT = 1
+FEATURES_VERSION = 1
+"""Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
+
+COVERAGE = 0.9
+
+EXAMPLES_PER_FEATURE = 3
+"""Fewer examples than so many for each feature are refused."""
+
+# Standardised features beyond this are taken at it: a straight line is no guide to where no example was.
+_FARTHEST = 4.0
+# Of the ridge's strength, times the number of examples. Where the strongest is best there is nothing to learn.
+_STRENGTHS = np.logspace(-5, 1, 25)
+
+
+@dataclass
+class RidgePredictor:
+    """SI-SDR as a linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
+
+    Standardised features are limited to four deviations. The interval is the prediction plus two numbers, so that it
+    is as wide for all.
+
+    Args:
+        features: names.
+        means: of the features, over the examples.
+        scales: their standard deviations.
+        coefficients: dB for each deviation.
+        intercept: dB.
+        ridge: strength of the penalty on the squared coefficients, times the number of examples.
+        interval_db: from the prediction down and up to the ends of the interval, the first usually negative.
+        rank_correlation: Spearman's, of SI-SDR and its predictions with the mixture in question left out; None where
+            either does not vary.
+        correlation: Pearson's, in the same way.
+        error_db: root mean square of the same predictions' errors.
+    """
+
+    features: list[str]
+    means: list[float]
+    scales: list[float]
+    coefficients: list[float]
+    intercept: float
+    ridge: float
+    interval_db: tuple[float, float]
+    rank_correlation: float | None
+    correlation: float | None
+    error_db: float
+
+    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n,) dB; NaN where a feature is.
+
+        Args:
+            features: (n,) each, by name, these at least.
+        """
+        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
+        standardised = _standardise(table, np.array(self.means), np.array(self.scales))
+        return self.intercept + standardised @ np.array(self.coefficients)
+
+    def interval(self, predicted: np.ndarray) -> np.ndarray:
+        """(n, 2) dB, lower and upper end."""
+        return predicted[:, None] + np.array(self.interval_db)
+
+
+@dataclass
+class QualityPredictor:
+    """What a model's `quality.yaml` holds.
+
+    Args:
+        weights: fingerprint of the model it was fitted for.
+        hypotheses: n of that model.
+        samples: of latents, for the features.
+        seed: of those.
+        manifest: where the mixtures came from.
+        mixtures: how many there were, less those that were skipped.
+        examples: estimates of sources in them.
+        coverage: share of examples that the intervals are made to hold.
+        model: predicts from everything.
+        baseline: predicts from the mixture's level and statistics.
+        sepkit: version that wrote it.
+        format: of the file.
+        features_version: of the features.
+    """
+
+    weights: str
+    hypotheses: int
+    samples: int
+    seed: int
+    manifest: str
+    mixtures: int
+    examples: int
+    coverage: float
+    model: RidgePredictor
+    baseline: RidgePredictor
+    sepkit: str = __version__
+    format: int = FORMAT
+    features_version: int = FEATURES_VERSION
+
+    def digest(self) -> str:
+        """Hexadecimal digest of everything: tells predictions of this from those of another."""
+        return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------- fitting
+
+
+@dataclass
+class Fit:
+    """A predictor, and how it does on mixtures that it has not seen.
+
+    Args:
+        predictor: fitted on all examples.
+        left_out_db: (N,) predictions for each example by a fit without the example's mixture.
+    """
+
+    predictor: RidgePredictor
+    left_out_db: np.ndarray
+
+
+def fit_ridge(
+    features: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    mixtures: np.ndarray | Sequence[int],
+    coverage: float = COVERAGE,
+) -> Fit:
+    """The ridge regression of targets on features, whose strength is best where a mixture is left out.
+
+    Examples of one mixture share features, so that they are left out together. With H the map from targets to fitted
+    values and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g: nothing is fitted again.
+
+    The interval is made of quantiles of these errors (jackknife): its lower end lies at the (1 - coverage) / 2 and its
+    upper end at the (1 + coverage) / 2 quantile, moved outwards by one in the number of mixtures. That holds the share
+    asked for of mixtures like those it was fitted on, on average; it promises nothing of others.
+
+    Args:
+        features: (N,) each, finite; those that do not vary are left out.
+        targets: (N,) dB, finite.
+        mixtures: (N,) number of the mixture that each example comes from.
+        coverage: share of examples that the interval is to hold.
+
+    Raises:
+        UserError: fewer than three examples for each feature, or features or targets that do not vary.
+
+    Source: thesis, appendix A, section 3.3 (ridge regression, strength by leaving one out); Barber et al., "Predictive
+    inference with the jackknife+", 2021 (intervals).
+    """
+    names = [name for name in features if _varies(features[name])]
+    targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
+    groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
+    if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
+        raise UserError(
+            f"found {len(targets)} estimates of sources in {len(groups)} mixtures that could be used, expected"
+            f" {EXAMPLES_PER_FEATURE * max(1, len(names))} or more for {len(names)} features; give a longer manifest"
+        )
+    if not names or not _varies(targets):
+        raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
+    table = np.stack([np.asarray(features[name], np.float64) for name in names], axis=-1)
+    means, scales = table.mean(0), table.std(0)
+    standardised = _standardise(table, means, scales)
+    centre = standardised.mean(0)
+    left, singular, right = np.linalg.svd(standardised - centre, full_matrices=False)
+    along = left.T @ (targets - targets.mean())
+
+    def left_out_errors(ridge: float) -> np.ndarray:
+        shrink = singular**2 / (singular**2 + ridge)
+        errors = targets - targets.mean() - left @ (shrink * along)
+        for rows in groups:
+            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].T
+            errors[rows] = np.linalg.solve(np.eye(len(rows)) - hat, errors[rows])
+        return errors
+
+    tried = [(float(ridge), left_out_errors(float(ridge))) for ridge in _STRENGTHS * len(targets)]
+    ridge, errors = min(tried, key=lambda pair: float(np.mean(np.square(pair[1]))))
+    coefficients = right.T @ (singular / (singular**2 + ridge) * along)
+    left_out = targets - errors
+    predictor = RidgePredictor(
+        features=names,
+        means=means.tolist(),
+        scales=scales.tolist(),
+        coefficients=coefficients.tolist(),
+        intercept=float(targets.mean() - centre @ coefficients),
+        ridge=ridge,
+        interval_db=_interval(errors, len(groups), coverage),
+        rank_correlation=_plain(scipy.stats.spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
+        correlation=_plain(scipy.stats.pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
+        error_db=float(np.sqrt(np.mean(np.square(errors)))),
+    )
+    return Fit(predictor, left_out)
+
+
+def fit_quality(
+    features: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    mixtures: np.ndarray | Sequence[int],
+    **described: Any,
+) -> QualityPredictor:
+    """Both predictors, from the same examples.
+
+    Args:
+        features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
+        targets: (N,) SI-SDR, dB.
+        mixtures: (N,) number of the mixture that each example comes from.
+        **described: weights, hypotheses, samples, seed and manifest of `QualityPredictor`.
+
+    Raises:
+        UserError: see `fit_ridge`.
+    """
+    targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
+    usable = np.isfinite(np.stack([targets, *features.values()])).all(0)
+    of_usable = {name: np.asarray(values, np.float64)[usable] for name, values in features.items()}
+    targets, mixtures = targets[usable], mixtures[usable]
+    return QualityPredictor(
+        **described,
+        mixtures=len(np.unique(mixtures)),
+        examples=len(targets),
+        coverage=COVERAGE,
+        model=fit_ridge(of_usable, targets, mixtures).predictor,
+        baseline=fit_ridge({name: of_usable[name] for name in BASELINE_FEATURES}, targets, mixtures).predictor,
+    )
+
+
+def _varies(values: np.ndarray) -> bool:
+    values = np.asarray(values, np.float64)
+    return bool(np.ptp(values) > 1e-9 * max(1e-3, float(np.abs(values).max())))
+
+
+def _standardise(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    return np.clip((table - means) / scales, -_FARTHEST, _FARTHEST)
+
+
+def _interval(errors: np.ndarray, mixtures: int, coverage: float) -> tuple[float, float]:
+    """What is added to a prediction for the ends of the interval."""
+    level = min(1.0, math.ceil((1 + coverage) / 2 * (mixtures + 1)) / mixtures)
+    low, high = -np.quantile(-errors, level, method="higher"), np.quantile(errors, level, method="higher")
+    return float(low), float(high)
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
+    """The path of the predictor in a model's folder, plain YAML.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    path = folder / QUALITY
+    # JSON knows no tuples, so that none becomes a tag in the YAML.
+    text = yaml.safe_dump(json.loads(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
+    with atomic_output(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredictor | None:
+    """The predictor in a model's folder; None where there is none.
+
+    Args:
+        folder: of the model.
+        weights: fingerprint of the model that it has to be for.
+        hypotheses: n of that model.
+
+    Raises:
+        UserError: a file that is damaged, of another version, or for another model.
+    """
+    path = folder / QUALITY
+    if not path.is_file():
+        return None
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())}); {_AGAIN}") from error
+    versions = {"format": FORMAT, "features_version": FEATURES_VERSION}
+    for field, expected in versions.items():
+        found = data.get(field) if isinstance(data, dict) else None
+        if found != expected:
+            raise UserError(f"{path}: found {field} {found!r}, expected {expected}; {_AGAIN}")
+    try:
+        predictor = from_dict(QualityPredictor, data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {_AGAIN}") from error
+    except TypeError as error:
+        raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
+    for ridge in (predictor.model, predictor.baseline):
+        _check(ridge, path)
+    if predictor.hypotheses != hypotheses or predictor.weights != weights:
+        what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"
+        raise UserError(f"{path}: was fitted for a model with {what} than the one beside it; {_AGAIN}")
+    return predictor
+
+
+_AGAIN = "run `sepkit calibrate` again, or delete the file"
+
+
+def _check(ridge: RidgePredictor, path: Path) -> None:
+    columns = (ridge.means, ridge.scales, ridge.coefficients)
+    numbers = [*(value for column in columns for value in column), ridge.intercept, *ridge.interval_db]
+    if any(len(column) != len(ridge.features) for column in columns) or not all(map(math.isfinite, numbers)):
+        raise UserError(f"{path}: found numbers that are not finite or not one for each feature; {_AGAIN}")
+    if not all(scale > 0 for scale in ridge.scales):
+        raise UserError(f"{path}: found a scale that is not positive; {_AGAIN}")

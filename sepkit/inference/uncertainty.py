@@ -1,0 +1,380 @@
+"""What tells how good a separation is without references: Monte Carlo spread, and features of estimates and mixtures.
+
+Features are numbers for every hypothesis of one recording. Those in `BASELINE_FEATURES` look at the mixture alone; a
+model adds those of its own that it has: a deterministic one has no rates, no spread and no bound on the mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.signal
+import torch
+from torch import Tensor
+
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.objectives.assignment import PIT
+from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
+from sepkit.objectives.products import inner_products
+from sepkit.objectives.rates import elementwise_rate
+from sepkit.types import Separation
+
+__all__ = [
+    "BASELINE_FEATURES",
+    "MonteCarlo",
+    "RunningMoments",
+    "check_samples",
+    "hypothesis_features",
+    "is_variational",
+    "mixture_features",
+    "monte_carlo",
+    "recording_features",
+]
+
+BASELINE_FEATURES = (
+    "level_dbfs",
+    "crest_factor_db",
+    "spectral_flatness_db",
+    "spectral_centroid_hz",
+    "zero_crossing_rate",
+    "log_kurtosis",
+    "level_deviation_db",
+    "log_duration_seconds",
+)
+"""Features of the mixture that need no model, see `mixture_features`."""
+
+SHORTEST_SECONDS = 0.5
+"""Shorter recordings have no features: a statistic of a few frames tells nothing."""
+
+LONGEST_SECONDS = 30.0
+"""Of a longer recording, evenly spaced excerpts of so many seconds in all are looked at."""
+
+EXCERPT_SECONDS = 5.0
+
+# What of them a waveform's shape does not tell.
+_NOT_SHAPE = ("level_dbfs", "log_duration_seconds")
+
+# Ratios are told between these, dB: beyond them float32 and windows' edges are measured, not signals.
+_LEAST_DB, _MOST_DB = -60.0, 60.0
+_FRAME_SECONDS = 0.032
+# The most samples of latents that anybody has waited for; more is a slip of the finger.
+_MOST_SAMPLES = 10_000
+
+
+# --------------------------------------------------------------------------------------------------------- Monte Carlo
+
+
+class RunningMoments:
+    """Mean and deviation, elementwise, of tensors that come one by one; float64, in memory for two of them.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean = self._squares = torch.zeros((), dtype=torch.float64)
+
+    def add(self, value: Tensor) -> None:
+        """Counts one more tensor, of the shape of those before."""
+        value = value.detach().double()
+        self.count += 1
+        if self.count == 1:
+            self._mean, self._squares = value.clone(), torch.zeros_like(value)
+            return
+        difference = value - self._mean
+        self._mean += difference / self.count
+        self._squares += difference * (value - self._mean)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of those that were added."""
+        return self._mean
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation, from squares over the count less one; zeros for fewer than two."""
+        return (self._squares / max(1, self.count - 1)).clamp_min(0).sqrt()
+
+
+@dataclass(frozen=True)
+class MonteCarlo:
+    """What separations with sampled latents have in common, and by how much they differ.
+
+    Args:
+        estimates: (B, n, T) float64, mean over the samples.
+        spread: (B, n, T) float64, standard deviation over the samples, of each sample of the waveforms; zero for a
+            model whose latents are points.
+        samples: how many separations.
+        log_evidence: (B,) nats, mean over the samples of the log likelihood of the mixture given the decoded encoding,
+            where encodings are variational: the first half of the evidence lower bound of the mixture.
+    """
+
+    estimates: Tensor
+    spread: Tensor
+    samples: int
+    log_evidence: Tensor | None = None
+
+
+def is_variational(model: EncoderMaskerDecoder) -> bool:
+    """Whether any of a model's latents is more than a point."""
+    return model.encoding_family.variational or model.mask_family.variational
+
+
+def check_samples(samples: int) -> None:
+    """Nothing, where so many samples of the latents can be drawn.
+
+    Raises:
+        UserError: fewer than two, which have no deviation, or more than can be meant.
+    """
+    if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
+        raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
+
+
+def monte_carlo(
+    model: EncoderMaskerDecoder,
+    mixture: Tensor,
+    samples: int = 8,
+    seed: int = 0,
+    through: Callable[[Tensor], Tensor] | None = None,
+) -> MonteCarlo:
+    """Mean and spread of separations with latents sampled from their posteriors.
+
+    A model keeps the order of its hypotheses from sample to sample, as far as it is sure which is which; nothing is
+    matched. Where it is not, and changes them over, the spread is large, as it should be.
+
+    The same seed gives the same numbers for the same batch. One separation is in memory at a time.
+
+    Args:
+        model: on the device of `mixture`, in evaluation mode.
+        mixture: (B, T), without padding.
+        samples: how many separations; those of a deterministic model are alike, so that one is made.
+        seed: of the latents.
+        through: applied to the estimates (B, n, T) of every sample first, such as a resampling to another rate, whose
+            effect on a deviation cannot be told from the deviation alone.
+
+    Raises:
+        UserError: see `check_samples`.
+
+    Source: thesis, eq. 3 and 4: z ~ q(z | x), M ~ q(M | z).
+    """
+    check_samples(samples)
+    moments, evidence = RunningMoments(), RunningMoments()
+    for separation in _draw(model, mixture, samples if is_variational(model) else 1, seed):
+        estimates = separation.estimates if through is None else through(separation.estimates)
+        moments.add(estimates)
+        if separation.reconstructions is not None:
+            evidence.add(_log_evidence(separation.reconstructions, mixture, float(model.signal_std)))
+    return MonteCarlo(moments.mean, moments.deviation, samples, log_evidence=evidence.mean if evidence.count else None)
+
+
+def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int) -> Iterator[Separation]:
+    generator = torch.Generator(mixture.device).manual_seed(seed)
+    # What is decoded without masks says something about the mixture only where encodings have a density.
+    reconstruct = model.encoding_family.variational
+    for _ in range(samples):
+        with torch.inference_mode():
+            yield model(mixture, generator=generator, reconstruct=reconstruct, sample=True)
+
+
+def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -> Tensor:
+    """(B,) nats, of signals in units of the training deviation."""
+    return -pairwise_blr_nll(reconstructions[:, None] / signal_std, mixture[:, None] / signal_std)[:, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------ features
+
+
+def recording_features(
+    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 8, seed: int = 0
+) -> dict[str, np.ndarray] | None:
+    """(n,) of every feature of a recording that the model has; None where there is nothing to tell from.
+
+    That is so for silence, and for recordings shorter than half a second. A hypothesis that is silent has NaN.
+
+    Recordings of up to 30 s are looked at as a whole: `samples` more separations. Of longer ones, six excerpts of 5 s
+    are separated, the first at the beginning and the last at the end, and the features are means over those that are
+    not silent. An excerpt's hypotheses are brought into the recording's order by their SI-SDR to its estimates.
+
+    Args:
+        model: on the device of `mixture`, in evaluation mode.
+        mixture: (T,) at the model's rate.
+        separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
+        samples: of the latents, where they are variational.
+        seed: of the latents.
+
+    Raises:
+        UserError: see `check_samples`.
+    """
+    rate, num_samples = model.sample_rate, mixture.shape[-1]
+    if num_samples < SHORTEST_SECONDS * rate or _is_silent(mixture):
+        return None
+    if num_samples <= LONGEST_SECONDS * rate:
+        drawn = monte_carlo(model, mixture[None], samples, seed) if is_variational(model) else None
+        return hypothesis_features(model, mixture, separation, drawn)
+    length = round(EXCERPT_SECONDS * rate)
+    count = round(LONGEST_SECONDS / EXCERPT_SECONDS)
+    parts: list[dict[str, np.ndarray]] = []
+    for start in np.linspace(0, num_samples - length, count).round().astype(int).tolist():
+        excerpt = mixture[start : start + length]
+        if _is_silent(excerpt):
+            continue
+        with torch.inference_mode():
+            own = model(excerpt[None])
+        drawn = monte_carlo(model, excerpt[None], samples, seed) if is_variational(model) else None
+        features = hypothesis_features(model, excerpt, own, drawn)
+        order = _order_as(own.estimates, separation.estimates[..., start : start + length])
+        parts.append({name: values[order] for name, values in features.items()})
+    if not parts:
+        return None
+    features = {name: _mean_of_finite([part[name] for part in parts]) for name in parts[0]}
+    return features | {"log_duration_seconds": np.full(model.hypotheses, math.log(LONGEST_SECONDS))}
+
+
+def hypothesis_features(
+    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, drawn: MonteCarlo | None = None
+) -> dict[str, np.ndarray]:
+    """(n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
+
+    * `spread_db`: energy of the spread over that of the mean estimate.
+    * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself.
+    * `mixture_elbo_nats_per_sample`: (log evidence of the mixture given its own reconstruction - encoding rate) / T.
+    * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
+    * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
+    * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
+    * `score`: log-odds that it is a speaker.
+    * `estimate_...`: statistics of the estimate's waveform, see `mixture_features`, where they do not tell its level.
+    * those of the mixture, the same for all hypotheses.
+
+    Args:
+        model: which made the separation.
+        mixture: (T,), not silent.
+        separation: a batch of one, with nothing sampled.
+        drawn: separations of the same mixture with sampled latents; None for a deterministic model.
+
+    Source: thesis, appendix A section 4.4 (features of a linear model); appendix B figure 3 and appendix D (bound).
+    """
+    rate, n = model.sample_rate, separation.estimates.shape[1]
+    features: dict[str, np.ndarray] = {}
+    features |= _relations(separation.estimates, mixture)
+    if drawn is not None:
+        energies = drawn.estimates.square().sum(-1)[0].cpu().numpy()
+        features["spread_db"] = _db(drawn.spread.square().sum(-1)[0].cpu().numpy(), energies)
+    features |= _rates(separation, drawn, mixture.shape[-1])
+    if separation.scores is not None:
+        features["score"] = separation.scores[0].double().cpu().numpy()
+    estimates = separation.estimates[0].double().cpu().numpy()
+    of_estimates = [_shape_statistics(estimate, rate) for estimate in estimates]
+    features |= {f"estimate_{name}": np.array([f[name] for f in of_estimates]) for name in of_estimates[0]}
+    silent = np.ptp(estimates, axis=-1) == 0
+    features = {name: np.where(silent, np.nan, values) for name, values in features.items()}
+    of_mixture = mixture_features(mixture.double().cpu().numpy(), rate)
+    return features | {name: np.full(n, value) for name, value in of_mixture.items()}
+
+
+def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
+    """Level and statistics of a waveform, by the names in `BASELINE_FEATURES`.
+
+    * `level_dbfs`: mean power, full scale 1.0.
+    * `crest_factor_db`: peak over root mean square.
+    * `spectral_flatness_db`: geometric over arithmetic mean of the power spectrum (Welch, 32 ms Hann windows).
+    * `spectral_centroid_hz`: mean frequency, weighted by power.
+    * `zero_crossing_rate`: changes of sign a sample.
+    * `log_kurtosis`: logarithm of the fourth moment over the squared second; log 3 for Gaussian noise.
+    * `level_deviation_db`: standard deviation of the level of 32 ms frames, those 60 dB below the loudest raised to
+      there: large where there are pauses.
+    * `log_duration_seconds`: natural logarithm.
+
+    Args:
+        mixture: (T,), not silent.
+        sample_rate: Hz.
+    """
+    mixture = mixture.astype(np.float64)
+    level = 10 * math.log10(float(np.mean(np.square(mixture))))
+    shape = _shape_statistics(mixture, sample_rate)
+    return {"level_dbfs": level, **shape, "log_duration_seconds": math.log(len(mixture) / sample_rate)}
+
+
+def _shape_statistics(waveform: np.ndarray, sample_rate: int) -> dict[str, float]:
+    """The statistics that do not change with the level; NaN for a waveform that is constant."""
+    centred = waveform - waveform.mean()
+    power = float(np.mean(np.square(centred)))
+    if power == 0:
+        return dict.fromkeys((name for name in BASELINE_FEATURES if name not in _NOT_SHAPE), math.nan)
+    frame = min(len(centred), round(_FRAME_SECONDS * sample_rate))
+    frequencies, spectrum = scipy.signal.welch(centred, sample_rate, nperseg=frame, detrend="constant")
+    # Every window's own mean is removed: the first bin tells nothing.
+    frequencies, spectrum = frequencies[1:], np.maximum(spectrum[1:], spectrum[1:].max() * 1e-12)
+    energies = np.square(centred[: len(centred) // frame * frame].reshape(-1, frame)).mean(-1)
+    levels = 10 * np.log10(np.maximum(energies, energies.max() * 10 ** (_LEAST_DB / 10)))
+    return {
+        "crest_factor_db": 10 * math.log10(float(np.square(centred).max()) / power),
+        "spectral_flatness_db": 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean())),
+        "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
+        "zero_crossing_rate": float(np.mean(np.signbit(centred[1:]) != np.signbit(centred[:-1]))),
+        "log_kurtosis": math.log(float(np.mean(centred**4)) / power**2),
+        "level_deviation_db": float(levels.std()),
+    }
+
+
+def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
+    """How estimates (1, n, T) stand to each other and to the mixture (T,); no level of theirs counts."""
+    gram = inner_products(estimates, estimates).cross[0].cpu().numpy()
+    products = inner_products(estimates, mixture[None, None])
+    cross = products.cross[0, :, 0].cpu().numpy()
+    mixture_energy = float(products.source_energy)
+    energies = np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny)
+    norms = np.sqrt(energies)
+    best_sum = np.linalg.lstsq(gram / np.outer(norms, norms), cross / norms, rcond=1e-9)[0]
+    explained = float(best_sum @ (cross / norms))
+    relations = {
+        "residual_db": np.full(len(cross), _db(np.array(mixture_energy - explained), np.array(mixture_energy))),
+        "relative_level_db": _db(np.square(cross) / energies, np.array(mixture_energy)),
+    }
+    if len(cross) > 1:
+        alike = np.square(gram) / np.outer(energies, energies)
+        np.fill_diagonal(alike, 0.0)
+        nearest = alike.max(1)
+        relations["correlation_db"] = _db(nearest, 1 - nearest)
+    return relations
+
+
+def _rates(separation: Separation, drawn: MonteCarlo | None, num_samples: int) -> dict[str, np.ndarray]:
+    n = separation.estimates.shape[1]
+    rates: dict[str, np.ndarray] = {}
+    with torch.no_grad():
+        if separation.encoding_prior is not None:
+            rate = elementwise_rate(separation.encoding, separation.encoding_prior, None).double().sum().item()
+            rates["encoding_rate_nats_per_tick"] = np.full(n, rate / separation.encoding.shape[-1])
+            if drawn is not None and drawn.log_evidence is not None:
+                rates["mixture_elbo_nats_per_sample"] = np.full(n, (drawn.log_evidence.item() - rate) / num_samples)
+        if separation.mask_prior is not None:
+            rate = elementwise_rate(separation.masks, separation.mask_prior, None)[0].double().sum((-2, -1))
+            rates["mask_rate_nats_per_tick"] = rate.cpu().numpy() / separation.masks.shape[-1]
+    return rates
+
+
+def _order_as(excerpt: Tensor, whole: Tensor) -> list[int]:
+    """Which hypothesis of an excerpt (1, n, T) each of the recording's (1, n, T) is."""
+    return PIT().matches(pairwise_neg_si_sdr(excerpt, whole))[0].tolist()
+
+
+def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
+    """(n,) means over those that are finite; NaN where none is."""
+    stacked = np.stack(values)
+    finite = np.isfinite(stacked)
+    total, count = np.where(finite, stacked, 0.0).sum(0), finite.sum(0)
+    return np.divide(total, count, out=np.full(stacked.shape[1], np.nan), where=count > 0)
+
+
+def _db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """10 log10 of a ratio of energies, between -60 and 60 dB."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)
+
+
+def _is_silent(waveform: Tensor) -> bool:
+    return bool(waveform.max() == waveform.min())
