@@ -19,6 +19,7 @@ COMMANDS = {
     "prepare": "make manifests: mini, pulses, folder, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
+    "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",

@@ -1,0 +1,72 @@
+"""`sepkit calibrate`: teaches a model to predict the SI-SDR of its own estimates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def main(
+    model: str,
+    *,
+    manifest: str,
+    samples: int = 8,
+    seed: int = 0,
+    first: int | None = None,
+    device: str = "auto",
+    import_: list[str] | None = None,
+) -> Path:
+    """Fit the prediction of SI-SDR without references, and keep it beside the model.
+
+    Writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit evaluate` take it. The
+    mixtures should be none that the model was trained on; its predictions hold for mixtures like them.
+
+    Args:
+        model: folder or file that `sepkit train` wrote (EXP, EXP/model)
+        manifest: manifest of mixtures with sources, dev.jsonl for example
+        samples: how many times to sample the latents of each mixture; of no effect with a deterministic model
+        seed: of those samples
+        first: how many mixtures, from the beginning of the manifest; default: all
+        device: cpu, cuda, cuda:1 ..., or auto (an accelerator where there is one)
+        import_: Python files that register your own maskers; executed
+
+    Returns:
+        The path of quality.yaml.
+
+    Raises:
+        UserError: no such model, manifest or device, too few mixtures, or a folder that cannot be written to.
+    """
+    import sys
+
+    from sepkit.cli.train import import_file
+    from sepkit.errors import UserError
+    from sepkit.inference.calibration import calibrate
+    from sepkit.inference.quality import write_quality
+    from sepkit.inference.separator import load_model
+    from sepkit.models.checkpoints import find_checkpoint
+
+    if not Path(model).exists() and ":" in model:
+        raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
+    for file in import_ or []:
+        import_file(file)
+    folder = find_checkpoint(model)
+    found = calibrate(load_model(folder, device, predict=False), manifest, samples=samples, seed=seed, first=first)
+    for name, reason in found.skipped.items():
+        print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
+    fitted = found.predictor
+    print(
+        f"fitted on {fitted.examples} estimates of sources in {fitted.mixtures} mixtures, {len(found.skipped)} skipped"
+    )
+    print("SI-SDR of mixtures left out, predicted from")
+    for name, ridge in (("model", fitted.model), ("baseline", fitted.baseline)):
+        what = "all that the separation tells" if name == "model" else "the mixture's level and statistics"
+        low, high = ridge.interval_db
+        print(
+            f"  {name} ({what}, {len(ridge.features)} features): rank correlation {_shown(ridge.rank_correlation)}, "
+            f"correlation {_shown(ridge.correlation)}, error {ridge.error_db:.2f} dB, "
+            f"{100 * fitted.coverage:.0f} % interval +-{(high - low) / 2:.2f} dB"
+        )
+    return write_quality(fitted, folder)
+
+
+def _shown(correlation: float | None) -> str:
+    return "none" if correlation is None else f"{correlation:.2f}"

@@ -1,0 +1,126 @@
+"""Fitting a model's prediction of SI-SDR on mixtures whose sources are known, and keeping it beside the model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, read_manifest
+from sepkit.data.mixing import mix_entry
+from sepkit.errors import UserError
+from sepkit.inference.quality import QualityPredictor, fit_quality
+from sepkit.inference.separator import Separator, weights_fingerprint
+from sepkit.inference.uncertainty import check_samples, recording_features
+from sepkit.objectives.assignment import PIT
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+
+__all__ = ["Calibration", "calibrate"]
+
+
+@dataclass
+class Calibration:
+    """What came of fitting a predictor.
+
+    Args:
+        predictor: fitted, not yet stored.
+        skipped: id of a mixture that was of no use -> reason.
+    """
+
+    predictor: QualityPredictor
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def calibrate(
+    separator: Separator,
+    manifest: str | os.PathLike[str],
+    *,
+    samples: int = 8,
+    seed: int = 0,
+    first: int | None = None,
+) -> Calibration:
+    """A predictor of the SI-SDR of a separator's estimates, fitted on mixtures that the model was not trained on.
+
+    The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
+    as `sepkit evaluate` measures it. The separator's own predictor is left as it is.
+
+    Args:
+        separator: of the model.
+        manifest: of mixtures with sources, dev.jsonl for example.
+        samples: of the latents, for each mixture; a deterministic model needs none.
+        seed: of those.
+        first: how many mixtures, from the beginning of the manifest; None: all.
+
+    Raises:
+        UserError: a bad manifest or number, or too few mixtures that are of use; see `fit_ridge`.
+    """
+    check_samples(samples)
+    if first is not None and first < 1:
+        raise UserError(f"first: found {first}, expected at least 1 mixture")
+    entries = list(read_manifest(manifest))[:first]
+    # Without a predictor of its own, whose time would be lost.
+    plain = Separator(separator.model, separator.device)
+    skipped: dict[str, str] = {}
+    rows: list[dict[str, np.ndarray]] = []
+    targets: list[np.ndarray] = []
+    mixtures: list[int] = []
+    for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
+        try:
+            features, si_sdr_db = _example(plain, entry, samples, seed)
+        except UserError as error:
+            skipped[entry.id] = str(error)
+            continue
+        rows.append(features)
+        targets.append(si_sdr_db)
+        mixtures += [number] * len(si_sdr_db)
+    if not rows:
+        name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
+        raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
+    try:
+        predictor = fit_quality(
+            {name: np.concatenate([row[name] for row in rows]) for name in rows[0]},
+            np.concatenate(targets),
+            mixtures,
+            weights=weights_fingerprint(separator.model),
+            hypotheses=separator.hypotheses,
+            samples=samples,
+            seed=seed,
+            manifest=str(Path(manifest)),
+        )
+    except UserError as error:
+        raise UserError(f"{manifest}: {error}") from error
+    return Calibration(predictor, skipped)
+
+
+def _example(
+    separator: Separator, entry: MixtureEntry, samples: int, seed: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(k,) of every feature and the SI-SDR, dB, of the hypotheses that are matched with the k active sources.
+
+    Raises:
+        UserError: a mixture that is of no use.
+    """
+    mixed = mix_entry(entry)
+    active = mixed.sources.any(axis=1)
+    if not active.any():
+        raise UserError("no active source")
+    if active.sum() > separator.hypotheses:
+        raise UserError(f"{active.sum()} sources, but the model makes {separator.hypotheses} estimates")
+    estimates = separator.separate(mixed.mixture, entry.sample_rate).estimates
+    mixture = audio.resample(mixed.mixture, entry.sample_rate, separator.sample_rate)
+    on_device = torch.as_tensor(mixture, device=separator.device)
+    with torch.inference_mode():
+        separation = separator.model(on_device[None])
+    features = recording_features(separator.model, on_device, separation, samples, seed)
+    if features is None:
+        raise UserError("silent, or shorter than half a second")
+    sources = torch.from_numpy(mixed.sources[active])[None]
+    cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
+    matches = PIT().matches(cost)[0]
+    si_sdr_db = -cost[0, matches, torch.arange(len(matches))].double().numpy()
+    return {name: values[matches.numpy()] for name, values in features.items()}, si_sdr_db
