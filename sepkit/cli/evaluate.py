@@ -17,6 +17,7 @@ def main(
     asr_command: str | None = None,
     compare: str | None = None,
     speakers: Literal["auto"] | None = None,
+    calibration: bool = False,
     device: str = "cpu",
     processes: int | None = None,
     leaderboard: list[str] | None = None,
@@ -36,6 +37,9 @@ def main(
         compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
         speakers: auto measures as if their number were not known: only hypotheses that the model says are speakers are
             matched, sources that are missed and speakers too many are counted; by default all hypotheses are matched.
+        calibration: Also tell how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted the
+            predictor of): correlation, interval, mean SI-SDR of the best x %; curves in calibration.csv and
+            risk_coverage.csv.
         device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
@@ -43,7 +47,8 @@ def main(
         format: Of the leaderboard: md, latex or csv.
 
     Raises:
-        UserError: both or neither of a model and estimates, a bad manifest, model or folder.
+        UserError: both or neither of a model and estimates, a bad manifest, model or folder, or calibration of what
+            predicts nothing.
     """
     from sepkit.errors import UserError
 
@@ -57,10 +62,13 @@ def main(
     if speakers is not None and model is None:
         raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
 
+    if calibration and model is None:
+        raise UserError("--calibration: estimates in files have no prediction to compare with; give --model")
+
     from sepkit.evaluation.evaluate import evaluate
 
     rank, world_size = _share()
-    of_model = {} if model is None else _of_model(model, device, speakers)
+    of_model = {} if model is None else _of_model(model, device, speakers, calibration)
     measured_std = of_model.pop("signal_std", None)
     result = evaluate(
         manifest,
@@ -71,6 +79,7 @@ def main(
         asr_command=asr_command,
         compare_with=compare,
         speakers=speakers,
+        calibration=calibration,
         processes=_default_processes(manifest, of_model.get("device"), world_size) if processes is None else processes,
         rank=rank,
         world_size=world_size,
@@ -105,6 +114,7 @@ def _report(summary: dict[str, Any]) -> None:
             low, high = difference["ci95"]
             print(f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]")
     _report_matching(summary.get("matching", {}))
+    _report_calibration(summary.get("calibration", {}))
     if "wer" in summary:
         wer = summary["wer"]
         print(f"word error rate: {100 * wer['word_error_rate']:.1f} % ({wer['errors']} of {wer['words']} words)")
@@ -138,6 +148,38 @@ def _report_matching(matching: dict[str, Any]) -> None:
         print(f"scores are over matched pairs: {missed} sources missed, {extra} speakers too many")
 
 
+def _report_calibration(calibration: dict[str, Any], name: str = "") -> None:
+    for level in ("sources", "mixtures") if calibration else ():
+        found = calibration[level]
+        for who, what in (("model", "predicted SI-SDR"), ("baseline", "baseline from the mixture alone")):
+            if who in found:
+                fit, prefix = found[who], f"{name}{level}, {what}"
+                ranks, half = (_with_ends(fit, key) for key in ("spearman", "gain_at_50"))
+                print(
+                    f"{prefix}: rank correlation {ranks}, RMSE {fit['rmse_db']:.2f} dB, best half {half} dB above all"
+                )
+        if "interval" in found:
+            inside, width = 100 * found["interval"]["coverage"], found["interval"]["mean_width_db"]
+            print(f"{name}{level}: {inside:.0f} % are inside the predicted interval, {width:.1f} dB wide on average")
+        curves = found["risk_coverage"]
+        half = curves["percent"].index(50)
+        best = f"{curves['best_possible_db'][half]:.2f} dB at best"
+        model = f"{curves['model_db'][half]:.2f} dB at 50 % coverage against {curves['model_db'][-1]:.2f} dB at 100 %"
+        print(f"{name}{level}: mean SI-SDR {model} ({best}), {found['n']} {level}")
+    if calibration.get("n_without_prediction"):
+        print(f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this")
+    for part in calibration.get("by_manifest", ()):
+        _report_calibration(part, f"{part['manifest']}: ")
+
+
+def _with_ends(fit: dict[str, Any], key: str) -> str:
+    value = fit.get(key, fit.get(f"{key}_db"))
+    ends = fit[f"{key}_ci95"]
+    if value is None:
+        return "not defined"
+    return f"{value:.2f}" if ends is None else f"{value:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]"
+
+
 def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
     import sys
 
@@ -158,20 +200,28 @@ def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
     return path
 
 
-def _of_model(model: str, device: str, speakers: Literal["auto"] | None) -> dict[str, Any]:
+def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibration: bool) -> dict[str, Any]:
     import os
 
+    from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
 
     # As torchrun starts them: one process an accelerator.
     local = os.environ.get("LOCAL_RANK")
     separator = load_model(model, f"cuda:{local}" if device == "cuda" and local is not None else device)
     separator.check_speakers(speakers)
+    if calibration and separator.quality is None:
+        raise UserError(
+            f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
+            f"sepkit calibrate {model} --manifest dev.jsonl"
+        )
+    # Rows from before rates were kept lack them: they are made again.
+    rates = " rates" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
     return {
         "separate": separator.separate,
         "model": model,
         "device": str(separator.device),
-        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}",
+        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}",
         "signal_std": float(separator.model.signal_std),
     }
 

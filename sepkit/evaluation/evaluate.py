@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -21,11 +21,13 @@ from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare
 from sepkit.evaluation.environment import commit, hardware
 from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
+from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.pool import Pool, Task
 from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
@@ -40,7 +42,9 @@ _WAITING = 4
 class SeparatedLike(Protocol):
     """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say.
 
-    `is_speaker`, where it is there: (n,) bool, which of them the model keeps; else those with log-odds above 0.
+    Where they are there, and not None: `is_speaker` (n,) bool, which of them the model keeps; else those with log-odds
+    above 0. `rates`, nats by the names in `labels.RATES`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,), with
+    `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
     """
 
     estimates: Any
@@ -62,6 +66,15 @@ class Evaluation:
 
     folder: Path
     summary: dict[str, Any]
+
+
+@dataclass
+class _Told:
+    """What a separator says of its own estimates, see `SeparatedLike`."""
+
+    is_speaker: np.ndarray | None = None
+    predictions: dict[str, np.ndarray] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,6 +105,7 @@ def evaluate(
     world_size: int = 1,
     compare_with: str | os.PathLike[str] | None = None,
     speakers: Literal["auto"] | None = None,
+    calibration: bool = False,
     command: str | None = None,
 ) -> Evaluation | None:
     """The scores over all mixtures of the manifests, written to `out/utterances.csv` and `out/summary.json`.
@@ -121,13 +135,16 @@ def evaluate(
         compare_with: folder of another evaluation of the same mixtures, for paired differences.
         speakers: "auto": as if the number of speakers were not known; only hypotheses that the model says are speakers
             are matched, and what is missed or too many is counted, see `score_utterance`. None: all hypotheses.
+        calibration: whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
+            `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
         command: command line, for the summary.
 
     Returns:
         None where other ranks still work on their share.
 
     Raises:
-        UserError: a bad manifest, an unknown metric, no such folder, or a folder that cannot be written to.
+        UserError: a bad manifest, an unknown metric, no such folder, a folder that cannot be written to, or calibration
+            of a separator that predicts nothing.
         ValueError: neither or both of `separate` and `estimates`, or `speakers` without `separate`.
     """
     if speakers is not None and separate is None:
@@ -140,6 +157,8 @@ def evaluate(
     entries = [(str(path), entry) for path in map(Path, manifests) for entry in read_manifest(path)]
     rates = sorted({entry.sample_rate for _, entry in entries})
     options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
+    if calibration and "si_sdr" not in options.metrics:
+        raise UserError(f"metrics: found {', '.join(options.metrics)}; calibration is of SI-SDR, add si_sdr")
     fingerprint = json.dumps([sepkit.__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
@@ -170,6 +189,8 @@ def evaluate(
         "hardware": hardware(device),
     }
     write_rows(out / "utterances.csv", rows, columns)
+    if calibration:
+        summary["calibration"] = write_calibration(out, rows)
     if compare_with is not None:
         summary["comparison"] = compare(out, compare_with, columns)
     with atomic_output(out / "summary.json") as temporary:
@@ -272,8 +293,8 @@ class _Job:
             row["separate_seconds"] = time.perf_counter() - began
         except _BAD_UTTERANCE as error:
             return row | {"reason": _one_line(error)}, None
-        is_speaker = _is_speaker(separated)
-        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, is_speaker, self.options)
+        told = _Told(_is_speaker(separated), _predictions(separated), getattr(separated, "rates", None) or {})
+        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, told, self.options)
         return row, task
 
     def _finish(self, row: Row, task: Task | None) -> Row:
@@ -296,7 +317,7 @@ _BAD_UTTERANCE = (UserError, OSError, ValueError, RuntimeError, MemoryError)
 
 def _score_files(entry: MixtureEntry, files: list[Path], options: ScoringOptions) -> dict[str, Any]:
     mixed = mix_entry(entry)
-    return _score(entry, mixed.mixture, mixed.sources, read_estimates(files, entry.sample_rate), None, options)
+    return _score(entry, mixed.mixture, mixed.sources, read_estimates(files, entry.sample_rate), _Told(), options)
 
 
 def _score(
@@ -304,12 +325,15 @@ def _score(
     mixture: np.ndarray,
     sources: np.ndarray,
     estimates: np.ndarray,
-    is_speaker: np.ndarray | None,
+    told: _Told,
     options: ScoringOptions,
 ) -> dict[str, Any]:
     """The part of a row that needs the signals."""
     texts = [source.extra.get("text") for source in entry.sources]
-    scores = score_utterance(estimates, sources, mixture, entry.sample_rate, options, texts, is_speaker)
+    scores = score_utterance(
+        estimates, sources, mixture, entry.sample_rate, options, texts, told.is_speaker, told.predictions
+    )
+    scores.rates = told.rates
     return {
         "hypotheses": len(estimates),
         "only_speakers": options.speakers is not None,
@@ -324,6 +348,16 @@ def _is_speaker(separated: Any) -> np.ndarray | None:
     if is_speaker is not None:
         return np.asarray(is_speaker)
     return None if scores is None else np.asarray(scores) > 0
+
+
+def _predictions(separated: Any) -> dict[str, np.ndarray]:
+    """(n,) by the names in `PREDICTIONS` and `BOUNDS`, of what the separator predicts."""
+    named = {name: getattr(separated, name, None) for name in PREDICTIONS}
+    found = {name: np.asarray(values, np.float64) for name, values in named.items() if values is not None}
+    interval = getattr(separated, "predicted_interval_db", None)
+    if interval is not None:
+        found |= zip(BOUNDS, np.asarray(interval, np.float64).T, strict=True)
+    return found
 
 
 def _one_line(error: BaseException) -> str:

@@ -20,10 +20,9 @@ __all__ = [
     "COLOURS",
     "SIGNAL_COLOUR",
     "TRAINING_PANELS",
-    "calibration_curve",
     "curves",
     "input_output_scatter",
-    "rate_distortion_curve",
+    "panels",
     "run_comparison",
     "score_distributions",
     "signal_view",
@@ -282,44 +281,17 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
     return figure
 
 
-def rate_distortion_curve(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    rate_label: str = "rate [bits per second]",
-    distortion_label: str = "distortion [dB]",
-) -> Figure:
-    """Distortion against rate, points joined in order of rate.
+def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
+    """Empty axes side by side, one at least.
 
     Args:
-        series: name -> ((R,) rates, (R,) distortions).
-        rate_label: of the horizontal axis.
-        distortion_label: of the vertical axis.
+        x_label: of all horizontal axes.
+        y_labels: of the vertical axis of each.
     """
-    ordered = {}
-    for name, (rate, distortion) in series.items():
-        order = np.argsort(np.asarray(rate))
-        ordered[name] = np.asarray(rate)[order], np.asarray(distortion)[order]
-    return curves(ordered, rate_label, distortion_label)
-
-
-def calibration_curve(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    predicted_label: str = "predicted",
-    measured_label: str = "measured",
-) -> Figure:
-    """What was measured against what was predicted; a calibrated model lies on the dashed line.
-
-    Args:
-        series: name -> ((R,) predicted, (R,) measured), of one unit.
-        predicted_label: of the horizontal axis.
-        measured_label: of the vertical axis.
-    """
-    figure = curves(series, predicted_label, measured_label)
-    everything = _finite(
-        np.concatenate([np.asarray(values, dtype=float) for pair in series.values() for values in pair])
-    )
-    if len(everything):
-        ends = [everything.min(), everything.max()]
-        figure.axes[0].plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    figure = Figure(figsize=(4.8 * max(1, len(y_labels)), 3.2), layout="constrained")
+    for axes, label in zip(np.atleast_1d(figure.subplots(1, max(1, len(y_labels)))), y_labels, strict=False):
+        _style(axes)
+        axes.set(xlabel=x_label, ylabel=label)
     return figure
 
 

@@ -1,8 +1,20 @@
-"""What columns of scores are called on axes and in tables."""
+"""What columns are called on axes and in tables, and which of them are no scores."""
 
 from __future__ import annotations
 
-__all__ = ["LABELS", "label_of", "short_label_of"]
+__all__ = ["BOUNDS", "LABELS", "NO_SCORES", "PREDICTIONS", "RATES", "label_of", "short_label_of"]
+
+RATES = ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick", "rate_nats_per_dimension")
+"""Columns of an utterance that a model with variational latents fills."""
+
+PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
+"""Columns of a source that a model fills which predicts how good its estimates are."""
+
+BOUNDS = ("predicted_low_db", "predicted_high_db")
+"""Columns of a source: the ends of the interval about the prediction."""
+
+NO_SCORES = frozenset({*RATES, *PREDICTIONS})
+"""Columns with a mean of which neither more nor less is better."""
 
 LABELS = {
     "si_sdr_db": "SI-SDR [dB]",
@@ -27,6 +39,17 @@ LABELS = {
     "overlap_ratio": "overlap",
     "level_difference_db": "level difference [dB]",
     "input_si_sdr_db": "SI-SDR of the mixture [dB]",
+    "encoding_rate_nats_per_tick": "encoding rate [nats per tick]",
+    "mask_rate_nats_per_tick": "mask rate [nats per tick]",
+    "rate_nats_per_tick": "rate [nats per tick]",
+    "rate_nats_per_dimension": "rate [nats per dimension]",
+    "blr_nll_nats_per_sample": "distortion [nats per sample]",
+    "predicted_si_sdr_db": "predicted SI-SDR [dB]",
+    "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",
+    "measured_si_sdr_db": "measured SI-SDR [dB]",
+    "coverage_percent": "kept, best predicted first [%]",
+    "si_sdr_of_sources_db": "mean SI-SDR of the sources kept [dB]",
+    "si_sdr_of_mixtures_db": "mean SI-SDR of the mixtures kept [dB]",
 }
 
 
@@ -47,5 +70,6 @@ def short_label_of(column: str) -> str:
         "sdri_db": "SDRi [dB]",
         "snri_db": "SNRi [dB]",
         "mcl_si_sdr_db": "MCL SI-SDR [dB]",
+        "baseline_si_sdr_db": "baseline SI-SDR [dB]",
     }
     return short.get(column) or label_of(column)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sepkit.errors import UserError
+from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 
 __all__ = ["FORMATS", "leaderboard"]
@@ -71,12 +72,13 @@ def _cells(run: EvaluationFolder, columns: Sequence[str], plus_minus: str, best:
             cells.append(("", False))
             continue
         half = (score["ci95"][1] - score["ci95"][0]) / 2
-        cells.append((f"{score['mean']:.2f} {plus_minus} {half:.2f}", score["mean"] == best[column]))
+        cells.append((f"{score['mean']:.2f} {plus_minus} {half:.2f}", score["mean"] == best.get(column)))
     return cells
 
 
 def _best(runs: Sequence[EvaluationFolder], columns: Sequence[str]) -> dict[str, float]:
-    return {c: max(_score(run, c)["mean"] for run in runs if _score(run, c).get("n")) for c in columns}
+    scores = [column for column in columns if column not in NO_SCORES]
+    return {c: max(_score(run, c)["mean"] for run in runs if _score(run, c).get("n")) for c in scores}
 
 
 def _command(run: EvaluationFolder) -> str:

@@ -18,6 +18,7 @@ import sepkit
 from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
 from sepkit.evaluation import figures, page
+from sepkit.evaluation.curve_figures import DRAWERS
 from sepkit.evaluation.example_html import example_html
 from sepkit.evaluation.examples import LoadSeparator, Outcomes, choose_examples
 from sepkit.evaluation.labels import label_of
@@ -144,15 +145,13 @@ def _training(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _curves(runs: Sequence[Run]) -> Iterator[str]:
-    drawers = {"rate_distortion": figures.rate_distortion_curve, "calibration": figures.calibration_curve}
     drawn = []
     for run in runs:
         for kind, by_name in run.curves.items():
+            draw, caption = DRAWERS[kind]
             for name, curve in by_name.items():
-                labels = [label_of(curve.x_name), label_of(curve.y_name)]
-                figure = drawers[kind](curve.series, *labels)
                 text = f"{run.name}, {name}: {kind.replace('_', '-')}"
-                drawn.append(page.figure_html(figure, page.slug(text), text, escape(text)))
+                drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'
 

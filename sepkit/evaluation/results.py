@@ -13,6 +13,7 @@ import numpy as np
 
 from sepkit.data._files import atomic_output
 from sepkit.evaluation.groups import PROPERTIES, by_group
+from sepkit.evaluation.labels import BOUNDS, NO_SCORES, PREDICTIONS, RATES
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import summarise_columns
 
@@ -34,10 +35,13 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
         rows: of utterances.
         metrics: that were asked for.
     """
+    scores = [_scores(row) for row in _done(rows)]
     present = {
-        "attenuation_db": any(row["silent_sources"] for row in _done(rows)),
-        "speaker_count_accuracy": any(row["scores"]["speaker_count"] is not None for row in _done(rows)),
+        "attenuation_db": any(one.silent_sources for one in scores),
+        "speaker_count_accuracy": any(one.speaker_count is not None for one in scores),
     }
+    present |= {column: any(column in one.rates for one in scores) for column in RATES}
+    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in PREDICTIONS}
     asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
     return asked + [column for column in PER_UTTERANCE if present[column]]
 
@@ -135,7 +139,9 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
-    per_source = [column for column in columns if column != "speaker_count_accuracy"]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *RATES)]
+    # The interval of a mean is not the mean of intervals: only sources have one.
+    bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
     header = [
         *_PLAIN,
@@ -143,14 +149,14 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
         "assignment",
         *counted,
         *columns,
-        *(f"{c}_s{j + 1}" for c in per_source for j in places),
+        *(f"{c}_s{j + 1}" for c in bounded for j in places),
     ]
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*header, "reasons"])
         for row in rows:
             scores = _scores(row)
-            of_sources = [scores.values.get(c, []) for c in per_source]
+            of_sources = [scores.values.get(c, []) for c in bounded]
             numbers = [scores.mean(column) for column in columns]
             numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
             cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
@@ -205,6 +211,8 @@ def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequenc
         metrics = {name: asdict(summary) for name, summary in scores.items()}
         if found:
             for name, summary in metrics.items():
+                if name in NO_SCORES:
+                    continue
                 summary |= _drop(name, found[0]["metrics"][name], summary)
         found.append({"manifest": manifest} | _counts(mine) | {"metrics": metrics})
     return found

@@ -17,9 +17,10 @@ import yaml
 
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.errors import UserError
+from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarise_columns
 
-__all__ = ["Curve", "EvaluationFolder", "Run", "TrainingLog", "find", "load_evaluation", "load_run"]
+__all__ = ["CURVES", "Curve", "EvaluationFolder", "Run", "TrainingLog", "find", "load_evaluation", "load_run"]
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -36,6 +37,9 @@ _NOT_PROPERTIES = frozenset(
     }
 )
 _MAX_GROUPS = 12
+
+CURVES = ("rate_distortion", "calibration", "risk_coverage")
+"""Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
 
 
 @dataclass
@@ -91,7 +95,7 @@ class EvaluationFolder:
     def _is_score(self, column: str) -> bool:
         stem, _, number = column.rpartition("_s")
         metrics = self.summary.get("metrics", {})
-        return column in metrics or (number.isdigit() and stem in metrics)
+        return column in metrics or (number.isdigit() and (stem in metrics or stem in BOUNDS))
 
     def parts(self) -> list[EvaluationFolder]:
         """One evaluation for each manifest, named as it is; this one alone where there are fewer than two."""
@@ -142,17 +146,15 @@ class TrainingLog:
 
 @dataclass
 class Curve:
-    """A curve from a CSV file with a header: the first column against the second, one for each "curve" where there is.
+    """Curves from a CSV file with a header: every further column against the first, one for each "curve" there is.
 
     Args:
         x_name: header of the first column.
-        y_name: header of the second.
-        series: name -> ((R,) x, (R,) y).
+        panels: header of a further column -> name of a curve -> ((R,) x, (R,) y); what shares a panel has one unit.
     """
 
     x_name: str
-    y_name: str
-    series: dict[str, tuple[np.ndarray, np.ndarray]]
+    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass
@@ -165,7 +167,7 @@ class Run:
         evaluations: what was measured, sorted by name.
         log: of the training, None where there is none.
         config: of the training as plain data, None where there is none.
-        curves: "rate_distortion" and "calibration", by evaluation name, where there are such files.
+        curves: kind (`CURVES`) -> name of the evaluation, or of the folder -> curves, where there are such files.
     """
 
     folder: Path
@@ -180,8 +182,8 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     """What there is about an experiment.
 
     `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
-    or one evaluation, or a folder of evaluations. For an evaluation that lies in no experiment, configuration and log
-    are those beside the model that its summary names.
+    or one evaluation, or a folder of evaluations, or one with curves of several experiments. For an evaluation that
+    lies in no experiment, configuration and log are those beside the model that its summary names.
 
     Args:
         folder: see above.
@@ -198,11 +200,11 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     found = found or [path.parent for path in sorted(folder.glob("*/summary.json"))]
     evaluations = [load_evaluation(path) for path in found]
     home = _experiment_of(folder, evaluations)
-    if home is None and not evaluations:
+    curves: dict[str, dict[str, Curve]] = {kind: {} for kind in CURVES}
+    if home is None and not evaluations and not any((folder / f"{kind}.csv").is_file() for kind in curves):
         raise UserError(
             f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
         )
-    curves: dict[str, dict[str, Curve]] = {"rate_distortion": {}, "calibration": {}}
     for kind, by_name in curves.items():
         for place, label in [(folder, ""), *((evaluation.folder, evaluation.name) for evaluation in evaluations)]:
             if (place / f"{kind}.csv").is_file():
@@ -294,12 +296,15 @@ def _read_curve(path: Path) -> Curve:
         rows = list(csv.DictReader(file))
     names = [name for name in rows[0] if name != "curve"] if rows else []
     if len(names) < 2:
-        raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers")
-    series: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        series.setdefault(row.get("curve") or "", []).append((_number(row[names[0]]), _number(row[names[1]])))
-    arrays = {name: np.array(points).T for name, points in series.items()}
-    return Curve(names[0], names[1], {name: (points[0], points[1]) for name, points in arrays.items()})
+        raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers or more")
+    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in names[1:]}
+    for curve in dict.fromkeys(row.get("curve") or "" for row in rows):
+        numbers = [[_number(row[name]) for name in names] for row in rows if (row.get("curve") or "") == curve]
+        x, *columns = np.array(numbers, dtype=np.float64).T
+        for name, y in zip(names[1:], columns, strict=True):
+            if not np.isnan(y).all():
+                panels[name][curve] = x, y
+    return Curve(names[0], {name: series for name, series in panels.items() if series})
 
 
 def _number(cell: str | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +11,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
+from sepkit.evaluation.labels import PREDICTIONS, RATES
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.likelihoods import pairwise_blr_nll
@@ -45,8 +46,9 @@ COLUMNS = {
 }
 """Metric that can be asked for -> the columns that it fills."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy")
-"""Columns that are there where a source is silent, or the model says how many speak, without being asked for."""
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *RATES, *PREDICTIONS)
+"""Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
+has rates, or predicts how good its estimates are."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: one source speaks, alone: there is no improvement to measure.
+        rates: `RATES` -> nats, of a model whose latents are variational.
     """
 
     assignment: list[int]
@@ -87,6 +90,7 @@ class UtteranceScores:
     word_counts: list[list[int]] = field(default_factory=list)
     winners: list[int] = field(default_factory=list)
     mixture_is_source: bool = False
+    rates: dict[str, float] = field(default_factory=dict)
 
     @property
     def silent_sources(self) -> int:
@@ -104,9 +108,11 @@ class UtteranceScores:
         return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
-        """The mean over sources that have a score; NaN where there is none."""
+        """The mean over sources that have a score, or what the utterance has; NaN where there is none."""
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
+        if column in RATES:
+            return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
@@ -148,6 +154,7 @@ def score_utterance(
     options: ScoringOptions,
     texts: Sequence[str | None] | None = None,
     is_speaker: np.ndarray | None = None,
+    predictions: Mapping[str, np.ndarray] | None = None,
 ) -> UtteranceScores:
     """The scores of an utterance.
 
@@ -170,6 +177,7 @@ def score_utterance(
         options: what to measure.
         texts: what each source says, None where that is not known.
         is_speaker: (n,) bool, which hypotheses the model says are speakers, None where it does not.
+        predictions: of `PREDICTIONS` and `BOUNDS` what the model tells, (n,) each; NaN where it does not.
 
     Raises:
         UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
@@ -201,6 +209,9 @@ def score_utterance(
             values["mcl_si_sdr_db"] = _of_all(len(sources), speaking, best)
     if not active.all():
         values["attenuation_db"] = _attenuations(estimates, mixture, assignment)
+    for column, of_hypotheses in (predictions or {}).items():
+        told = [of_hypotheses[assignment[j]] for j in matched_sources]
+        values[column] = _of_all(len(sources), matched_sources, told)
     count = None if is_speaker is None else int(np.sum(is_speaker))
     winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
     return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone)
@@ -233,7 +244,7 @@ def _match(table: np.ndarray, active: np.ndarray, kept: np.ndarray | None) -> li
     return assignment.tolist()
 
 
-def _of_all(count: int, places: Sequence[int] | np.ndarray, scores: np.ndarray) -> list[float]:
+def _of_all(count: int, places: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> list[float]:
     """One number a source: the scores at their places, NaN elsewhere."""
     of_all = np.full(count, np.nan)
     of_all[places] = scores

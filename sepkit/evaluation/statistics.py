@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["PairedDifference", "Summary", "bootstrap_ci95", "paired_difference", "summarise", "summarise_columns"]
+__all__ = [
+    "PairedDifference",
+    "Summary",
+    "bootstrap_ci95",
+    "paired_difference",
+    "summarise",
+    "summarise_columns",
+    "times_drawn",
+]
 
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
@@ -104,6 +112,22 @@ def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) ->
     return float(low[0]), float(high[0])
 
 
+def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """How often each of `count` utterances is in each resample with replacement: pieces (R, count) float64.
+
+    Args:
+        count: of utterances, at least one.
+        resamples: how many rows the pieces have together.
+        seed: the same seed gives the same draws.
+    """
+    generator = np.random.default_rng(seed)
+    rows = max(1, _PIECE // count)
+    for done in range(0, resamples, rows):
+        piece = min(rows, resamples - done)
+        drawn = generator.integers(count, size=(piece, count)) + count * np.arange(piece)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=piece * count).reshape(piece, count).astype(np.float64)
+
+
 def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> PairedDifference:
     """How much higher the first run scores than the second on the same utterances.
 
@@ -137,13 +161,5 @@ def _summary(values: np.ndarray, interval: list[float] | None) -> Summary:
 
 def _intervals(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """(2, C): percentile intervals of the means of the columns of `values` (N, C), all from the same draws."""
-    count = len(values)
-    generator = np.random.default_rng(seed)
-    rows = max(1, _PIECE // count)
-    means = []
-    for done in range(0, resamples, rows):
-        piece = min(rows, resamples - done)
-        drawn = generator.integers(count, size=(piece, count)) + count * np.arange(piece)[:, None]
-        times_drawn = np.bincount(drawn.ravel(), minlength=piece * count).reshape(piece, count)
-        means.append(times_drawn.astype(np.float64) @ values / count)
+    means = [drawn @ values / len(values) for drawn in times_drawn(len(values), resamples, seed)]
     return np.percentile(np.concatenate(means), [2.5, 97.5], axis=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 
 __all__ = ["TestSet", "better", "digits_of", "leading_metric", "name_apart", "test_sets_of"]
@@ -47,7 +48,9 @@ class TestSet:
         return leading_metric([name for evaluation in self.evaluations.values() for name in evaluation.metrics])
 
     def best(self, metric: str) -> float | None:
-        """The best mean of several runs; None for a single one."""
+        """The best mean of several runs; None for a single one, and for what is no score."""
+        if metric in NO_SCORES:
+            return None
         scores = [evaluation.summary["metrics"].get(metric, {}).get("mean") for evaluation in self.evaluations.values()]
         known = [score for score in scores if score is not None]
         return max(known, key=lambda score: better(metric) * score) if len(known) > 1 else None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sepkit.evaluation import figures
-from sepkit.evaluation.run_folder import TrainingLog
+from sepkit.evaluation import curve_figures, figures
+from sepkit.evaluation.run_folder import Curve, TrainingLog
 
 from .conftest import training_records
 
@@ -25,6 +25,16 @@ def ink(figure: Figure) -> float:
 
 
 SCORES = {"a": np.arange(20.0), "b": np.append(np.arange(5.0), np.nan), "none": np.full(3, np.nan), "one": [1.0]}
+CURVE = Curve(
+    "rate_nats_per_dimension",
+    {
+        "blr_nll_nats_per_sample": {
+            "test": (np.array([3.0, 1.0, 2.0, 4.0]), np.array([-3.0, -1.0, -5.0, -2.0])),
+            "test_noise_low": (np.array([1.0, 2.0]), np.array([np.nan, np.nan])),
+        },
+        "si_sdr_db": {"test": (np.array([3.0, 1.0, 2.0, 4.0]), np.array([9.0, 1.0, 7.0, np.nan]))},
+    },
+)
 SIGNAL = np.sin(np.arange(4000) * 0.3)
 
 
@@ -40,8 +50,9 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
         lambda: figures.signal_view(SIGNAL, 8000),
         lambda: figures.signal_view(np.zeros(100), 8000),
         lambda: figures.training_curves({"a": TrainingLog(training_records()), "empty": TrainingLog([])}),
-        lambda: figures.rate_distortion_curve({"a": ([3, 1, 2], [1, 3, 2])}),
-        lambda: figures.calibration_curve({"a": ([0, 1], [0, 0.5])}),
+        lambda: curve_figures.rate_distortion_curve(CURVE),
+        lambda: curve_figures.calibration_curve(CURVE),
+        lambda: curve_figures.risk_coverage_curve(CURVE),
     ],
 )
 def test_figures_have_something_to_see(make) -> None:
@@ -62,9 +73,16 @@ def test_histograms_are_shares_of_each_run() -> None:
     assert [sum(bar.get_height() for bar in container) for container in bars] == pytest.approx([100, 100]), heights
 
 
-def test_rates_are_in_order() -> None:
-    (line,) = figures.rate_distortion_curve({"a": ([3, 1, 2], [10, 30, 20])}).axes[0].lines
-    np.testing.assert_array_equal(line.get_xydata(), [[1, 30], [2, 20], [3, 10]])
+def test_rate_distortion_has_running_means_in_order_of_rate_and_a_star_at_the_best() -> None:
+    nll, si_sdr = curve_figures.rate_distortion_curve(CURVE).axes
+    line, dots, star, *_ = nll.lines
+    np.testing.assert_allclose(line.get_xydata(), [[1, -3], [2, -3], [3, -10 / 3], [4, -2.5]])
+    np.testing.assert_array_equal(dots.get_xydata(), [[1, -1], [2, -5], [3, -3], [4, -2]])
+    # Of a negative log likelihood the least is the best, of SI-SDR the most.
+    assert star.get_xydata().tolist() == [[2, -5]] and si_sdr.lines[2].get_xydata().tolist() == [[3, 9]]
+    assert len(nll.lines) == 5  # nothing is the best of a condition that was not measured
+    assert si_sdr.lines[0].get_ydata().tolist() == pytest.approx([4, 17 / 3, 8, 9])
+    assert nll.get_xlabel() == "rate [nats per dimension]" and si_sdr.get_ylabel() == "SI-SDR [dB]"
 
 
 def test_waveform_keeps_a_lonely_click() -> None:

@@ -22,8 +22,8 @@ def test_an_experiment_is_found_from_itself_and_from_its_evaluation(experiments:
         assert steps.tolist() == [100, 200, 300] and values.tolist() == [1, 2, 3]
         assert np.isnan(run.log.series("gradient_norm", "step")[1]).all()
     curves = load_run(experiments[0]).curves
-    assert curves["rate_distortion"]["noise"].series[""][0].tolist() == [100, 10]
-    assert set(curves["calibration"]["first"].series) == {"a", "b"}
+    assert curves["rate_distortion"]["noise"].panels["blr_nll_nats_per_sample"][""][0].tolist() == [1.25, 0.5]
+    assert set(curves["calibration"]["first"].panels["measured"]) == {"a", "b"}
 
 
 def test_scores_and_summary_agree(experiments: list[Path]) -> None:

@@ -1,0 +1,330 @@
+"""How well a model knows how good its own output is: predicted against measured SI-SDR."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sepkit.data._files import atomic_output
+from sepkit.errors import UserError
+from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
+from sepkit.evaluation.results import Row
+from sepkit.evaluation.statistics import times_drawn
+
+__all__ = [
+    "COVERAGES_PERCENT",
+    "Agreement",
+    "Predictions",
+    "agreement",
+    "calibration_bins",
+    "interval_coverage",
+    "risk_coverage",
+    "weighted_correlations",
+    "write_calibration",
+]
+
+COVERAGES_PERCENT = tuple(range(10, 101, 10))
+"""Shares of the output that are kept, the best first by what is predicted."""
+
+_RESAMPLES = 2000
+# A point of the calibration curve is the mean of at least so many predictions, and there are at most as many points.
+_LEAST_IN_BIN, _MOST_BINS = 10, 10
+
+
+@dataclass
+class Predictions:
+    """Of N sources, or of N mixtures, all with a prediction and a measured SI-SDR.
+
+    Args:
+        predicted: (N,) dB, by the model.
+        measured: (N,) dB.
+        baseline: (N,) dB, predicted from the mixture's level and statistics alone; None without.
+        low: (N,) dB, the lower end of the interval; None without, as for mixtures.
+        high: (N,) dB, its upper end.
+        group: (N,) int from 0, the mixture of each: what the bootstrap draws.
+    """
+
+    predicted: np.ndarray
+    measured: np.ndarray
+    baseline: np.ndarray | None
+    low: np.ndarray | None
+    high: np.ndarray | None
+    group: np.ndarray
+
+
+@dataclass
+class Agreement:
+    """Of predictions with what was measured; a number is None where it is not defined.
+
+    Args:
+        spearman: rank correlation.
+        spearman_ci95: the ends of its 95 % confidence interval.
+        pearson: linear correlation.
+        pearson_ci95: the ends of its 95 % confidence interval.
+        rmse_db: root of the mean squared error.
+        bias_db: mean of predicted minus measured.
+        gain_at_50_db: mean SI-SDR of the half with the best predictions, minus that of all.
+        gain_at_50_ci95: the ends of its 95 % confidence interval.
+    """
+
+    spearman: float | None
+    spearman_ci95: list[float] | None
+    pearson: float | None
+    pearson_ci95: list[float] | None
+    rmse_db: float
+    bias_db: float
+    gain_at_50_db: float
+    gain_at_50_ci95: list[float] | None
+
+
+def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
+    """The section "calibration" of summary.json; the curves go to `folder`.
+
+    "sources" has a prediction for each source that speaks and its matched estimate; "mixtures" has the means of these.
+    Both hold `Agreement` of the "model" and, where there is one, of the "baseline", the `interval_coverage` of sources,
+    and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap over mixtures, since
+    the sources of one mixture are alike. "by_manifest" has both for each, where there are several.
+
+    calibration.csv is mean prediction against mean measurement of sources, risk_coverage.csv the mean SI-SDR of what is
+    kept against the share that is, ordered by the model, by the baseline, and by the SI-SDR itself ("best possible").
+
+    Args:
+        folder: of the evaluation.
+        rows: of utterances.
+
+    Raises:
+        UserError: nothing was predicted.
+    """
+    done = [row for row in rows if "reason" not in row]
+    of_sources, missing = _predictions_of(done)
+    if of_sources is None:
+        raise UserError(
+            "calibration: found no predicted SI-SDR of any source that speaks, expected a model that predicts it; fit "
+            "the predictor on dev mixtures: sepkit calibrate MODEL --manifest dev.jsonl"
+        )
+    summary = _summary(of_sources, missing)
+    manifests = list(dict.fromkeys(row["manifest"] for row in done))
+    if len(manifests) > 1:
+        parts = {name: _predictions_of([row for row in done if row["manifest"] == name]) for name in manifests}
+        summary["by_manifest"] = [
+            {"manifest": name} | _summary(found, without) for name, (found, without) in parts.items() if found
+        ]
+    _write_curves(folder, of_sources)
+    return summary
+
+
+def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None = None, seed: int = 0) -> Agreement:
+    """How far predictions tell what will be measured.
+
+    Args:
+        predicted: (N,) dB.
+        measured: (N,) dB, N at least 1.
+        group: (N,) int from 0: what is drawn together in the bootstrap; None: each alone.
+        seed: of the bootstrap.
+    """
+    x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
+    groups = np.arange(len(x)) if group is None else np.asarray(group)
+
+    def measures(counts: np.ndarray) -> np.ndarray:
+        return np.stack([*weighted_correlations(x, y, counts), _gains(x, y, counts)])
+
+    spearman, pearson, gain = measures(np.ones((1, len(x))))[:, 0]
+    pieces = times_drawn(int(groups.max()) + 1, _RESAMPLES, seed)
+    resampled = np.concatenate([measures(drawn[:, groups]) for drawn in pieces], axis=1)
+    return Agreement(
+        spearman=float(spearman) if math.isfinite(spearman) else None,
+        spearman_ci95=_interval(resampled[0]),
+        pearson=float(pearson) if math.isfinite(pearson) else None,
+        pearson_ci95=_interval(resampled[1]),
+        rmse_db=float(np.sqrt(np.mean((x - y) ** 2))),
+        bias_db=float(np.mean(x - y)),
+        gain_at_50_db=float(gain),
+        gain_at_50_ci95=_interval(resampled[2]),
+    )
+
+
+def weighted_correlations(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) Spearman's and (R,) Pearson's correlation of resamples in which point i stands counts[r, i] times.
+
+    NaN where one side has no two different values. Equal values share the mean of their ranks.
+
+    Args:
+        x: (N,).
+        y: (N,).
+        counts: (R, N), not negative.
+    """
+    return _pearson(_ranks(x, counts), _ranks(y, counts), counts), _pearson(x[None], y[None], counts)
+
+
+def interval_coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, float]:
+    """The share of measurements inside their intervals, and how wide those are on average.
+
+    Args:
+        measured: (N,) dB.
+        low: (N,) dB.
+        high: (N,) dB.
+    """
+    y, a, b = (np.asarray(values, np.float64) for values in (measured, low, high))
+    return {"coverage": float(np.mean((a <= y) & (y <= b))), "mean_width_db": float(np.mean(b - a))}
+
+
+def risk_coverage(order_by: ArrayLike, measured: ArrayLike, percents: Sequence[float] = COVERAGES_PERCENT) -> list:
+    """The mean of what is kept for each share: the ceil(percent / 100 * N) that are first in order.
+
+    Args:
+        order_by: (N,), the largest is kept first; of equal ones, the earlier.
+        measured: (N,).
+        percents: shares, each above 0 and at most 100.
+
+    Source: El-Yaniv & Wiener, "On the foundations of noise-free selective classification", JMLR 11, 2010 (the
+        trade-off of risk and coverage).
+    """
+    ordered = np.asarray(measured, np.float64)[np.argsort(-np.asarray(order_by, np.float64), kind="stable")]
+    means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
+    # In whole numbers first: 0.1 * 30 is a little more than 3.
+    return [float(means[math.ceil(round(percent * len(ordered), 6) / 100) - 1]) for percent in percents]
+
+
+def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """((R,) mean prediction, (R,) mean measurement) of parts of equal size, by prediction.
+
+    At most 10 parts, fewer where a part would have fewer than 10 members.
+
+    Args:
+        predicted: (N,), N at least 1.
+        measured: (N,).
+    """
+    x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
+    order = np.argsort(x, kind="stable")
+    parts = np.array_split(order, min(_MOST_BINS, max(1, len(x) // _LEAST_IN_BIN)))
+    return np.array([x[part].mean() for part in parts]), np.array([y[part].mean() for part in parts])
+
+
+def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
+    """Predictions of the sources, and how many sources were measured that lack one that others have."""
+    columns = ("si_sdr_db", *PREDICTIONS, *BOUNDS)
+    of_sources: list[tuple[float, ...]] = []
+    groups: list[int] = []
+    for place, row in enumerate(rows):
+        values: Mapping[str, list[float]] = row["scores"]["values"]
+        empty = [math.nan] * row["sources"]
+        found = [values.get(column, empty) for column in columns]
+        measured = [source for source in zip(*found, strict=True) if not math.isnan(source[0])]
+        of_sources += measured
+        groups += [place] * len(measured)
+    table = np.array(of_sources, np.float64).reshape(-1, len(columns))
+    told = np.isfinite(table)
+    present: np.ndarray = np.asarray(told.any(axis=0))
+    whole = told[:, present].all(axis=1)
+    if not present[:2].all() or not whole.any():
+        return None, len(table)
+    measured, predicted, *others = table[whole].T
+    baseline, low, high = (values if there else None for values, there in zip(others, present[2:], strict=True))
+    group = np.unique(np.array(groups)[whole], return_inverse=True)[1]
+    return Predictions(predicted, measured, baseline, low, high, group), int(np.sum(~whole))
+
+
+def _by_mixture(of_sources: Predictions) -> Predictions:
+    count = np.bincount(of_sources.group)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.bincount(of_sources.group, values) / count
+
+    baseline = None if of_sources.baseline is None else mean(of_sources.baseline)
+    return Predictions(
+        mean(of_sources.predicted), mean(of_sources.measured), baseline, None, None, np.arange(len(count))
+    )
+
+
+def _summary(of_sources: Predictions, missing: int) -> dict[str, Any]:
+    return {
+        "n_without_prediction": missing,
+        "sources": _summary_of(of_sources),
+        "mixtures": _summary_of(_by_mixture(of_sources)),
+    }
+
+
+def _summary_of(known: Predictions) -> dict[str, Any]:
+    found: dict[str, Any] = {"n": len(known.measured)}
+    for name, values in (("model", known.predicted), ("baseline", known.baseline)):
+        if values is not None:
+            found[name] = asdict(agreement(values, known.measured, known.group))
+    if known.low is not None and known.high is not None:
+        found["interval"] = interval_coverage(known.measured, known.low, known.high)
+    curves = {name: risk_coverage(order, known.measured) for name, order in _orders(known).items()}
+    found["risk_coverage"] = {"percent": list(COVERAGES_PERCENT)} | {
+        f"{name.replace(' ', '_')}_db": curve for name, curve in curves.items()
+    }
+    return found
+
+
+def _orders(known: Predictions) -> dict[str, np.ndarray]:
+    """Curve -> what is kept first."""
+    baseline = {} if known.baseline is None else {"baseline": known.baseline}
+    return {"model": known.predicted} | baseline | {"best possible": known.measured}
+
+
+def _write_curves(folder: Path, of_sources: Predictions) -> None:
+    of_mixtures = _by_mixture(of_sources)
+    calibration: list[list[Any]] = []
+    coverage: list[list[Any]] = []
+    for name, order in _orders(of_sources).items():
+        if name != "best possible":
+            bins = zip(*calibration_bins(order, of_sources.measured), strict=True)
+            calibration += [[repr(float(x)), repr(float(y)), name] for x, y in bins]
+        both = (
+            risk_coverage(order, of_sources.measured),
+            risk_coverage(_orders(of_mixtures)[name], of_mixtures.measured),
+        )
+        coverage += [[*point, name] for point in zip(COVERAGES_PERCENT, *both, strict=True)]
+    tables = {
+        "calibration.csv": (["predicted_si_sdr_db", "measured_si_sdr_db", "curve"], calibration),
+        "risk_coverage.csv": (
+            ["coverage_percent", "si_sdr_of_sources_db", "si_sdr_of_mixtures_db", "curve"],
+            coverage,
+        ),
+    }
+    for name, (header, lines) in tables.items():
+        with atomic_output(folder / name) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *lines])
+
+
+def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(R, N) the mean rank of each value in each resample."""
+    of_value = np.unique(values, return_inverse=True)[1]
+    together = np.zeros((len(counts), of_value.max() + 1))
+    np.add.at(together.T, of_value, counts.T)
+    last = np.cumsum(together, axis=1)
+    return (last - (together - 1) / 2)[:, of_value]
+
+
+def _pearson(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    share = counts / counts.sum(axis=1, keepdims=True)
+    x, y = (values - (share * values).sum(axis=1, keepdims=True) for values in (x, y))
+    squares = (share * x**2).sum(axis=1) * (share * y**2).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (share * x * y).sum(axis=1) / np.sqrt(squares)
+    return np.where(squares > 1e-20, np.clip(found, -1, 1), np.nan)
+
+
+def _gains(order_by: np.ndarray, measured: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(R,) mean of the half of each resample that is first in order, minus the mean of all of it."""
+    order = np.argsort(-order_by, kind="stable")
+    ordered, values = counts[:, order], measured[order]
+    kept = np.ceil(ordered.sum(axis=1, keepdims=True) / 2)
+    before = np.cumsum(ordered, axis=1) - ordered
+    in_half = np.clip(kept - before, 0, ordered)
+    return (in_half @ values) / kept[:, 0] - (ordered @ values) / ordered.sum(axis=1)
+
+
+def _interval(values: np.ndarray) -> list[float] | None:
+    """The middle 95 % of the resamples in which the number is defined."""
+    known = values[np.isfinite(values)]
+    return [float(end) for end in np.percentile(known, [2.5, 97.5])] if len(known) else None
