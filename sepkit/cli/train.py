@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
 
 Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...); the options listed below
-are those of the configuration that --config picks.
+are those of the configuration that --config picks. With --target-rates a variational model is trained once for each of
+them, OUT/rate_40 and so on.
 """
 
 ALIASES = {
@@ -29,7 +30,9 @@ ALIASES = {
 
 
 def run(arguments: list[str]) -> Path | None:
-    """Folder of the trained model (EXP/model); None in the processes that other ranks run in, which print nothing.
+    """Folder of the trained model (EXP/model), or of the runs of a sweep.
+
+    None in the processes that other ranks run in, which print nothing.
 
     Raises:
         UserError: a bad option, configuration, manifest or output folder.
@@ -46,6 +49,12 @@ def run(arguments: list[str]) -> Path | None:
         raise UserError(
             "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)"
         )
+    if options.target_rates is not None:
+        from sepkit.training.sweep import sweep
+
+        return sweep(config, Path(options.out), options.target_rates, options.jobs or 1, _imports(arguments))
+    if options.jobs is not None:
+        raise UserError("--jobs: is of runs towards --target-rates, of which there are none; see --devices")
     from sepkit.training.run import is_first_process, train
 
     model = train(config, Path(options.out))
@@ -54,6 +63,13 @@ def run(arguments: list[str]) -> Path | None:
 
 def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=str, help="folder of the experiment (EXP)")
+    parser.add_argument(
+        "--target-rates",
+        nargs="+",
+        type=float,
+        help="train once towards each of these sums of both rates, in the unit of objective.rates.steering.per",
+    )
+    parser.add_argument("--jobs", type=int, help="how many runs of --target-rates at once (default 1)")
     parser.add_argument(
         "--import",
         dest="import_",
