@@ -113,7 +113,7 @@ def _of_model(
     for file in imports:
         import_file(file)
     # Loaded as for separation, which knows about devices.
-    separator = load_model(model, device)
+    separator = load_model(model, device, predict=False)
     trained_cost, trained_seconds = _of_run(model)
     return of_model(
         separator.model,

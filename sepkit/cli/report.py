@@ -43,7 +43,7 @@ def main(
     def load_separator(model: str) -> Callable[[Any, int], Any]:
         from sepkit.inference.separator import load_model
 
-        separator = load_model(model, device)
+        separator = load_model(model, device, predict=False)
         return lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates
 
     loaded = [load_run(folder, name) for folder, name in zip(runs, names or [None] * len(runs), strict=True)]

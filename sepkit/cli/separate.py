@@ -20,14 +20,18 @@ def main(
     speakers: str | None = None,
     levels: Literal["mixture", "model"] = "mixture",
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    spread: bool = False,
+    samples: int = 8,
+    no_predict: bool = False,
     hierarchy: bool = False,
     import_: list[str] | None = None,
 ) -> Path:
     """Separate audio files; the same command again goes on where it stopped.
 
     Writes OUT/<relative path>_s1.wav, _s2.wav ... at the input's rate and level, and OUT/<relative path>.json, which
-    tells scores and which hypotheses were kept. With --hierarchy: what the models kept along a cooling make of each
-    file, OUT/<relative path>_hierarchy.json, .png, and a folder of wavs.
+    tells scores, which hypotheses were kept, and the SI-SDR to expect, where `sepkit calibrate` was run before. With
+    --hierarchy: what the models kept along a cooling make of each file, OUT/<relative path>_hierarchy.json, .png, and a
+    folder of wavs.
 
     Args:
         inputs: audio files, or folders that are searched for them
@@ -39,6 +43,10 @@ def main(
             scores); default: an estimate for every hypothesis
         levels: mixture scales each estimate to the level it has in the mixture; model leaves it as it comes out
         subtype: sample format of the wavs; PCM_16 falls back to FLOAT where an estimate would clip
+        spread: also write OUT/<relative path>_s1_spread.npy ..., the standard deviation of every sample of an estimate
+            over samples of a variational model's latents
+        samples: how many samples of the latents for --spread
+        no_predict: leave out the prediction of SI-SDR, which takes as long as a few separations
         hierarchy: replay the models in EXP/models (trainer.keep_every_epochs) from high temperature to low instead: one
             wav for each group of hypotheses that are alike, and the tree of their splits
         import_: Python files that register your own maskers; executed
@@ -52,17 +60,28 @@ def main(
     import sys
 
     from sepkit.cli.train import import_file
+    from sepkit.errors import UserError
     from sepkit.inference import load_model, separate_files
 
     for file in import_ or []:
         import_file(file)
     wanted = _speakers(speakers)
     if hierarchy:
+        if spread:
+            raise UserError("--spread: does not go with --hierarchy; give one of them")
         report = _replay(inputs, model, out, speakers, device=device, channel=channel, levels=levels, subtype=subtype)
     else:
-        separator = load_model(model, device, levels)
+        separator = load_model(model, device, levels, predict=not no_predict)
         report = separate_files(
-            inputs, separator, out, channel=channel, speakers=wanted, subtype=subtype, model_name=model
+            inputs,
+            separator,
+            out,
+            channel=channel,
+            speakers=wanted,
+            subtype=subtype,
+            spread=spread,
+            samples=samples,
+            model_name=model,
         )
     if report.failed:
         for reason in report.failed.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -19,6 +21,7 @@ from sepkit.data import audio
 from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
 from sepkit.inference.separator import Separated, Separator, Speakers
+from sepkit.inference.uncertainty import check_samples, is_variational
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
 
@@ -56,12 +59,14 @@ def separate_files(
     channel: int | None = None,
     speakers: Speakers = None,
     subtype: Subtype = "FLOAT",
+    spread: bool = False,
+    samples: int = 8,
     model_name: str = "",
 ) -> FilesReport:
     """What became of each recording; calling it again goes on where it stopped.
 
     Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one for each hypothesis kept, then
-    OUT/<relative path>.json; wavs that the JSON of an earlier call names and this one does not make are removed. A
+    OUT/<relative path>.json; files that the JSON of an earlier call names and this one does not make are removed. A
     recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on.
 
     Args:
@@ -71,14 +76,20 @@ def separate_files(
         channel: which channel to separate, from 0; None: the mean of all.
         speakers: which hypotheses to keep, see `Separator.separate`.
         subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip.
+        spread: also write OUT/<relative path>_s1_spread.npy ..., (T,) float32 in the unit of the wavs: the standard
+            deviation of every sample of an estimate over samples of the latents.
+        samples: how many of those.
         model_name: how the JSON files name the model.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
-            written to or is an input, or `speakers` that the model cannot tell.
+            written to or is an input, `speakers` that the model cannot tell, or a spread of a deterministic model or
+            of fewer than two samples.
     """
     out = Path(out)
     separator.check_speakers(speakers)
+    if spread:
+        _check_spread(separator, samples)
     recordings = name_outputs(find_recordings(inputs, out))
     report = FilesReport(out)
     way = {
@@ -90,6 +101,7 @@ def separate_files(
         "speakers": speakers,
         "score_threshold": separator.score_threshold if speakers == "auto" else None,
         "subtype": subtype,
+        "spread_samples": samples if spread else None,
         "sepkit": __version__,
     }
     for path, stem in tqdm(recordings.items(), disable=None, unit="file"):
@@ -101,7 +113,7 @@ def separate_files(
         try:
             waveform = audio.read(path, channel=channel)
             rate = audio.info(path).sample_rate
-            separated = separator.separate(waveform, rate, speakers=speakers)
+            separated = separator.separate(waveform, rate, speakers=speakers, samples=samples if spread else None)
         except (UserError, torch.OutOfMemoryError) as error:
             report.failed[str(path)] = failure_reason(error, path)
             continue
@@ -109,6 +121,12 @@ def separate_files(
         report.separated += 1
     write_failures(out / FAILED, report.failed)
     return report
+
+
+def _check_spread(separator: Separator, samples: int) -> None:
+    check_samples(samples)
+    if not is_variational(separator.model):
+        raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
 
 # ------------------------------------------------------------------------------------------------------------- inputs
@@ -210,7 +228,11 @@ def _write(target: Path, separated: Separated, sample_rate: int, description: di
     paths = _estimate_paths(target, len(separated.estimates))
     for path, estimate in zip(paths, separated.estimates, strict=True):
         audio.write(path, estimate, sample_rate, subtype=subtype)
-    for name in set(_written_before(target).get("estimates") or ()) - {path.name for path in paths}:
+    spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
+    for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
+        with atomic_output(path) as temporary:
+            np.save(temporary, deviation)
+    for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
         if name.startswith(f"{target.name}_s") and Path(name).name == name:
             target.with_name(name).unlink(missing_ok=True)
     result = {
@@ -223,13 +245,42 @@ def _write(target: Path, separated: Separated, sample_rate: int, description: di
         "scores": _numbers(separated.scores),
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
+        "predicted_interval_db": _pairs(separated.predicted_interval_db),
+        "rates": separated.rates,
+        "spreads": None if separated.spread is None else [path.name for path in spread_paths],
+        "spread_db": _spread_db(separated),
     }
     with atomic_output(_description_path(target)) as temporary:
         temporary.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _numbers(values: Any) -> list[float] | None:
-    return None if values is None else [float(value) for value in values]
+def _numbers(values: Any) -> list[float | None] | None:
+    """Plain numbers; None for what is not known."""
+    return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _pairs(values: Any) -> list[list[float | None] | None] | None:
+    return None if values is None else [_numbers(pair) for pair in values]
+
+
+def _spread_path(estimate: Path) -> Path:
+    return estimate.with_name(f"{estimate.stem}_spread.npy")
+
+
+def _spread_db(separated: Separated) -> list[float | None] | None:
+    """Energy of the spread over that of the estimate, dB; None for a silent one."""
+    if separated.spread is None:
+        return None
+    energies = np.square(separated.estimates, dtype=np.float64).sum(-1)
+    spreads = np.square(separated.spread, dtype=np.float64).sum(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _numbers(10 * np.log10(spreads / energies))
+
+
+def _names_of(written: dict[str, Any]) -> set[str]:
+    """The files that a JSON file names, beside which it stands."""
+    lists = [written.get(key) for key in ("estimates", "spreads")]
+    return {name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
 def _is_done(target: Path, description: dict[str, Any]) -> bool:
@@ -237,8 +288,9 @@ def _is_done(target: Path, description: dict[str, Any]) -> bool:
     written = _written_before(target)
     if any(written.get(key) != value for key, value in description.items()):
         return False
-    names = written.get("estimates")
-    return isinstance(names, list) and all((target.parent / name).is_file() for name in names)
+    return isinstance(written.get("estimates"), list) and all(
+        (target.parent / name).is_file() for name in _names_of(written)
+    )
 
 
 def _written_before(target: Path) -> dict[str, Any]:

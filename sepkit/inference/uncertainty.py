@@ -55,9 +55,6 @@ LONGEST_SECONDS = 30.0
 
 EXCERPT_SECONDS = 5.0
 
-# What of them a waveform's shape does not tell.
-_NOT_SHAPE = ("level_dbfs", "log_duration_seconds")
-
 # Ratios are told between these, dB: beyond them float32 and windows' edges are measured, not signals.
 _LEAST_DB, _MOST_DB = -60.0, 60.0
 _FRAME_SECONDS = 0.032
@@ -246,7 +243,6 @@ def hypothesis_features(
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
     * `score`: log-odds that it is a speaker.
-    * `estimate_...`: statistics of the estimate's waveform, see `mixture_features`, where they do not tell its level.
     * those of the mixture, the same for all hypotheses.
 
     Args:
@@ -257,21 +253,17 @@ def hypothesis_features(
 
     Source: thesis, appendix A section 4.4 (features of a linear model); appendix B figure 3 and appendix D (bound).
     """
-    rate, n = model.sample_rate, separation.estimates.shape[1]
-    features: dict[str, np.ndarray] = {}
-    features |= _relations(separation.estimates, mixture)
+    n = separation.estimates.shape[1]
+    features = _relations(separation.estimates, mixture)
     if drawn is not None:
         energies = drawn.estimates.square().sum(-1)[0].cpu().numpy()
         features["spread_db"] = _db(drawn.spread.square().sum(-1)[0].cpu().numpy(), energies)
     features |= _rates(separation, drawn, mixture.shape[-1])
     if separation.scores is not None:
         features["score"] = separation.scores[0].double().cpu().numpy()
-    estimates = separation.estimates[0].double().cpu().numpy()
-    of_estimates = [_shape_statistics(estimate, rate) for estimate in estimates]
-    features |= {f"estimate_{name}": np.array([f[name] for f in of_estimates]) for name in of_estimates[0]}
-    silent = np.ptp(estimates, axis=-1) == 0
+    silent = np.ptp(separation.estimates[0].cpu().numpy(), axis=-1) == 0
     features = {name: np.where(silent, np.nan, values) for name, values in features.items()}
-    of_mixture = mixture_features(mixture.double().cpu().numpy(), rate)
+    of_mixture = mixture_features(mixture.cpu().numpy(), model.sample_rate)
     return features | {name: np.full(n, value) for name, value in of_mixture.items()}
 
 
@@ -293,31 +285,30 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
         sample_rate: Hz.
     """
     mixture = mixture.astype(np.float64)
-    level = 10 * math.log10(float(np.mean(np.square(mixture))))
-    shape = _shape_statistics(mixture, sample_rate)
-    return {"level_dbfs": level, **shape, "log_duration_seconds": math.log(len(mixture) / sample_rate)}
-
-
-def _shape_statistics(waveform: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """The statistics that do not change with the level; NaN for a waveform that is constant."""
-    centred = waveform - waveform.mean()
+    level = float(np.mean(np.square(mixture)))
+    centred = mixture - mixture.mean()
     power = float(np.mean(np.square(centred)))
-    if power == 0:
-        return dict.fromkeys((name for name in BASELINE_FEATURES if name not in _NOT_SHAPE), math.nan)
     frame = min(len(centred), round(_FRAME_SECONDS * sample_rate))
     frequencies, spectrum = scipy.signal.welch(centred, sample_rate, nperseg=frame, detrend="constant")
     # Every window's own mean is removed: the first bin tells nothing.
-    frequencies, spectrum = frequencies[1:], np.maximum(spectrum[1:], spectrum[1:].max() * 1e-12)
+    frequencies, spectrum = frequencies[1:], _floored(spectrum[1:], -120.0)
     energies = np.square(centred[: len(centred) // frame * frame].reshape(-1, frame)).mean(-1)
-    levels = 10 * np.log10(np.maximum(energies, energies.max() * 10 ** (_LEAST_DB / 10)))
+    levels = 10 * np.log10(_floored(energies, _LEAST_DB))
     return {
+        "level_dbfs": 10 * math.log10(level),
         "crest_factor_db": 10 * math.log10(float(np.square(centred).max()) / power),
         "spectral_flatness_db": 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean())),
         "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
         "zero_crossing_rate": float(np.mean(np.signbit(centred[1:]) != np.signbit(centred[:-1]))),
         "log_kurtosis": math.log(float(np.mean(centred**4)) / power**2),
         "level_deviation_db": float(levels.std()),
+        "log_duration_seconds": math.log(len(mixture) / sample_rate),
     }
+
+
+def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
+    """Powers of at least so many dB of the largest, and more than zero: a click at the end is in no whole frame."""
+    return np.maximum(powers, max(float(powers.max()) * 10 ** (least_db / 10), np.finfo(np.float64).tiny))
 
 
 def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
