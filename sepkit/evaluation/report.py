@@ -150,7 +150,8 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
         for kind, by_name in run.curves.items():
             draw, caption = DRAWERS[kind]
             for name, curve in by_name.items():
-                text = f"{run.name}, {name}: {kind.replace('_', '-')}"
+                where = ", ".join(dict.fromkeys([run.name, name]))
+                text = f"{where}: {kind.replace('_', '-')}"
                 drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'

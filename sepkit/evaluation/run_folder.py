@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,17 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarise_columns
 
-__all__ = ["CURVES", "Curve", "EvaluationFolder", "Run", "TrainingLog", "find", "load_evaluation", "load_run"]
+__all__ = [
+    "CURVES",
+    "Curve",
+    "EvaluationFolder",
+    "Run",
+    "TrainingLog",
+    "find",
+    "load_evaluation",
+    "load_run",
+    "read_curve",
+]
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -73,6 +83,10 @@ class EvaluationFolder:
     def columns(self) -> list[str]:
         """The columns of utterances.csv."""
         return list(self.rows[0]) if self.rows else []
+
+    def mean(self, metric: str) -> float | None:
+        """The mean that the summary has of a metric, None where there is none."""
+        return self.summary.get("metrics", {}).get(metric, {}).get("mean")
 
     def scores(self, column: str) -> np.ndarray:
         """(N,) the numbers of a column in the order of rows; NaN where a cell is empty or the column is absent."""
@@ -177,6 +191,15 @@ class Run:
     config: dict[str, Any] | None = None
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
 
+    def evaluation(self, name: str) -> EvaluationFolder | None:
+        """That of a name, None where there is none."""
+        return next((evaluation for evaluation in self.evaluations if evaluation.name == name), None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The leaves of the configuration by their dotted keys; none where there is no configuration."""
+        return {} if self.config is None else _flatten(self.config)
+
 
 def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     """What there is about an experiment.
@@ -208,7 +231,7 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     for kind, by_name in curves.items():
         for place, label in [(folder, ""), *((evaluation.folder, evaluation.name) for evaluation in evaluations)]:
             if (place / f"{kind}.csv").is_file():
-                by_name[label or folder.name] = _read_curve(place / f"{kind}.csv")
+                by_name[label or folder.name] = read_curve(place / f"{kind}.csv")
     return Run(
         folder,
         name or (folder if folder.name else folder.resolve()).name,
@@ -237,6 +260,27 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
     if not isinstance(summary, dict) or (rows and "id" not in rows[0]):
         raise UserError(f"{folder}: found no evaluation in summary.json and utterances.csv; evaluate again")
     return EvaluationFolder(folder, folder.resolve().name, summary, rows)
+
+
+def read_curve(path: Path) -> Curve:
+    """The curves of a file.
+
+    Raises:
+        UserError: it has fewer than two columns.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [name for name in rows[0] if name != "curve"] if rows else []
+    if len(names) < 2:
+        raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers or more")
+    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in names[1:]}
+    for curve in dict.fromkeys(row.get("curve") or "" for row in rows):
+        numbers = [[_number(row[name]) for name in names] for row in rows if (row.get("curve") or "") == curve]
+        x, *columns = np.array(numbers, dtype=np.float64).T
+        for name, y in zip(names[1:], columns, strict=True):
+            if not np.isnan(y).all():
+                panels[name][curve] = x, y
+    return Curve(names[0], {name: series for name, series in panels.items() if series})
 
 
 def find(name: str, near: Path) -> Path:
@@ -291,20 +335,10 @@ def _read_config(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
 
 
-def _read_curve(path: Path) -> Curve:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = [name for name in rows[0] if name != "curve"] if rows else []
-    if len(names) < 2:
-        raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers or more")
-    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in names[1:]}
-    for curve in dict.fromkeys(row.get("curve") or "" for row in rows):
-        numbers = [[_number(row[name]) for name in names] for row in rows if (row.get("curve") or "") == curve]
-        x, *columns = np.array(numbers, dtype=np.float64).T
-        for name, y in zip(names[1:], columns, strict=True):
-            if not np.isnan(y).all():
-                panels[name][curve] = x, y
-    return Curve(names[0], {name: series for name, series in panels.items() if series})
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix[:-1]: tree}
+    return {key: value for name, part in tree.items() for key, value in _flatten(part, f"{prefix}{name}.").items()}
 
 
 def _number(cell: str | None) -> float:

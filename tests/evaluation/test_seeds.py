@@ -12,7 +12,7 @@ from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.evaluation.matching_figures import score_boxes, scores_by_temperature
 from sepkit.evaluation.run_folder import load_run
-from sepkit.evaluation.seeds import group_runs, temperature_series
+from sepkit.evaluation.seeds import drop_pairs, group_runs, temperature_series
 
 SCORES = {"pit_seed0": [4.0, 6.0], "pit_seed1": [6.0, 8.0], "mcl_seed0": [1.0, 3.0], "mcl_n3_seed0": [5.0, 5.5]}
 
@@ -144,3 +144,70 @@ def test_runs_without_what_was_asked_for(tmp_path: Path, capsys) -> None:
         (folder / "evaluation" / "test" / name).unlink()
     assert main(["summarize", str(folder), "--out", str(tmp_path / "t.md")]) == 2
     assert "no evaluation" in capsys.readouterr().err
+
+
+def make_sets(folder: Path, scores: dict[str, tuple[float, float]]) -> str:
+    """An experiment measured on several sets: name -> means of SI-SDR improvement and log evidence."""
+    for name, (improvement, evidence) in scores.items():
+        evaluation = folder / "evaluation" / name
+        evaluation.mkdir(parents=True)
+        means = {"si_sdr_db": 1.0, "si_sdri_db": improvement, "blr_nats_per_sample": evidence}
+        metrics = {name: {"mean": mean, "n": 3, "ci95": [0, 1]} for name, mean in means.items()}
+        (evaluation / "summary.json").write_text(json.dumps({"n_utterances": 3, "metrics": metrics}))
+        (evaluation / "utterances.csv").write_text("manifest,id\n")
+    return str(folder)
+
+
+@pytest.fixture
+def generalization(tmp_path: Path) -> list[str]:
+    """Two methods, two and one seeds, noisy and clean, seen and unseen."""
+    scores = {
+        "det_seed0": ((10.0, 0.5), (6.0, 0.3), (12.0, 0.7), (7.0, 0.4)),
+        "det_seed1": ((12.0, 0.5), (7.0, 0.2), (14.0, 0.7), (8.0, 0.4)),
+        "vi_seed0": ((-1.0, 0.6), (-2.0, 0.5), (13.0, 0.8), (10.0, 0.6)),
+    }
+    sets = ("seen_noisy", "new_noisy", "seen_clean", "new_clean")
+    return [make_sets(tmp_path / name, dict(zip(sets, of_run, strict=True))) for name, of_run in scores.items()]
+
+
+def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalization: list[str]) -> None:
+    pairs = ["seen_noisy=new_noisy", "seen_clean=new_clean"]
+    main(["summarize", *generalization, "--drop-from", *pairs, "--out", str(tmp_path / "t.md")])
+    text = (tmp_path / "t.md").read_text()
+    improvement, evidence = (part for part in text.split("### ")[1:3])
+    assert improvement.startswith("SI-SDR improvement") and evidence.startswith("log evidence [nats per sample]")
+    heads = (
+        "seen_noisy | new_noisy | drop seen_noisy to new_noisy | seen_clean | new_clean | drop seen_clean to new_clean"
+    )
+    assert heads in improvement
+    # Drops of 4 and 5 from 10 and 12: 4.5 +- 1 / sqrt 2, and 4.5 of 11.
+    noisy = ["11.00 ± 1.41", "6.50 ± 0.71", "4.50 ± 0.71 (41 %)"]
+    clean = ["13.00 ± 1.41", "7.50 ± 0.71", "5.50 ± 0.71 (42 %)"]
+    assert cells(improvement, "det") == ["det", "2", *noisy, *clean]
+    # A share of a score below zero says nothing.
+    assert cells(improvement, "vi")[2:5] == ["-1.00", "-2.00", "1.00"]
+    assert cells(evidence, "det")[2:5] == ["0.500 ± 0.000", "0.250 ± 0.071", "0.250 ± 0.071"]
+    assert "### new_clean" in text
+
+
+def test_a_set_alone_drops_to_all_that_are_not_seen(tmp_path: Path, generalization: list[str]) -> None:
+    arguments = ["--drop-from", "seen_noisy", "--metric", "si_sdri_db", "--out", str(tmp_path / "t.md")]
+    main(["summarize", *generalization, *arguments])
+    drops = (tmp_path / "t.md").read_text().split("### ")[1]
+    assert drops.count("drop seen_noisy to") == 3 and drops.count("| seen_noisy |") == 1
+    assert drop_pairs(["a", "b"], ["a", "b", "c"]) == [("a", "c"), ("b", "c")]
+    assert drop_pairs(["a", "a=b"], ["a", "b"]) == [("a", "b")]
+
+
+def test_only_the_sets_asked_for(tmp_path: Path, generalization: list[str]) -> None:
+    main(["summarize", *generalization, "--test-set", "new_noisy", "--out", str(tmp_path / "t.md")])
+    assert cells((tmp_path / "t.md").read_text(), "det")[3] == "6.50 ± 0.71"
+
+
+@pytest.mark.parametrize("more", [["--drop-from", "absent"], ["--drop-from", "seen_noisy=absent"], ["--test-set", "x"]])
+def test_sets_that_are_not_there(tmp_path: Path, generalization: list[str], capsys, more: list[str]) -> None:
+    assert main(["summarize", *generalization, *more, "--out", str(tmp_path / "t.md")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and more[0] in error and "seen_clean" in error
+    with pytest.raises(UserError, match="one more to drop to"):
+        drop_pairs(["a"], ["a"])
