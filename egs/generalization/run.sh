@@ -21,6 +21,7 @@
 # --exp DIR            where the models go, a folder a run
 # --extra "..."        further options of sepkit train, such as "--trainer.max_minutes 10"
 # --calibrate-options "..."  further options of sepkit calibrate
+# --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
 # Stages: 1 prepare, 2 train all, 3 fit the predictor of their quality on dev, 4 evaluate all, 5 table, 6 report.
 # The same command again continues. What a run says is in EXP/METHOD_seedN.log.
@@ -51,6 +52,7 @@ data=data
 exp=
 extra=
 calibrate_options=
+evaluate_options=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh
@@ -102,9 +104,12 @@ prepare() {
   if [ -z "$librimix" ]; then
     [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings (or --librimix and --vctk)" >&2; exit 2; }
     [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
+    # Not within the command: there a path that is absent would not end the recipe.
+    speech=$(resolve "$speech")
+    noise=$(resolve "$noise")
     for group in $groups; do words+=("$group"); done  # "A=RE B=RE" is a list of words
     # shellcheck disable=SC2086  # $prepare_options is a list of words
-    sepkit prepare folder --speech "$(resolve "$speech")" --noise "$(resolve "$noise")" --speaker-from "$speaker_from" \
+    sepkit prepare folder --speech "$speech" --noise "$noise" --speaker-from "$speaker_from" \
       --groups "${words[@]}" --train-group "${groups%%=*}" --noisy-and-clean $prepare_options --out "$data"
     return
   fi
@@ -165,12 +170,12 @@ evaluate_one() {
   for name in $test_sets; do
     # shellcheck disable=SC2086
     logged "$1" $decode_cmd sepkit evaluate --model "$exp/$1/model" --manifest "$(manifest "$name")" \
-      --metrics si_sdr blr --calibration --processes 0 --out "$exp/$1/evaluation/$name" || return 1
+      --metrics si_sdr blr --calibration --processes 0 $evaluate_options --out "$exp/$1/evaluation/$name" || return 1
   done
 }
 
 export -f manifest configurations logged train_one calibrate_one evaluate_one
-export conf setting data exp librimix vctk test_sets extra calibrate_options train_cmd decode_cmd
+export conf setting data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
 
 train_all() { for_all train_one; }
 calibrate_all() { for_all calibrate_one; }

@@ -1,0 +1,278 @@
+"""The comparison of twins: what it prepares, what it trains, its run from first to last stage, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from sepkit.cli._parser import parse_config
+from sepkit.config import TrainConfig, to_dict
+from sepkit.data import audio
+from sepkit.data.manifest import read_manifest
+from sepkit.models import EncoderMaskerDecoder, build_model
+
+TINY = Path(__file__).with_name("tiny.yaml")
+TEST_SETS = [f"test_{corpus}_{task}" for corpus in ("seen", "unseen") for task in ("noisy", "clean")]
+RUNS = ["deterministic_seed0", "variational_seed0"]
+
+
+def talk(seed: int, seconds: float) -> np.ndarray:
+    """Noise with a colour of its own and a syllable's rhythm."""
+    generator = np.random.default_rng(seed)
+    count = round(seconds * 8000)
+    colour = np.cos(np.pi * np.arange(8) * (seed % 13 + 1) / 14)
+    rhythm = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(count) / 8000 + seed)
+    return (0.02 * np.convolve(generator.standard_normal(count), colour, mode="same") * rhythm).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """speech/SPLIT/SPEAKER/TAKE.flac of speakers a.. and b.., and noise/SPLIT/0.flac."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for number, split in enumerate(("train", "dev", "test")):
+        for speaker, name in enumerate(("a0", "a1", "a2", "b0", "b1")):
+            for take in range(6):
+                path = folder / "speech" / split / f"{name}{number}" / f"{take}.flac"
+                audio.write(path, talk(100 * number + 10 * speaker + take, 1.1), 8000, subtype="PCM_16")
+        audio.write(folder / "noise" / split / "0.flac", talk(1000 + number, 2.0), 8000, subtype="PCM_16")
+    return folder
+
+
+@pytest.fixture
+def command(repository: Path, recordings: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """further options -> the command that compares tiny twins below tmp_path."""
+    conf = tmp_path / "conf" / "tiny.yaml"
+    conf.parent.mkdir()
+    shutil.copy(TINY, conf)
+    for method in ("deterministic", "variational"):
+        own = repository / "egs" / "generalization" / "conf" / f"cpu_{method}.yaml"
+        shutil.copy(own, conf.with_name(f"tiny_{method}.yaml"))
+
+    def make(*options: str) -> list[str]:
+        return [
+            str(repository / "egs" / "generalization" / "run.sh"), "--speech", str(recordings / "speech"),
+            "--noise", str(recordings / "noise"), "--groups", "seen=a.* unseen=b.*", "--conf", str(conf),
+            "--seeds", "0",
+            "--prepare-options", "--train-mixtures 12 --dev-mixtures 60 --test-mixtures 3 --segment-seconds 1",
+            "--extra", "--trainer.max_epochs 1", "--calibrate-options", "--samples 2",
+            "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp"), *options,
+        ]  # fmt: skip
+
+    return make
+
+
+def speakers_of(path: Path) -> set[str]:
+    return {source.speaker for entry in read_manifest(path) for source in entry.sources}
+
+
+def trained_with(log: Path) -> list[str]:
+    """The options of the `sepkit train` that a dry run wrote into its log."""
+    return log.read_text().split("sepkit train ")[1].split()
+
+
+def parse(options: list[str]) -> TrainConfig:
+    config, _ = parse_config(
+        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add_argument("--out")
+    )
+    return config
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {key: value for name, part in tree.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
+
+
+def differences(first: TrainConfig, second: TrainConfig) -> set[str]:
+    a, b = flatten(to_dict(first)), flatten(to_dict(second))
+    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+
+
+def parameters(model: EncoderMaskerDecoder) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.fixture
+def dry(repository: Path, environment: dict[str, str], tmp_path: Path) -> Callable[..., dict[str, TrainConfig]]:
+    """dry(options) -> run -> what it would train with."""
+
+    def make(*options: str) -> dict[str, TrainConfig]:
+        exp = tmp_path / "dry"
+        subprocess.run(
+            [
+                str(repository / "egs" / "generalization" / "run.sh"), *options, "--stage", "2", "--stop-stage", "2",
+                "--data", str(tmp_path), "--exp", str(exp),
+            ],
+            env=environment | {"train_cmd": "echo"}, check=True, capture_output=True,
+        )  # fmt: skip
+        return {path.stem: parse(trained_with(path)) for path in sorted(exp.glob("*.log"))}
+
+    return make
+
+
+def test_from_first_to_last_stage(
+    command: Callable[..., list[str]],
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+    tmp_path: Path,
+) -> None:
+    output = run(command())
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    exp = tmp_path / "exp"
+    assert sorted(path.name for path in exp.iterdir() if path.is_dir()) == RUNS
+    for name in RUNS:
+        assert (exp / name / "model" / "quality.yaml").is_file()
+        for test_set in TEST_SETS:
+            summary = json.loads((exp / name / "evaluation" / test_set / "summary.json").read_text())
+            assert summary["n_utterances"] == 3 and summary["n_skipped"] == 0
+            for metric in ("si_sdri_db", "blr_nats_per_sample"):
+                assert np.isfinite(summary["metrics"][metric]["mean"])
+            assert "calibration" in summary
+    table = (exp / "table.md").read_text()
+    assert all(test_set in table for test_set in TEST_SETS) and "| variational |" in table
+    assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
+
+    before = files(tmp_path)
+    run(command())
+    after = files(tmp_path)
+    assert before.keys() == after.keys()
+    changed = {Path(name).name for name in before if before[name] != after[name]}
+    kept = (".safetensors", ".ckpt", "metrics.jsonl", "quality.yaml", "journal.jsonl", ".wav")
+    assert not [name for name in changed if name.endswith(kept)]
+
+
+def test_trains_on_one_corpus_and_tests_noisy_and_clean(
+    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
+) -> None:
+    run(command("--stop-stage", "1"))
+    data = tmp_path / "data"
+    for name in ("train", "dev"):
+        assert {speaker[0] for speaker in speakers_of(data / f"{name}.jsonl")} == {"a"}
+        assert all(entry.noise is not None for entry in read_manifest(data / f"{name}.jsonl"))
+    for corpus, first in (("seen", "a"), ("unseen", "b")):
+        noisy, clean = (read_manifest(data / f"test_{corpus}_{task}.jsonl") for task in ("noisy", "clean"))
+        assert {speaker[0] for speaker in speakers_of(noisy.path)} == {first}
+        assert [entry.id for entry in noisy] == [entry.id for entry in clean] and len(noisy) == 3
+        assert [entry.sources for entry in noisy] == [entry.sources for entry in clean]
+        assert all(entry.noise is not None for entry in noisy) and all(entry.noise is None for entry in clean)
+
+
+def test_twins_on_a_cpu_differ_in_their_latents_and_objective_alone(dry: Callable[..., dict[str, TrainConfig]]) -> None:
+    configs = dry()
+    assert set(configs) == {f"{m}_seed{s}" for m in ("deterministic", "variational") for s in (0, 1, 2)}
+    assert {config.trainer.seed for config in configs.values()} == {0, 1, 2}
+    plain, variational = (configs[name] for name in RUNS)
+    own = ("model.encoding.", "model.masks.", "model.filterbank.deviation", "model.filterbank.initial_deviation")
+    assert all(key.startswith((*own, "objective.")) for key in differences(plain, variational))
+    models = [build_model(config.model) for config in (plain, variational)]
+    assert [model.mask_family.variational for model in models] == [False, True]
+    shapes = [{name: p.shape for name, p in model.named_parameters() if ".output." not in name} for model in models]
+    # But for the heads: the masker's last layer, and one deviation a bin.
+    assert all(shapes[1][name] == shape for name, shape in shapes[0].items())
+    assert sum(shapes[1][name].numel() for name in shapes[1].keys() - shapes[0].keys()) <= 129
+
+
+def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> None:
+    configs = dry("--conf", "conf/gpu.yaml", "--seeds", "0", "--extra", "--trainer.max_minutes 10")
+    models = {name.removesuffix("_seed0"): build_model(config.model) for name, config in configs.items()}
+    assert set(models) == {"tasnet", "vi_tasnet", "sudormrf", "vi_sudormrf"}
+    assert parameters(models["tasnet"]) == 5_050_545 and parameters(models["vi_tasnet"]) == 5_190_833
+    # Another masker between the same encoder and decoder.
+    assert models["sudormrf"].filterbank.state_dict().keys() == models["tasnet"].filterbank.state_dict().keys()
+    for name, config in configs.items():
+        tree = flatten(to_dict(config))
+        assert tree["trainer.learning_rate"] == 3e-4 and tree["trainer.halve_patience"] == 50
+        assert tree["data.batch_size"] == 16 and tree["data.segment_seconds"] == 3.0
+        assert tree["trainer.max_minutes"] == 10 and tree["model.filterbank.init_range"] == 0.01
+        assert (
+            (tree["objective.cost.name"] == "blr_nll")
+            == name.startswith("vi_")
+            == models[name[:-6]].mask_family.variational
+        )
+        if name.startswith("vi_"):
+            assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "tick"
+            assert tree["objective.rates.steering.change"] == 1e-4
+    for twin in ("tasnet", "sudormrf"):
+        changed = differences(configs[f"{twin}_seed0"], configs[f"vi_{twin}_seed0"])
+        assert all(key.startswith(("model.encoding.", "model.masks.", "objective.")) for key in changed)
+
+
+def test_manifests_of_published_corpora(
+    command: Callable[..., list[str]],
+    run: Callable[..., str],
+    repository: Path,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    run(command("--stop-stage", "1"))
+    data = tmp_path / "data"
+    libri, vctk, exp = tmp_path / "libri", tmp_path / "vctk", tmp_path / "published"
+    options = ["--librimix", str(libri), "--vctk", str(vctk), "--conf", str(tmp_path / "conf" / "tiny.yaml")]
+    options += ["--seeds", "0", "--exp", str(exp), "--stop-stage", "4"]
+    arguments = [str(repository / "egs" / "generalization" / "run.sh"), *options]
+    for folder, corpus in ((libri, "seen"), (vctk, "unseen")):
+        folder.mkdir()
+        shutil.copy(data / f"test_{corpus}_noisy.jsonl", folder / "test_noisy.jsonl")
+        shutil.copy(data / f"test_{corpus}_clean.jsonl", folder / "test.jsonl")
+    shutil.copy(data / "train.jsonl", libri / "train_noisy.jsonl")
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"{libri}/dev_noisy.jsonl: no such manifest" in done.stderr
+    shutil.copy(data / "dev.jsonl", libri / "dev_noisy.jsonl")
+    subprocess.run(arguments, env=environment | {"train_cmd": "echo", "decode_cmd": "echo"}, check=True)
+    for name in RUNS:
+        log = (exp / f"{name}.log").read_text()
+        assert f"--data.train {libri}/train_noisy.jsonl --data.dev {libri}/dev_noisy.jsonl" in log
+        assert f"sepkit calibrate {exp}/{name}/model --manifest {libri}/dev_noisy.jsonl" in log
+        measured = dict(re.findall(r"--manifest (\S+) --metrics si_sdr blr .*--out \S+/evaluation/(\S+)", log))
+        assert measured == {
+            f"{libri}/test_noisy.jsonl": "test_libri2mix_noisy",
+            f"{libri}/test.jsonl": "test_libri2mix_clean",
+            f"{vctk}/test_noisy.jsonl": "test_vctk2mix_noisy",
+            f"{vctk}/test.jsonl": "test_vctk2mix_clean",
+        }
+
+
+def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(
+    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "conf" / "tiny_deterministic.yaml").write_text(yaml.safe_dump({"model": {"hypotheses": "many"}}))
+    arguments = command("--stage", "2")
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "many" in done.stderr and "deterministic_seed0.log" in done.stderr
+    assert "stage 3" not in done.stdout
+
+
+def test_help_tells_the_options(repository: Path, run: Callable[..., str]) -> None:
+    path = repository / "egs" / "generalization" / "run.sh"
+    text = run([str(path), "--help"])
+    declared = re.findall(r"^([a-z_0-9]+)=", path.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
+    options = {name.replace("_", "-") for name in declared} - {"caller", "stage", "stop-stage"}
+    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--speech", ""], "--speech: nothing given"),
+        (["--noise", ""], "--noise: nothing given"),
+        (["--speech", "absent"], "absent: no such file or folder"),
+        (["--methods", "magic"], "tiny_magic.yaml: no such file"),
+        (["--conf", "absent.yaml"], "absent.yaml: no such file or folder"),
+        (["--librimix", "."], "--librimix and --vctk: expected both"),
+        (["--librimix", ".", "--vctk", "."], "--speech and --librimix: expected one"),
+    ],
+)
+def test_mistakes_end_the_recipe(
+    options: list[str], words: str, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    done = subprocess.run(command(*options), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
