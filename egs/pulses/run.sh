@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# How much should latents tell? Rate-distortion curves of variational encoder-masker-decoders on mixtures of Gaussian pulses,
+# in the condition they are trained in and in others (VI-EMD thesis, appendices K and M, figures 2 (top) and 10).
+#
+#   ./run.sh [--conf conf/cpu.yaml] [--jobs 2] [--stage N] [--stop-stage N]
+#
+# --conf FILE          conf/cpu.yaml: about five minutes a target rate on one core; conf/paper.yaml: the thesis's own setting
+# --prepare-options "..."  further options of sepkit prepare pulses; by default 512 mixtures of 1 s for training, 64 and
+#                      200 for validation and each test; "" with conf/paper.yaml: 2048, 128 and 1024 of 3 s
+# --rates "1 3 ..."    targets of the sum of both rates, nats a tick (a frame of the encoding): a model for each
+# --levels "..."       conditions drawn together with that of training: test sets, or those of other noise levels
+# --conditions "..."   conditions drawn by kind, the part of the name before the first _; "" leaves them out
+#                      (sepkit prepare pulses --help; the names stand in sepkit/corpora/pulses.py)
+# --seed N             of the data order and the weights
+# --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
+# --data DIR           where manifests and recordings go
+# --exp DIR            where the models go, a folder for each rate: EXP/rate_40
+# --extra "..."        further options of sepkit train
+#
+# Stages: 1 prepare, 2 train all, 3 evaluate all, 4 tables and figures, 5 report. The same command again continues.
+# What is measured is the model of the last epoch, as in the thesis: the best one on validation may come from before the
+# rate had reached its target. Tables and figures: EXP/curves/levels, and EXP/curves/KIND for the further conditions.
+# Time: ten models with conf/cpu.yaml, half an hour on two cores with --jobs 2, and as long for all conditions.
+# Limits: two fixed "speakers"; nothing is said about speech.
+# Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
+# hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
+set -euo pipefail
+caller=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+stage=1
+stop_stage=5
+conf=conf/cpu.yaml
+prepare_options="by conf"
+rates="1 3 10 20 40 70 110 160 240 360"
+levels="noise_low noise_high"
+conditions="noise_none noise_0_25 noise_0_75 noise_modulated noise_band pulses_2 pulses_4 overtones_none overtones_one_more
+  overtones_twice widths_any widths_short widths_long frequencies_expanded frequencies_near frequencies_overlapping"
+seed=0
+jobs=2
+data=
+exp=
+extra=
+. ../utils/parse_options.sh
+. ./path.sh
+. ./cmd.sh
+. ../utils/recipe.sh
+
+conf=$(resolve "$conf")
+setting=$(basename "$conf" .yaml)
+data=${data:-data/$setting}
+exp=${exp:-exp/$setting}
+if [ "$prepare_options" = "by conf" ]; then
+  case $setting in
+    paper) prepare_options= ;;
+    *) prepare_options="--train-mixtures 512 --dev-mixtures 64 --test-mixtures 200 --seconds 1" ;;
+  esac
+fi
+for rate in $rates; do
+  [[ $rate =~ ^[0-9]*\.?[0-9]+$ ]] || { echo "$0: --rates $rate: expected numbers, nats a tick" >&2; exit 2; }
+done
+[ -n "${rates// /}" ] || { echo "$0: --rates: none given, expected numbers, nats a tick" >&2; exit 2; }
+
+# The folder that `sepkit train --target-rates` gives a rate: rate_40 for 40.0 too.
+run_names() {
+  # shellcheck disable=SC2086  # $rates is a list of words
+  LC_ALL=C printf 'rate_%g\n' $rates
+}
+
+# The kinds of conditions that are drawn together.
+list_kinds() {
+  local condition
+  [ -z "${levels// /}" ] || echo levels
+  for condition in $conditions; do echo "${condition%%_*}"; done | sort -u
+}
+
+# sets_of KIND: its test sets, that of training first.
+sets_of() {
+  local condition
+  echo test
+  if [ "$1" = levels ]; then
+    for condition in $levels; do echo "test_$condition"; done
+    return
+  fi
+  for condition in $conditions; do
+    [ "${condition%%_*}" != "$1" ] || echo "test_$condition"
+  done
+}
+
+list_sets() {
+  local kind
+  for kind in $(list_kinds); do sets_of "$kind"; done | sort -u
+}
+
+prepare() {
+  # shellcheck disable=SC2046,SC2086  # names of conditions, and $prepare_options, are lists of words
+  sepkit prepare pulses $prepare_options --conditions $levels $conditions --out "$data"
+}
+
+train_all() {
+  # shellcheck disable=SC2086  # $rates, $extra and $train_cmd are lists of words
+  $train_cmd sepkit train --config "$conf" --seed "$seed" --data.train "$data/train.jsonl" --data.dev "$data/dev.jsonl" \
+    $extra --target-rates $rates --jobs "$jobs" --out "$exp"
+}
+
+# evaluate_one RUN TEST_SET: quiet, with a log; the end of the log is shown if it fails.
+evaluate_one() {
+  local log=$exp/$1.evaluation.log
+  # shellcheck disable=SC2086
+  $decode_cmd sepkit evaluate --model "$exp/$1/last_model" --manifest "$data/$2.jsonl" --metrics si_sdr blr \
+    --processes 0 --out "$exp/$1/evaluation/$2" >>"$log" 2>&1 ||
+    { tail -3 "$log" >&2; echo "$0: $exp/$1 on $2: evaluation failed, see $log" >&2; return 1; }
+}
+
+evaluate_all() {
+  local name test_set
+  export -f evaluate_one
+  export exp data decode_cmd
+  for name in $(run_names); do
+    for test_set in $(list_sets); do echo "$name $test_set"; done
+  done | xargs -P "$jobs" -L 1 bash -c 'evaluate_one "$@"' "$0"
+  run_names | sed "s|^|$exp/|"
+}
+
+# A folder for each kind with links to what was measured: one curve a test set, and all would be too many in a figure.
+summarize_all() {
+  local kind name test_set folders
+  for kind in $(list_kinds); do
+    folders=()
+    for name in $(run_names); do
+      rm -rf "$exp/curves/$kind/$name"
+      mkdir -p "$exp/curves/$kind/$name"
+      for test_set in $(sets_of "$kind"); do
+        ln -s "../../../$name/evaluation/$test_set" "$exp/curves/$kind/$name/$test_set"
+      done
+      folders+=("$exp/curves/$kind/$name")
+    done
+    sepkit summarize "${folders[@]}" --figure rate-distortion --out "$exp/curves/$kind/table.md" >/dev/null
+    echo "$exp/curves/$kind/table.md"
+  done
+}
+
+write_comparison() {
+  # shellcheck disable=SC2046  # names of kinds and runs hold no blanks
+  sepkit report $(list_kinds | sed "s|^|$exp/curves/|") $(run_names | sed "s|^|$exp/|") --out "$exp/report.html"
+}
+
+run_stage 1 "prepare $data" prepare
+run_stage 2 "train $(run_names | wc -l) models below $exp, $jobs at once" train_all
+run_stage 3 "evaluate them on $(list_sets | wc -l) test sets" evaluate_all
+run_stage 4 "write tables and figures of rate and distortion below $exp/curves" summarize_all
+run_stage 5 "write $exp/report.html" write_comparison
