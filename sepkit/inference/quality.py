@@ -156,8 +156,8 @@ def fit_ridge(
     values and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g: nothing is fitted again.
 
     The interval is made of quantiles of these errors (jackknife): its lower end lies at the (1 - coverage) / 2 and its
-    upper end at the (1 + coverage) / 2 quantile, moved outwards by one in the number of mixtures. That holds the share
-    asked for of mixtures like those it was fitted on, on average; it promises nothing of others.
+    upper end at the (1 + coverage) / 2 quantile, ranks counted among N + 1. On average over mixtures like those it was
+    fitted on it holds the share asked for; of others it promises nothing.
 
     Args:
         features: (N,) each, finite; those that do not vary are left out.
@@ -207,7 +207,7 @@ def fit_ridge(
         coefficients=coefficients.tolist(),
         intercept=float(targets.mean() - centre @ coefficients),
         ridge=ridge,
-        interval_db=_interval(errors, len(groups), coverage),
+        interval_db=_interval(errors, coverage),
         rank_correlation=_plain(scipy.stats.spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
         correlation=_plain(scipy.stats.pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
         error_db=float(np.sqrt(np.mean(np.square(errors)))),
@@ -255,10 +255,10 @@ def _standardise(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np
     return np.clip((table - means) / scales, -_FARTHEST, _FARTHEST)
 
 
-def _interval(errors: np.ndarray, mixtures: int, coverage: float) -> tuple[float, float]:
+def _interval(errors: np.ndarray, coverage: float) -> tuple[float, float]:
     """What is added to a prediction for the ends of the interval."""
-    level = min(1.0, math.ceil((1 + coverage) / 2 * (mixtures + 1)) / mixtures)
-    low, high = -np.quantile(-errors, level, method="higher"), np.quantile(errors, level, method="higher")
+    # Of N errors and one more, that one is above the k-th largest of the N with probability k / (N + 1): "weibull".
+    low, high = np.quantile(errors, [(1 - coverage) / 2, (1 + coverage) / 2], method="weibull")
     return float(low), float(high)
 
 

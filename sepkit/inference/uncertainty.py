@@ -326,7 +326,7 @@ def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
         "relative_level_db": _db(np.square(cross) / energies, np.array(mixture_energy)),
     }
     if len(cross) > 1:
-        alike = np.square(gram) / np.outer(energies, energies)
+        alike = np.square(gram / np.outer(norms, norms))
         np.fill_diagonal(alike, 0.0)
         nearest = alike.max(1)
         relations["correlation_db"] = _db(nearest, 1 - nearest)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.config import GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from sepkit.models import build_model, save_model
+
+CONFIG = ModelConfig(
+    filterbank=STFTFilterbankConfig(64, 32),
+    masker=RecurrentConfig(hidden_size=4, num_layers=1),
+    encoding=GaussianConfig("linear"),
+    masks=LogNormalConfig(),
+)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    generator = np.random.default_rng(0)
+    entries = []
+    for number in range(30):
+        num_samples = 4000 + 100 * number
+        for k in range(2):
+            level = generator.uniform(0.01, 0.3, 1)
+            waveform = level * generator.standard_normal(num_samples)
+            audio.write(folder / f"{number}_{k}.wav", waveform.astype(np.float32), 8000)
+        sources = [SourceEntry(path=f"{number}_{k}.wav", speaker=str(k)) for k in range(2)]
+        entries.append(MixtureEntry(id=f"m{number}", sample_rate=8000, num_samples=num_samples, sources=sources))
+    return str(write_manifest(folder / "dev.jsonl", entries))
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    save_model(build_model(CONFIG), tmp_path / "exp" / "model")
+    return tmp_path / "exp"
+
+
+def test_calibrates_and_ends_with_the_path(tmp_path, experiment, manifest, capsys):
+    line = ["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"]
+    assert main(line) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == str(experiment / "model" / "quality.yaml")
+    assert "60 estimates of sources in 30 mixtures, 0 skipped" in captured.out
+    assert "model (" in captured.out and "baseline (" in captured.out and "rank correlation" in captured.out
+    text = (experiment / "model" / "quality.yaml").read_text()
+    assert main(line) == 0
+    assert (experiment / "model" / "quality.yaml").read_text() == text
+
+
+def test_separate_then_predicts(tmp_path, experiment, manifest):
+    line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment), "--device", "cpu"]
+    assert main([*line, "--out", str(tmp_path / "before")]) == 0
+    main(["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"])
+    assert main([*line, "--out", str(tmp_path / "after"), "--spread", "--samples", "2"]) == 0
+    assert main([*line, "--out", str(tmp_path / "without"), "--no-predict"]) == 0
+    told = {name: json.loads((tmp_path / name / "0_0.json").read_text()) for name in ("before", "after", "without")}
+    assert told["before"]["predicted_si_sdr_db"] is None and told["without"]["predicted_si_sdr_db"] is None
+    assert len(told["after"]["predicted_si_sdr_db"]) == len(told["after"]["predicted_interval_db"]) == 2
+    assert (tmp_path / "after" / "0_0_s2_spread.npy").is_file()
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "word"),
+    [
+        ("none", [], "no such file"),
+        ("asteroid:model.pth", [], "no folder"),
+        (None, ["--first", "0"], "first: found 0"),
+        (None, ["--first", "2"], "expected"),
+        (None, ["--samples", "1"], "samples: found 1"),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, more, word):
+    line = ["calibrate", model or str(experiment), "--manifest", manifest, "--device", "cpu", *more]
+    assert main(line) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and word in lines[0]
+
+
+def test_a_predictor_of_other_weights_exits_with_2_and_calibrating_again_mends_it(
+    tmp_path, experiment, manifest, capsys
+):
+    calibrate = ["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"]
+    assert main(calibrate) == 0
+    save_model(build_model(CONFIG), experiment / "model")
+    line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment)]
+    capsys.readouterr()
+    assert main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 2
+    assert "sepkit calibrate" in capsys.readouterr().err
+    assert main(calibrate) == 0
+    assert main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0

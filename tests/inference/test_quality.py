@@ -1,0 +1,443 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import yaml
+
+from sepkit.choices import to_dict
+from sepkit.config import (
+    DeterministicConfig,
+    GaussianConfig,
+    LogNormalConfig,
+    ModelConfig,
+    RecurrentConfig,
+    STFTFilterbankConfig,
+)
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from sepkit.errors import UserError
+from sepkit.evaluation.metrics import si_sdr_db
+from sepkit.inference import Separator, load_model, separate_files
+from sepkit.inference.calibration import calibrate
+from sepkit.inference.quality import QualityPredictor, fit_quality, fit_ridge, read_quality, write_quality
+from sepkit.inference.separator import weights_fingerprint
+from sepkit.inference.uncertainty import BASELINE_FEATURES, recording_features
+from sepkit.models import build_model, save_model
+
+RATE = 8000
+MODEL = ModelConfig(
+    filterbank=STFTFilterbankConfig(64, 32),
+    masker=RecurrentConfig(hidden_size=4, num_layers=1),
+    encoding=GaussianConfig("linear"),
+    masks=LogNormalConfig(),
+)
+DETERMINISTIC = replace(MODEL, encoding=DeterministicConfig("linear"), masks=DeterministicConfig("sigmoid"))
+
+
+def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
+    """Features, targets and mixtures: two examples a mixture, whose noise is partly shared."""
+    generator = np.random.default_rng(seed)
+    table = {f"x{i}": 10**i * generator.standard_normal(2 * mixtures) + i for i in range(features)}
+    numbers = np.repeat(np.arange(mixtures), 2)
+    shared = generator.standard_normal(mixtures)[numbers]
+    own = generator.standard_normal(2 * mixtures)
+    targets = 8 + 3 * table["x0"] - 0.2 * table["x1"] + noise * (0.6 * shared + 0.8 * own)
+    return table, targets, numbers
+
+
+# ------------------------------------------------------------------------------------------------------------- fitting
+
+
+def by_hand(table, targets, ridge):
+    """Coefficients of standardised features and the intercept, by the normal equations."""
+    z = np.stack([(v - v.mean()) / v.std() for v in table.values()], axis=-1)
+    design = np.column_stack([np.ones(len(z)), z])
+    penalty = np.diag([0.0] + [ridge] * z.shape[1])
+    return np.linalg.solve(design.T @ design + penalty, design.T @ targets), design, penalty
+
+
+def test_ridge_solves_the_normal_equations():
+    table, targets, mixtures = synthetic()
+    fitted = fit_ridge(table, targets, mixtures).predictor
+    solution, design, _ = by_hand(table, targets, fitted.ridge)
+    assert fitted.features == list(table)
+    np.testing.assert_allclose(fitted.coefficients, solution[1:], rtol=1e-8)
+    assert fitted.intercept == pytest.approx(solution[0])
+    np.testing.assert_allclose(fitted.predict(table), design @ solution, rtol=1e-8)
+
+
+def test_predictions_left_out_are_those_of_fits_without_the_mixture():
+    table, targets, mixtures = synthetic()
+    fit = fit_ridge(table, targets, mixtures)
+    _, design, penalty = by_hand(table, targets, fit.predictor.ridge)
+    expected = np.empty_like(targets)
+    for mixture in np.unique(mixtures):
+        rest = mixtures != mixture
+        a = design[rest]
+        expected[~rest] = design[~rest] @ np.linalg.solve(a.T @ a + penalty, a.T @ targets[rest])
+    np.testing.assert_allclose(fit.left_out_db, expected, rtol=1e-7)
+    assert fit.predictor.error_db == pytest.approx(np.sqrt(np.mean((expected - targets) ** 2)))
+    assert fit.predictor.correlation == pytest.approx(np.corrcoef(expected, targets)[0, 1])
+    assert fit.predictor.rank_correlation == pytest.approx(scipy.stats.spearmanr(expected, targets)[0])
+
+
+def test_strength_is_best_where_mixtures_are_left_out():
+    table, targets, mixtures = synthetic(mixtures=15, features=8, noise=6.0)
+    fit = fit_ridge(table, targets, mixtures)
+    _, design, penalty = by_hand(table, targets, 1.0)
+
+    def error(ridge):
+        total = 0.0
+        for mixture in np.unique(mixtures):
+            rest = mixtures != mixture
+            a = design[rest]
+            solution = np.linalg.solve(a.T @ a + ridge * penalty, a.T @ targets[rest])
+            total += np.square(targets[~rest] - design[~rest] @ solution).sum()
+        return total
+
+    best = error(fit.predictor.ridge)
+    assert all(best <= error(factor * fit.predictor.ridge) for factor in (0.3, 3.0))
+    assert fit.predictor.ridge > 1
+
+
+def test_more_noise_takes_a_stronger_ridge():
+    strengths = [fit_ridge(*synthetic(noise=level)).predictor.ridge for level in (0.01, 30.0)]
+    assert strengths[0] < strengths[1] / 10
+
+
+def test_nothing_to_learn_is_told_so():
+    table, _, mixtures = synthetic(mixtures=100)
+    targets = np.random.default_rng(1).standard_normal(200)
+    fitted = fit_ridge(table, targets, mixtures).predictor
+    assert abs(fitted.rank_correlation) < 0.25 and fitted.error_db == pytest.approx(targets.std(), rel=0.05)
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_intervals_hold_the_share_they_promise(skewed):
+    inside, below, above = [], [], []
+    for seed in range(40):
+        table, targets, mixtures = synthetic(mixtures=250, seed=seed)
+        if skewed:
+            targets = targets - np.random.default_rng(seed + 1000).exponential(4.0, len(targets))
+        used, new = mixtures < 50, mixtures >= 50
+        fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used]).predictor
+        predicted = fitted.predict({k: v[new] for k, v in table.items()})
+        ends = fitted.interval(predicted)
+        below.append(np.mean(targets[new] < ends[:, 0]))
+        above.append(np.mean(targets[new] > ends[:, 1]))
+        inside.append(1 - below[-1] - above[-1])
+    assert 0.88 < np.mean(inside) < 0.92
+    assert 0.03 < np.mean(below) < 0.065 and 0.03 < np.mean(above) < 0.065
+
+
+def test_features_that_do_not_vary_are_left_out():
+    table, targets, mixtures = synthetic()
+    table["constant"] = np.full(len(targets), 3.7) + 1e-13 * np.arange(len(targets))
+    fitted = fit_ridge(table, targets, mixtures).predictor
+    assert "constant" not in fitted.features
+    np.testing.assert_allclose(fitted.predict(table), fit_ridge(*synthetic()).predictor.predict(table))
+
+
+def test_far_from_all_examples_predictions_stop_growing():
+    table, targets, mixtures = synthetic()
+    fitted = fit_ridge(table, targets, mixtures).predictor
+    far, farther = ({name: np.array([value]) for name in table} for value in (1e6, 1e9))
+    assert fitted.predict(far) == pytest.approx(fitted.predict(farther))
+    assert np.isnan(fitted.predict({name: np.array([np.nan]) for name in table}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, y, g: ({k: v[:11] for k, v in t.items()}, y[:11], g[:11]), "found 11 .* expected 12 or more"),
+        (lambda t, y, g: (t, y, np.zeros_like(g)), "in 1 mixtures"),
+        (lambda t, y, g: (t, np.ones_like(y), g), "separated alike"),
+        (lambda t, y, g: ({"x": np.ones_like(y)}, y, g), "looks alike"),
+    ],
+)
+def test_what_cannot_be_fitted(change, words):
+    with pytest.raises(UserError, match=words):
+        fit_ridge(*change(*synthetic()))
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def predictor(**changed) -> QualityPredictor:
+    table, targets, mixtures = synthetic()
+    table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
+    described = {"weights": "abc", "hypotheses": 2, "samples": 3, "seed": 0, "manifest": "dev.jsonl"}
+    return fit_quality(table, targets, mixtures, **(described | changed))
+
+
+def test_examples_with_missing_features_are_left_out():
+    table, targets, mixtures = synthetic()
+    table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
+    table["x0"][:2], table["x1"][2], targets[4] = np.nan, np.inf, np.nan
+    found = fit_quality(table, targets, mixtures, weights="", hypotheses=2, samples=3, seed=0, manifest="")
+    assert (found.examples, found.mixtures) == (76, 39)
+    assert set(found.baseline.features) == set(BASELINE_FEATURES)
+    assert set(found.model.features) == set(table)
+
+
+def test_files_are_plain_and_come_back(tmp_path):
+    written = predictor()
+    path = write_quality(written, tmp_path)
+    assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
+    read = read_quality(tmp_path, "abc", 2)
+    assert read == written and read.digest() == written.digest()
+    assert replace(written, samples=4).digest() != written.digest()
+    assert read_quality(tmp_path / "none", "abc", 2) is None
+
+
+def changed(data, *keys, value):
+    inner = data
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("weights",), "other", "other weights"),
+        (("hypotheses",), 3, "3 hypotheses"),
+        (("format",), 2, "found format 2, expected 1"),
+        (("features_version",), 0, "found features_version 0"),
+        (("samples",), "many", "samples: found 'many', expected int"),
+        (("model", "intercept"), None, "a field is missing"),
+        (("model", "intercept"), float("nan"), "not finite"),
+        (("model", "scales"), [1.0], "not one for each feature"),
+        (("baseline", "scales"), [0.0] * 8, "not positive"),
+        (("surprise",), 1, "surprise: unknown field"),
+    ],
+)
+def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
+    data = json.loads(json.dumps(to_dict(predictor())))
+    changed(data, *keys, value=value)
+    (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
+    with pytest.raises(UserError, match=words) as raised:
+        read_quality(tmp_path, "abc", 2)
+    line = str(raised.value)
+    assert "\n" not in line and "sepkit calibrate" in line and "quality.yaml" in line
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "- 1", ""])
+def test_files_that_are_no_mapping_are_refused(tmp_path, text):
+    (tmp_path / "quality.yaml").write_text(text)
+    with pytest.raises(UserError, match="sepkit calibrate"):
+        read_quality(tmp_path, "abc", 2)
+
+
+# ---------------------------------------------------------------------------------------------------------- separators
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A manifest of mixtures of tones and noises of many levels, some of them of no use."""
+    folder = tmp_path_factory.mktemp("corpus")
+    generator = np.random.default_rng(0)
+    entries = []
+    for number in range(40):
+        num_samples = 4000 + 40 * number
+        time = np.arange(num_samples) / RATE
+        sources = np.stack(
+            [
+                0.3 * np.sin(2 * np.pi * (200 + 40 * number) * time),
+                0.01 * (1 + number % 7) * generator.standard_normal(num_samples),
+            ]
+        ).astype(np.float32)
+        for k, source in enumerate(sources):
+            audio.write(folder / f"{number}_{k}.wav", source, RATE)
+        parts = [SourceEntry(path=f"{number}_{k}.wav", speaker=str(k)) for k in range(2)]
+        entries.append(MixtureEntry(id=f"m{number}", sample_rate=RATE, num_samples=num_samples, sources=parts))
+    audio.write(folder / "silence.wav", np.zeros(8000, np.float32), RATE)
+    silent = SourceEntry(path="silence.wav", speaker="x")
+    some = entries[0].sources[0]
+    entries += [
+        MixtureEntry(id="silent", sample_rate=RATE, num_samples=8000, sources=[silent, silent]),
+        MixtureEntry(id="three", sample_rate=RATE, num_samples=4000, sources=[some, some, some]),
+        MixtureEntry(id="short", sample_rate=RATE, num_samples=1000, sources=[some]),
+        MixtureEntry(id="none", sample_rate=RATE, num_samples=4000, sources=[], mixture="0_0.wav"),
+        MixtureEntry(id="gone", sample_rate=RATE, num_samples=4000, sources=[replace(some, path="gone.wav")]),
+    ]
+    return write_manifest(folder / "dev.jsonl", entries)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory, corpus):
+    """EXP with a variational model and its predictor."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("exp")
+    model = build_model(MODEL)
+    save_model(model, folder / "model")
+    found = calibrate(Separator(model), corpus, samples=2)
+    write_quality(found.predictor, folder / "model")
+    return folder, found
+
+
+def recording(num_samples=6000, seed=0):
+    return 0.1 * np.random.default_rng(seed).standard_normal(num_samples).astype(np.float32)
+
+
+def test_mixtures_of_no_use_are_counted(calibrated):
+    _, found = calibrated
+    assert set(found.skipped) == {"silent", "three", "short", "none", "gone"}
+    assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
+    assert found.predictor.weights and found.predictor.samples == 2
+    assert {"spread_db", "mixture_elbo_nats_per_sample", "mask_rate_nats_per_tick"} <= set(
+        found.predictor.model.features
+    )
+    assert set(found.predictor.baseline.features) == set(BASELINE_FEATURES)
+
+
+def test_a_separator_predicts_what_the_predictor_says(calibrated):
+    folder, found = calibrated
+    separator = load_model(folder)
+    waveform = recording()
+    separated = separator.separate(waveform, RATE)
+    mixture = torch.from_numpy(waveform)
+    with torch.inference_mode():
+        separation = separator.model(mixture[None])
+    features = recording_features(separator.model, mixture, separation, samples=2)
+    assert features is not None
+    expected = found.predictor.model.predict(features)
+    np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
+    np.testing.assert_allclose(separated.baseline_si_sdr_db, found.predictor.baseline.predict(features), rtol=1e-5)
+    low, high = found.predictor.model.interval_db
+    assert separated.predicted_interval_db.shape == (2, 2)
+    np.testing.assert_allclose(separated.predicted_interval_db[:, 0], expected + low, rtol=1e-5)
+    np.testing.assert_allclose(separated.predicted_interval_db[:, 1], expected + high, rtol=1e-5)
+
+
+def test_predictions_are_of_the_si_sdr_that_evaluation_measures(corpus, calibrated):
+    """Fitted values go through the mean of the targets: that of PIT-matched SI-SDR over sources."""
+    from sepkit.data.manifest import read_manifest
+    from sepkit.data.mixing import mix_entry
+
+    folder, found = calibrated
+    separator = load_model(folder, predict=False)
+    scores = []
+    for entry in list(read_manifest(corpus))[:40]:
+        mixed = mix_entry(entry)
+        estimates = separator.separate(mixed.mixture, RATE).estimates.astype(np.float64)
+        table = np.array([[si_sdr_db(e, s) for s in mixed.sources.astype(np.float64)] for e in estimates])
+        scores.append(max(table[0, 0] + table[1, 1], table[0, 1] + table[1, 0]) / 2)
+    targets_mean = found.predictor.baseline.intercept  # Centred features: the intercept is the mean, but for limits.
+    assert np.mean(scores) == pytest.approx(targets_mean, abs=0.3)
+
+
+def test_what_comes_from_a_separator_does_not_depend_on_its_prediction(calibrated):
+    folder, _ = calibrated
+    with_it, without = load_model(folder), load_model(folder / "model", predict=False)
+    assert with_it.quality is not None and without.quality is None
+    waveform = torch.from_numpy(recording())
+    first, second = with_it.separate(waveform, RATE), without.separate(waveform, RATE)
+    assert torch.equal(first.estimates, second.estimates) and first.rates == second.rates
+    assert isinstance(first.predicted_si_sdr_db, torch.Tensor)
+    assert second.predicted_si_sdr_db is None and second.predicted_interval_db is None
+    assert second.baseline_si_sdr_db is None
+    assert with_it.fingerprint() != without.fingerprint() == weights_fingerprint(without.model)
+
+
+@pytest.mark.parametrize("waveform", [np.zeros(8000, np.float32), recording(3000), recording(1)])
+def test_silence_and_short_recordings_have_no_prediction(calibrated, waveform):
+    separated = load_model(calibrated[0]).separate(waveform, RATE)
+    assert np.isnan(separated.predicted_si_sdr_db).all() and separated.predicted_si_sdr_db.shape == (2,)
+    assert np.isnan(separated.predicted_interval_db).all() and separated.predicted_interval_db.shape == (2, 2)
+    assert np.isnan(separated.baseline_si_sdr_db).all()
+
+
+def test_another_models_predictor_is_refused_or_left_out(tmp_path, calibrated):
+    _, found = calibrated
+    torch.manual_seed(1)
+    save_model(build_model(MODEL), tmp_path)
+    write_quality(found.predictor, tmp_path)
+    with pytest.raises(UserError, match="other weights"):
+        load_model(tmp_path)
+    assert load_model(tmp_path, predict=False).quality is None
+
+
+def test_a_deterministic_model_has_a_predictor_too(corpus):
+    torch.manual_seed(0)
+    separator = Separator(build_model(DETERMINISTIC))
+    separator.quality = calibrate(separator, corpus).predictor
+    assert "spread_db" not in separator.quality.model.features
+    assert np.isfinite(separator.separate(recording(), RATE).predicted_si_sdr_db).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"first": 0}, "first: found 0"), ({"samples": 1}, "samples: found 1"), ({"first": 3}, "expected .* or more")],
+)
+def test_what_cannot_be_calibrated(corpus, options, words):
+    with pytest.raises(UserError, match=words):
+        calibrate(Separator(build_model(DETERMINISTIC)), corpus, **options)
+
+
+def test_a_manifest_of_nothing_useful(tmp_path, corpus):
+    lines = corpus.read_text().splitlines()
+    (corpus.parent / "useless.jsonl").write_text("\n".join(lines[-2:]) + "\n")
+    with pytest.raises(UserError, match="no mixture could be used"):
+        calibrate(Separator(build_model(DETERMINISTIC)), corpus.parent / "useless.jsonl")
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_json_files_tell_predictions_and_what_is_not_known(tmp_path, calibrated):
+    separator = load_model(calibrated[0])
+    waveform = recording()
+    audio.write(tmp_path / "x.wav", waveform, RATE)
+    audio.write(tmp_path / "silence.wav", np.zeros(8000, np.float32), RATE)
+    inputs, out = [tmp_path / "x.wav", tmp_path / "silence.wav"], tmp_path / "out"
+    assert separate_files(inputs, separator, out).separated == 2
+    told = json.loads((out / "x.json").read_text())
+    expected = separator.separate(waveform, RATE)
+    assert told["predicted_si_sdr_db"] == pytest.approx(expected.predicted_si_sdr_db.tolist(), abs=1e-3)
+    np.testing.assert_allclose(told["predicted_interval_db"], expected.predicted_interval_db, atol=1e-3)
+    assert told["rates"] == pytest.approx(expected.rates, rel=1e-4) and told["spreads"] is None
+    told = json.loads((out / "silence.json").read_text())
+    assert told["predicted_si_sdr_db"] == [None, None] and told["predicted_interval_db"] == [[None, None]] * 2
+    assert separate_files(inputs, separator, out).already_done == 2
+    assert separate_files(inputs, load_model(calibrated[0], predict=False), out).separated == 2
+    assert json.loads((out / "x.json").read_text())["predicted_si_sdr_db"] is None
+
+
+def test_spreads_are_written_on_demand(tmp_path, calibrated):
+    separator = load_model(calibrated[0], predict=False)
+    waveform = recording()
+    audio.write(tmp_path / "x.wav", waveform, RATE)
+    out = tmp_path / "out"
+    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).separated == 1
+    told = json.loads((out / "x.json").read_text())
+    assert told["spreads"] == ["x_s1_spread.npy", "x_s2_spread.npy"]
+    expected = separator.separate(audio.read(tmp_path / "x.wav"), RATE, samples=3)
+    for k, name in enumerate(told["spreads"]):
+        found = np.load(out / name)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected.spread[k], rtol=1e-5)
+        level = 10 * np.log10(np.square(found).sum() / np.square(expected.estimates[k]).sum())
+        assert told["spread_db"][k] == pytest.approx(level, abs=1e-3)
+    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).already_done == 1
+    (out / "x_s1_spread.npy").unlink()
+    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).separated == 1
+    assert separate_files([tmp_path / "x.wav"], separator, out).separated == 1
+    assert sorted(path.name for path in out.iterdir()) == ["x.json", "x_s1.wav", "x_s2.wav"]
+
+
+@pytest.mark.parametrize(("config", "samples", "word"), [(DETERMINISTIC, 8, "deterministic"), (MODEL, 1, "samples")])
+def test_a_spread_that_cannot_be(tmp_path, config, samples, word):
+    audio.write(tmp_path / "x.wav", recording(), RATE)
+    with pytest.raises(UserError, match=word):
+        separate_files(
+            [tmp_path / "x.wav"], Separator(build_model(config)), tmp_path / "out", spread=True, samples=samples
+        )
