@@ -138,7 +138,9 @@ def test_from_first_to_last_stage(
                 assert np.isfinite(summary["metrics"][metric]["mean"])
             assert "calibration" in summary
     table = (exp / "table.md").read_text()
-    assert all(test_set in table for test_set in TEST_SETS) and "| variational |" in table
+    assert all(f"### {test_set}\n" in table for test_set in TEST_SETS) and "| variational |" in table
+    drops = re.findall(r"drop (\w+) to (\w+)", table)
+    assert set(drops) == {(f"test_seen_{task}", f"test_unseen_{task}") for task in ("noisy", "clean")}
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
     before = files(tmp_path)
