@@ -199,9 +199,10 @@ def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
     rows = []
     for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):
         mine = targets[run.name]
+        known = next((models[run.name] for models in by_run.values() if run.name in models), None)
         cells = [
             _joined(f"{_named(t)}{t.target:.4g}" for t in mine),
-            _joined("" if t.reached is None else f"{_named(t)}{t.reached:.4g}" for t in mine),
+            _joined("" if t.reached is None else f"{_named(t)}{t.reached:.4g}{_of_dimension(t, known)}" for t in mine),
             _joined({None: "", True: "yes", False: "no"}[t.met] for t in mine),
         ]
         for models in by_run.values():
@@ -214,7 +215,7 @@ def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
     steered = sum(bool(mine) for mine in targets.values())
     head = f"[nats per {units[0]}]"
     header = ["model", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
-    note = f"\nOn test sets: nats per tick (per dimension). {reached} of {steered} steered models are within 10 %.\n"
+    note = f"\nIn parentheses: nats per dimension. {reached} of {steered} steered models are within 10 %.\n"
     return markdown_table(header, rows) + note
 
 
@@ -259,6 +260,15 @@ def _test_set_table(models: Sequence[Point]) -> str:
 
 def _named(target: Target) -> str:
     return "" if target.name == "total" else f"{target.name} "
+
+
+def _of_dimension(target: Target, known: Point | None) -> str:
+    """What a sum of both rates is over the number of latent values of a tick, which any point of the run tells."""
+    if target.reached is None or known is None or (target.name, target.per) != ("total", "tick"):
+        return ""
+    if not known.rate_nats_per_tick > 0:
+        return ""
+    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_tick:.3f})"
 
 
 def _joined(texts: Iterator[str]) -> str:

@@ -86,7 +86,7 @@ def test_targets_and_reached_rates(tmp_path: Path, models: list[str]) -> None:
     assert header[-3:] == ["test", "test_noise_high", "test_noise_low"]
     assert [row[0] for row in rows] == [f"rate_{target}" for target in MODELS]
     for row, (target, (reached, rate, *_)) in zip(rows, MODELS.items(), strict=True):
-        assert row[1:3] == [str(target), f"{reached:.4g}"]
+        assert row[1:3] == [str(target), f"{reached:.4g} ({reached / DIMENSIONS:.3f})"]
         assert row[3] == ("yes" if abs(reached / target - 1) <= 0.1 else "no")
         assert row[4] == f"{rate:.4g} ({rate / DIMENSIONS:.3f})"
     assert "4 of 5 steered models are within 10 %" in text
