@@ -70,7 +70,7 @@ run_names() {
 # The kinds of conditions that are drawn together.
 list_kinds() {
   local condition
-  [ -z "${levels// /}" ] || echo levels
+  echo levels
   for condition in $conditions; do echo "${condition%%_*}"; done | sort -u
 }
 
@@ -93,8 +93,10 @@ list_sets() {
 }
 
 prepare() {
-  # shellcheck disable=SC2046,SC2086  # names of conditions, and $prepare_options, are lists of words
-  sepkit prepare pulses $prepare_options --conditions $levels $conditions --out "$data"
+  local condition words=()
+  for condition in $levels $conditions; do words+=("$condition"); done
+  # shellcheck disable=SC2086  # $prepare_options is a list of words; without conditions all are made
+  sepkit prepare pulses $prepare_options ${words:+--conditions "${words[@]}"} --out "$data"
 }
 
 train_all() {

@@ -1,0 +1,189 @@
+"""The recipe of rate-distortion curves: its run from first to last stage, what it asks for, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sepkit.cli._parser import parse_config
+from sepkit.config import SteeringConfig
+from sepkit.corpora.pulses import conditions
+from sepkit.data.manifest import read_manifest
+from sepkit.models import build_model
+
+# What evaluation and training at tiny size need, upon a model of a few hundred parameters.
+TINY = {
+    "model": {
+        "filterbank": {"name": "free", "num_filters": 8, "kernel_size": 16, "stride": 8},
+        "encoding": {"name": "gaussian", "link": "linear"},
+        "masker": {
+            "name": "conv_tasnet", "bottleneck_channels": 4, "skip_channels": 4, "hidden_channels": 4, "blocks": 2,
+            "repeats": 1,
+        },
+        "masks": {"name": "log_normal"},
+    },
+    "objective": {"cost": {"name": "blr_nll"}, "rates": {"steering": {"per": "tick", "change": 0.1}}},
+    "data": {"segment_seconds": 0.25, "batch_size": 4, "workers": 0},
+    "trainer": {"max_epochs": 1, "early_stop_patience": 0, "accelerator": "cpu"},
+}  # fmt: skip
+CONFIGURATIONS = ("cpu", "paper")
+
+
+@pytest.fixture
+def recipe(repository: Path) -> Path:
+    return repository / "egs" / "pulses" / "run.sh"
+
+
+@pytest.fixture
+def command(recipe: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """options -> the command that runs the recipe at tiny size below tmp_path."""
+    conf = tmp_path / "tiny.yaml"
+    conf.write_text(yaml.safe_dump(TINY))
+
+    def make(*options: str) -> list[str]:
+        return [
+            str(recipe), "--conf", str(conf),
+            "--prepare-options", "--train-mixtures 4 --dev-mixtures 2 --test-mixtures 2 --seconds 0.25",
+            "--rates", "5 20.0", "--levels", "noise_high", "--conditions", "pulses_2",
+            "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp"), *options,
+        ]  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def dry(recipe: Path, environment: dict[str, str], tmp_path: Path) -> Callable[..., str]:
+    """dry(options) -> the commands that the stage would run, with nothing run."""
+
+    def make(*options: str) -> str:
+        places = ["--data", "DATA", "--exp", str(tmp_path / "exp")]
+        (tmp_path / "exp").mkdir(exist_ok=True)
+        done = subprocess.run(
+            [str(recipe), *options, *places], capture_output=True, text=True, check=True,
+            env=environment | {"train_cmd": "echo", "decode_cmd": "echo"},
+        )  # fmt: skip
+        return done.stdout + "".join(path.read_text() for path in sorted((tmp_path / "exp").glob("*.evaluation.log")))
+
+    return make
+
+
+def test_from_first_to_last_stage(
+    command: Callable[..., list[str]],
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+    tmp_path: Path,
+) -> None:
+    output = run(command())
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    exp = tmp_path / "exp"
+    assert {path.stem for path in (tmp_path / "data").glob("test*.jsonl")} == {
+        "test", "test_noise_high", "test_pulses_2",
+    }  # fmt: skip
+    assert len(read_manifest(tmp_path / "data" / "train.jsonl")) == 4
+    for name, rate in (("rate_5", 5.0), ("rate_20", 20.0)):
+        config = yaml.safe_load((exp / name / "config.yaml").read_text())
+        assert config["objective"]["rates"]["steering"]["total"] == rate
+        for test_set in ("test", "test_noise_high", "test_pulses_2"):
+            summary = json.loads((exp / name / "evaluation" / test_set / "summary.json").read_text())
+            assert summary["n_utterances"] == 2 and Path(summary["model"]).name == "last_model"
+            assert {"si_sdr_db", "blr_nats_per_sample", "rate_nats_per_dimension"} <= summary["metrics"].keys()
+    for kind, further in (("levels", "test_noise_high"), ("pulses", "test_pulses_2")):
+        with (exp / "curves" / kind / "rate_distortion.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["curve"] for row in rows] == ["test", "test", further, further]
+        assert (exp / "curves" / kind / "table_rate_distortion.png").stat().st_size > 10_000
+        table = (exp / "curves" / kind / "table.md").read_text()
+        assert "| rate_5 | 5 |" in table and "| rate_20 | 20 |" in table
+    assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_second_time_nothing_is_trained_or_measured_again(
+    command: Callable[..., list[str]],
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+    tmp_path: Path,
+) -> None:
+    run(command())
+    before = files(tmp_path)
+    run(command())
+    after = files(tmp_path)
+    assert before.keys() == after.keys()
+    changed = {Path(name).name for name in before if before[name] != after[name]}
+    kept = (".safetensors", ".ckpt", "metrics.jsonl", "journal.jsonl", ".wav")
+    assert not [name for name in changed if name.endswith(kept)]
+
+
+def test_all_conditions_are_measured_with_the_last_model(dry: Callable[..., str], tmp_path: Path) -> None:
+    output = dry("--stage", "2", "--stop-stage", "3")
+    rates = ["1", "3", "10", "20", "40", "70", "110", "160", "240", "360"]
+    assert f"--target-rates {' '.join(rates)} --jobs 2" in output
+    measured = re.findall(r"--model \S+/(\S+)/last_model --manifest DATA/(\S+)\.jsonl", output)
+    sets = ["test", *(f"test_{name}" for name in conditions())]
+    assert sorted(measured) == sorted((f"rate_{rate}", test_set) for rate in rates for test_set in sets)
+
+
+def test_folders_of_rates_are_those_of_the_sweep(dry: Callable[..., str]) -> None:
+    from sepkit.training.sweep import run_name
+
+    rates = ("0.5", "20.0", "1000", "12.25")
+    output = dry("--rates", " ".join(rates), "--levels", "", "--conditions", "", "--stage", "3", "--stop-stage", "3")
+    assert re.findall(r"--model \S+/(\S+)/last_model", output) != []
+    assert set(re.findall(r"--model \S+/(\S+)/last_model", output)) == {run_name(float(rate)) for rate in rates}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
+    file = repository / "egs" / "pulses" / "conf" / f"{name}.yaml"
+    config, _ = parse_config("test", "", ["--config", str(file)], aliases={}, add_options=lambda parser: None)
+    model = build_model(config.model)
+    assert model.variational
+    # Encoder with mean and deviation, masker, decoder.
+    assert sum(parameter.numel() for parameter in model.parameters()) == 9_761
+    steering = config.objective.rates.steering
+    assert isinstance(steering, SteeringConfig) and steering.per == "tick" and steering.change == 0.01
+    assert type(config.objective.cost).__name__ == "BLRConfig"
+    if name == "paper":
+        assert steering.initial_weight == 1e-6
+        trainer = config.trainer
+        assert (trainer.learning_rate, trainer.max_epochs, trainer.early_stop_patience) == (3e-4, 800, 60)
+
+
+def test_help_tells_the_options(recipe: Path, run: Callable[..., str]) -> None:
+    text = run([str(recipe), "--help"])
+    declared = re.findall(r"^([a-z_0-9]+)=", recipe.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
+    options = {name.replace("_", "-") for name in declared} - {"caller", "stage", "stop-stage"}
+    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--conf", "absent.yaml"], "absent.yaml: no such file or folder"),
+        (["--rates", "1 many"], "--rates many: expected numbers"),
+        (["--rates", ""], "--rates: none given"),
+        (["--conditions", "loud"], "--conditions: found 'loud', expected any of noise_none"),
+        (["--nonsense", "1"], "--nonsense: unknown option"),
+    ],
+)
+def test_mistakes_end_the_recipe(
+    options: list[str], words: str, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    done = subprocess.run(command(*options), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_failed_evaluation_ends_the_recipe_with_the_end_of_its_log(
+    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "exp").mkdir()
+    done = subprocess.run(command("--stage", "3"), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "rate_5 on test: evaluation failed" in done.stderr
+    assert "stage 4" not in done.stdout
