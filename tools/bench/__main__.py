@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-LINES = ("assignment", "data", "evaluate")
+LINES = ("assignment", "data", "evaluate", "train")
 
 
 def main(names: list[str]) -> int:
