@@ -144,9 +144,9 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
     file = repository / "egs" / "pulses" / "conf" / f"{name}.yaml"
     config, _ = parse_config("test", "", ["--config", str(file)], aliases={}, add_options=lambda parser: None)
     model = build_model(config.model)
-    assert model.variational
     # Encoder with mean and deviation, masker, decoder.
     assert sum(parameter.numel() for parameter in model.parameters()) == 9_761
+    assert (config.model.encoding.name, config.model.masks.name) == ("gaussian", "log_normal")
     steering = config.objective.rates.steering
     assert isinstance(steering, SteeringConfig) and steering.per == "tick" and steering.change == 0.01
     assert type(config.objective.cost).__name__ == "BLRConfig"
