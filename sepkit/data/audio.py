@@ -30,11 +30,13 @@ __all__ = [
     "RESAMPLERS",
     "AudioInfo",
     "Resampler",
+    "decode",
     "encode_wav",
     "info",
     "pack",
     "quantize_pcm16",
     "read",
+    "read_blocks",
     "resample",
     "resampled_length",
     "write",
@@ -129,8 +131,7 @@ def read(
                 f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
                 "the file is not the one that was described"
             )
-        if channel is not None and not 0 <= channel < file.channels:
-            raise UserError(f"{path}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
+        _check_channel(file, path, channel)
         wanted = max(0, min(stop, total) - start)
         if wanted == 0:
             return np.zeros(stop - start, dtype=np.float32)
@@ -140,11 +141,53 @@ def read(
             first, last, skipped = _input_window(start, wanted, file.samplerate, rate, file.frames)
             waveform = _scaled(_read_frames(file, path, first, last - first, channel), gain)
             waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
-    if not np.isfinite(waveform).all():
-        raise UserError(
-            f"{path}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
-        )
+    _check_finite(waveform, path)
     return np.pad(waveform, (0, stop - start - wanted)) if stop - start > wanted else waveform
+
+
+def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None) -> Iterator[np.ndarray]:
+    """The samples of an audio file at its own rate in blocks (T,) float32, the last one as long as what is left.
+
+    Args:
+        path: file in any format libsndfile reads. PCM comes out in [-1, 1).
+        block_samples: how long blocks are.
+        channel: which channel to read, from 0; None: the mean of all channels.
+
+    Raises:
+        UserError: as `read` does, for a bad block when it is reached.
+    """
+    with _open(path, _ReadThrough) as file:
+        _check_channel(file, path, channel)
+        for start in range(0, file.frames, block_samples):
+            frames = _read_or_raise(file, path, min(block_samples, file.frames - start), "float32", position=start)
+            block = _one_channel(frames, channel)
+            _check_finite(block, path)
+            yield block
+
+
+def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.ndarray, int]:
+    """The samples (T,) float32 of an audio file in memory, and its rate in Hz.
+
+    Args:
+        data: what a file in any format libsndfile reads would hold.
+        channel: which channel, from 0; None: the mean of all channels.
+
+    Raises:
+        UserError: not an audio file, an empty or damaged one, no such channel, or samples that are not finite.
+    """
+    name = "bytes"
+    try:
+        file = soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else data)
+    except (soundfile.LibsndfileError, TypeError, OSError) as error:
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        line = f"{name}: cannot be read as audio ({reason}); expected what a wav or flac file holds"
+        raise UserError(line) from error
+    with file:
+        _check_holds_samples(file, name)
+        _check_channel(file, name, channel)
+        waveform = _one_channel(_read_or_raise(file, name, file.frames, "float32"), channel)
+        _check_finite(waveform, name)
+        return waveform, file.samplerate
 
 
 def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
@@ -293,23 +336,47 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
     return np.clip(rounded, -32768, 32767).astype(np.int16)
 
 
+class _ReadThrough(soundfile.SoundFile):
+    """A file that is read from beginning to end.
+
+    python-soundfile seeks after every read to where the file is anyway, which spoils the next frames of an mp3.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
 @contextmanager
-def _open(path: AudioPath) -> Iterator[soundfile.SoundFile]:
+def _open(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[soundfile.SoundFile]:
     with ExitStack() as stack:
         try:
             section = locate(path)
             # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
-            file = soundfile.SoundFile(
-                path if section is None else stack.enter_context(io.BufferedReader(_SectionReader(section)))
-            )
+            file = kind(path if section is None else stack.enter_context(io.BufferedReader(_SectionReader(section))))
         except (soundfile.LibsndfileError, TypeError, OSError) as error:
             raise _unreadable(path, error) from error
         stack.enter_context(file)
-        if file.frames == 0:
-            raise UserError(f"{path}: holds 0 samples; leave out the file")
-        if file.frames >= _UNKNOWN_LENGTH:
-            raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
+        _check_holds_samples(file, path)
         yield file
+
+
+def _check_holds_samples(file: soundfile.SoundFile, path: AudioPath) -> None:
+    if file.frames == 0:
+        raise UserError(f"{path}: holds 0 samples; leave out the file")
+    if file.frames >= _UNKNOWN_LENGTH:
+        raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
+
+
+def _check_channel(file: soundfile.SoundFile, path: AudioPath, channel: int | None) -> None:
+    if channel is not None and not 0 <= channel < file.channels:
+        raise UserError(f"{path}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
+
+
+def _check_finite(waveform: np.ndarray, path: AudioPath) -> None:
+    if not np.isfinite(waveform).all():
+        raise UserError(
+            f"{path}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
+        )
 
 
 def _unreadable(path: AudioPath, error: Exception) -> UserError:
@@ -369,9 +436,9 @@ class _SectionReader(io.RawIOBase):
 
 
 def _read_or_raise(
-    file: soundfile.SoundFile, path: AudioPath, count: int, dtype: _SampleType, start: int = 0
+    file: soundfile.SoundFile, path: AudioPath, count: int, dtype: _SampleType, start: int = 0, position: int = 0
 ) -> np.ndarray:
-    """The samples from `start` on, (count, C)."""
+    """The samples from `start` on, (count, C); 0: from where the file is, which is `position`."""
     try:
         if start:
             file.seek(start)
@@ -381,13 +448,17 @@ def _read_or_raise(
             f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
         ) from error
     if len(frames) < count:
-        end = start + len(frames)
+        end = max(start, position) + len(frames)
         raise UserError(f"{path}: damaged or truncated (ends after sample {end} of {file.frames}); get the file again")
     return frames
 
 
 def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
-    frames = _read_or_raise(file, path, count, "float32", start)
+    return _one_channel(_read_or_raise(file, path, count, "float32", start), channel)
+
+
+def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
+    """(T,) of (T, C): one channel, or the mean of all."""
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])

@@ -1,0 +1,180 @@
+"""Recordings of any length in bounded memory: resampling and writing block by block.
+
+What goes through here in blocks comes out as `sepkit.data.audio` makes it of the whole, whatever the blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import soundfile
+import soxr
+
+from sepkit.data._files import atomic_output
+from sepkit.data.audio import quantize_pcm16, resampled_length
+from sepkit.errors import UserError
+
+__all__ = ["BlockWriter", "StreamResampler", "write_blocks"]
+
+# What the header of a wav file can count.
+_MAX_WAV_BYTES = 2**32 - 4096
+
+
+class StreamResampler:
+    """Resamples a signal that comes in blocks, with no delay left in the result.
+
+    The blocks that come out, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of those that went in.
+
+    Args:
+        from_rate: Hz.
+        to_rate: Hz.
+        channels: number of signals that are resampled side by side.
+    """
+
+    def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
+        self._rates = (from_rate, to_rate)
+        self._channels = channels
+        self._stream = (
+            None if from_rate == to_rate else soxr.ResampleStream(from_rate, to_rate, channels, "float32", "HQ")
+        )
+        self._taken = self._given = 0
+
+    def push(self, block: np.ndarray) -> np.ndarray:
+        """(C, t) float32, what is ready after one more block: nothing at first, and more at other times.
+
+        Args:
+            block: (C, T) float32; T may be 0.
+        """
+        self._taken += block.shape[-1]
+        return self._pass(block, last=False)
+
+    def finish(self) -> np.ndarray:
+        """(C, t) the rest; nothing may be pushed afterwards.
+
+        All together there are as many samples as `resampled_length` says.
+        """
+        rest = self._pass(np.zeros((self._channels, 0), np.float32), last=True)
+        missing = resampled_length(self._taken, *self._rates) - self._given
+        return np.pad(rest, ((0, 0), (0, missing))) if missing > 0 else rest[:, : rest.shape[-1] + missing]
+
+    def _pass(self, block: np.ndarray, last: bool) -> np.ndarray:
+        if self._stream is None:
+            self._given += block.shape[-1]
+            return np.asarray(block, np.float32)
+        if not last and block.shape[-1] == 0:
+            return np.zeros((self._channels, 0), np.float32)
+        columns = np.ascontiguousarray(block.T, np.float32)
+        # One channel goes in and comes out as (T,).
+        resampled = self._stream.resample_chunk(columns if self._channels > 1 else columns[:, 0], last=last)
+        resampled = resampled.reshape(-1, self._channels).T
+        self._given += resampled.shape[-1]
+        return resampled
+
+
+class BlockWriter:
+    """An open audio file of one channel whose length is known; see `write_blocks`."""
+
+    def __init__(self, path: Path, temporary: Path, sample_rate: int, num_samples: int, subtype: str) -> None:
+        self._path = path
+        self._subtype = subtype
+        self._missing = num_samples
+        self._flac: soundfile.SoundFile | None = None
+        if path.suffix.lower() == ".flac":
+            self._flac = soundfile.SoundFile(temporary, "w", sample_rate, 1, "PCM_16", format="FLAC")
+            return
+        header = _wav_header(sample_rate, num_samples, subtype, path)
+        self._wav = open(temporary, "wb")  # noqa: SIM115  # closed by `close`
+        self._wav.write(header)
+
+    def write(self, block: np.ndarray) -> None:
+        """Adds samples.
+
+        Args:
+            block: (T,) finite.
+
+        Raises:
+            ValueError: samples that are not finite, or more than the file was to hold.
+        """
+        if not np.isfinite(block).all():
+            raise ValueError(f"{self._path}: samples that are not finite numbers are not written")
+        self._missing -= len(block)
+        if self._missing < 0:
+            raise ValueError(f"{self._path}: {-self._missing} samples more than were announced")
+        samples = block.astype("<f4") if self._subtype == "FLOAT" else quantize_pcm16(block)
+        if self._flac is not None:
+            self._flac.write(samples)
+        else:
+            self._wav.write(samples.astype("<f4" if self._subtype == "FLOAT" else "<i2").tobytes())
+
+    def close(self) -> None:
+        """Closes the file, which may be incomplete."""
+        (self._wav if self._flac is None else self._flac).close()
+
+    def check_complete(self) -> None:
+        """Nothing, where all samples that were announced have been written.
+
+        Raises:
+            ValueError: some are missing.
+        """
+        if self._missing:
+            raise ValueError(f"{self._path}: {self._missing} samples fewer than were announced")
+
+
+@contextmanager
+def write_blocks(
+    path: str | os.PathLike[str],
+    sample_rate: int,
+    num_samples: int,
+    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+) -> Iterator[BlockWriter]:
+    """An audio file to write block by block: complete when the block ends well, and otherwise not there at all.
+
+    The same samples make the same bytes as with `sepkit.data.audio.write`, but for how FLAC is divided into frames.
+
+    Args:
+        path: ".wav", or ".flac" for PCM_16. The folder is made if need be.
+        sample_rate: Hz.
+        num_samples: how many there will be.
+        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantises to the nearest value and saturates.
+
+    Raises:
+        ValueError: a format that cannot hold the subtype, or another number of samples than was announced.
+        UserError: the folder cannot be written to, or the file is longer than a wav file can be.
+    """
+    path = Path(path)
+    if (path.suffix.lower(), subtype) not in {(".wav", "FLOAT"), (".wav", "PCM_16"), (".flac", "PCM_16")}:
+        raise ValueError(f"{path}: {subtype} cannot be written so; use .wav, or .flac for PCM_16")
+    with atomic_output(path) as temporary:
+        writer = BlockWriter(path, temporary, sample_rate, num_samples, subtype)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        writer.check_complete()
+
+
+def _wav_header(sample_rate: int, num_samples: int, subtype: str, path: Path) -> bytes:
+    """Everything before the samples, as `scipy.io.wavfile` writes it.
+
+    Source: Multimedia Programming Interface and Data Specifications 1.0; formats other than PCM have a fact chunk.
+    """
+    is_float = subtype == "FLOAT"
+    width = 4 if is_float else 2
+    size = width * num_samples
+    if size > _MAX_WAV_BYTES:
+        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {_MAX_WAV_BYTES}; write flac")
+    form = struct.pack("<HHIIHH", 3 if is_float else 1, 1, sample_rate, width * sample_rate, width, 8 * width)
+    chunks = b"WAVE"
+    if is_float:
+        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
+        chunks += b"fact" + struct.pack("<II", 4, num_samples)
+    else:
+        chunks += b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", size)
+    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks
