@@ -1,8 +1,9 @@
 """What separates: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them."""
 
 from sepkit.models import maskers
-from sepkit.models.checkpoints import load_checkpoint, load_pretrained, load_weights_into, save_model
+from sepkit.models.checkpoints import load_checkpoint, save_model
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.pretrained import load_pretrained, load_weights_into, model_folder
 
 __all__ = [
     "EncoderMaskerDecoder",
@@ -11,5 +12,6 @@ __all__ = [
     "load_pretrained",
     "load_weights_into",
     "maskers",
+    "model_folder",
     "save_model",
 ]

@@ -7,7 +7,7 @@ registry alone turns it into a model. Training state (optimiser, loop, random ge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +25,11 @@ from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 
 __all__ = [
+    "EXPECTED",
     "LoadReport",
+    "compare",
     "find_checkpoint",
     "load_checkpoint",
-    "load_pretrained",
-    "load_weights_into",
     "read_description",
     "save_model",
 ]
@@ -37,7 +37,7 @@ __all__ = [
 FORMAT = 1
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.yaml"
-_EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit train` writes (EXP/model)"
+EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit train` writes (EXP/model)"
 _PICKLES = frozenset({".ckpt", ".pt", ".pth", ".pkl", ".pickle", ".bin", ".tar"})
 
 Path_ = str | os.PathLike[str]
@@ -46,16 +46,18 @@ Path_ = str | os.PathLike[str]
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
-def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None) -> Path:
+def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None, *, half: bool = False) -> Path:
     """The folder, now holding `model.safetensors` and `model.yaml`; each file is complete or absent.
 
     Args:
         model: made by `build_model` (or with its `config` set); a model wrapped by torch.compile is unwrapped.
         folder: made if absent; an older model in it is replaced.
         info: plain data to keep beside the model (epoch, validation score ...).
+        half: store weights in half precision, and leave out what follows from the configuration (the filters of a
+            short-time Fourier transform): half the size. They are loaded as single precision.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or a weight is beyond half precision.
         ValueError: the model has no configuration, or `info` is not plain data.
     """
     model = getattr(model, "_orig_mod", model)
@@ -68,6 +70,9 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         raise ValueError(f"info must be plain data (numbers, text, lists, mappings): {error}") from error
     # Clones: safetensors refuses tensors that share memory, as tied weights do.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    if half:
+        tensors, left_out = _halved(model, tensors)
+        description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
     with _complete_or_absent(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary)
@@ -89,6 +94,30 @@ def _describe(model: EncoderMaskerDecoder, info: dict[str, Any]) -> dict[str, An
     }
 
 
+def _halved(model: EncoderMaskerDecoder, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors with parameters in half precision, less constants; and the names of these constants."""
+    assert model.config is not None
+    constants = _constants(model.config)
+    left_out = [name for name, value in constants.items() if torch.equal(tensors[name].to(value.dtype), value)]
+    parameters = {name for name, _ in model.named_parameters()}
+    halved = {
+        name: tensor.half() if name in parameters and tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+        if name not in left_out
+    }
+    for name, tensor in halved.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{name}: holds values that are not finite in half precision; save it without half")
+    return halved, left_out
+
+
+def _constants(config: ModelConfig) -> dict[str, Tensor]:
+    """Buffers of more than one value that a new model of this configuration has."""
+    with torch.random.fork_rng(devices=[]):
+        fresh = build_model(config)
+    return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1}
+
+
 @contextmanager
 def _complete_or_absent(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -105,32 +134,6 @@ def _complete_or_absent(path: Path) -> Iterator[Path]:
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
-
-
-def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
-    """The model that a MODEL argument names, in evaluation mode, on the CPU.
-
-    Args:
-        model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), or
-            `asteroid:FILE` for a checkpoint of asteroid's.
-
-    Raises:
-        UserError: no model there, or one that cannot be read.
-    """
-    kind, _, rest = str(model).partition(":")
-    if kind in _BRIDGES and not Path(model).exists():
-        return _BRIDGES[kind](rest).eval()
-    return load_checkpoint(model)
-
-
-def _from_asteroid(path: str) -> EncoderMaskerDecoder:
-    # The bridge builds on `build_model`; importing it here keeps the two modules from needing each other.
-    from sepkit.models.bridges import from_asteroid
-
-    return from_asteroid(path)
-
-
-_BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {"asteroid": _from_asteroid}
 
 
 def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> EncoderMaskerDecoder:
@@ -153,6 +156,10 @@ def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> Encoder
     # Drawing the weights that are replaced at once must not move the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = build_model(config)
+    buffers = dict(model.named_buffers())
+    for name in description.get("left_out") or []:
+        if name in buffers and name not in tensors:
+            tensors[name] = buffers[name]
     _check_fit(tensors, model.state_dict(), folder)
     model.load_state_dict(tensors)
     model.info = dict(description.get("info") or {})
@@ -176,17 +183,17 @@ def find_checkpoint(path: Path_) -> Path:
     """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"{path}: no such file or folder, {_EXPECTED}")
+        raise UserError(f"{path}: no such file or folder, {EXPECTED}")
     if path.is_file():
         if path.name not in (WEIGHTS, DESCRIPTION):
-            raise UserError(f"{path}: {_what_is(path)}, {_EXPECTED}")
+            raise UserError(f"{path}: {_what_is(path)}, {EXPECTED}")
         path = path.parent
     folder = path / "model" if (path / "model").is_dir() and not (path / WEIGHTS).exists() else path
     missing = [name for name in (WEIGHTS, DESCRIPTION) if not (folder / name).is_file()]
     if len(missing) == 2:
-        raise UserError(f"{folder}: {_what_is(folder)}, {_EXPECTED}")
+        raise UserError(f"{folder}: {_what_is(folder)}, {EXPECTED}")
     if missing:
-        raise UserError(f"{folder}: {missing[0]} is missing, {_EXPECTED}")
+        raise UserError(f"{folder}: {missing[0]} is missing, {EXPECTED}")
     return folder
 
 
@@ -270,7 +277,7 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], fold
         )
 
 
-# -------------------------------------------------------------------------------------------------------- fine-tuning
+# --------------------------------------------------------------------------------------------------------- comparing
 
 
 @dataclass
@@ -301,33 +308,6 @@ class LoadReport:
         lines += [f"  not in the source, left as it was: {name}" for name in self.missing]
         lines += [f"  only in the source, ignored: {name}" for name in self.unexpected]
         return "\n".join(lines)
-
-
-def load_weights_into(model: nn.Module, source: Path_) -> LoadReport:
-    """What was loaded: every tensor of `source` that has a namesake of the same shape in `model` is copied into it.
-
-    The stored training mean and deviation (`signal_mean`, `signal_std`) come along.
-
-    Args:
-        model: changed in place.
-        source: MODEL, as `load_pretrained` takes it.
-
-    Raises:
-        UserError: the source cannot be read, or nothing in it fits.
-    """
-    tensors = load_pretrained(source).state_dict()
-    wanted = model.state_dict()
-    report = compare(tensors, wanted)
-    report.source = str(source)
-    # Buffers (the STFT's filters, the training deviation) fit every model of their kind: they do not count.
-    if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
-        raise UserError(
-            f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"
-        )
-    with torch.no_grad():
-        for name in report.loaded:
-            wanted[name].copy_(tensors[name])
-    return report
 
 
 def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:

@@ -1,5 +1,7 @@
 """Weights of other toolkits, in and out."""
 
 from sepkit.models.bridges.asteroid import from_asteroid, to_asteroid_state_dict
+from sepkit.models.bridges.speechbrain import from_speechbrain
+from sepkit.models.bridges.torchaudio import from_torchaudio
 
-__all__ = ["from_asteroid", "to_asteroid_state_dict"]
+__all__ = ["from_asteroid", "from_speechbrain", "from_torchaudio", "to_asteroid_state_dict"]

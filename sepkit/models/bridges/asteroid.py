@@ -7,13 +7,10 @@ which makes tensors and plain data and runs nothing.
 from __future__ import annotations
 
 import math
-import pickle
-import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +28,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
+from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
@@ -58,8 +56,9 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
     if name not in _MASKERS:
         raise UserError(f"{where}: found an asteroid {name}, expected one of {', '.join(_MASKERS)}")
     try:
-        config = _model_config(where, name, {"sample_rate": sample_rate} | dict(arguments))
-    except (KeyError, TypeError) as error:
+        known = {key: value for key, value in arguments.items() if key != "sample_rate" or value is not None}
+        config = _model_config(where, name, {"sample_rate": sample_rate} | known)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
     # Types and ranges are config's to check.
     model = build_model(from_dict(ModelConfig, to_dict(config), where))
@@ -78,34 +77,22 @@ def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, An
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected an asteroid checkpoint")
-    try:
-        with torch.serialization.safe_globals(_HARMLESS):
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it names {named[1]}, which could run code" if named else "it is no file of tensors and plain data"
-        raise UserError(f"{path}: refused, {reason}; {_EXPECTED}") from None
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {_EXPECTED}") from None
+    checkpoint = read_checkpoint(path, _EXPECTED)
     kinds = {"model_name": str, "model_args": Mapping, "state_dict": Mapping}
     for key, kind in kinds.items():
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
             raise UserError(f"{path}: no {key} in it; {_EXPECTED}")
+    if checkpoint["model_args"].get("sample_rate") is None:
+        # Files of asteroid 0.3 and before tell their rate only in the configuration they were trained with.
+        return {**checkpoint, "model_args": {**checkpoint["model_args"], "sample_rate": _trained_rate(checkpoint)}}
     return checkpoint
 
 
-_SCALAR = np.float64(0).__reduce__()[0]
-# asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
-_HARMLESS: list[Any] = [
-    type(torch.__version__),
-    np.dtype,
-    type(np.dtype(np.float64)),
-    type(np.dtype(np.float32)),
-    (_SCALAR, "numpy.core.multiarray.scalar"),
-    (_SCALAR, "numpy._core.multiarray.scalar"),
-]
+def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
+    found: Any = checkpoint
+    for key in ("training_config", "data", "sample_rate"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
@@ -125,6 +112,10 @@ def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]
 
 
 def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelConfig:
+    check_sizes(where, {key: value for key, value in arguments.items() if key != "sample_rate"})
+    check_sizes(where, {key: arguments.get(key, 1) for key in ("n_repeats", "num_blocks", "num_layers")}, 1000)
+    # Powers of two: dilations, and how often a resolution is halved.
+    check_sizes(where, {key: arguments.get(key, 1) for key in ("n_blocks", "upsampling_depth")}, 30)
     rate, filters = arguments["sample_rate"], arguments["n_filters"]
     if not rate:
         raise UserError(f"{where}: it does not say its sample rate; give it (sample_rate=8000)")

@@ -1,0 +1,88 @@
+"""Other toolkits' checkpoints are pickles: read by torch's restricted loader, which makes tensors and plain data.
+
+Nothing in them is run or imported: a file that names anything outside a short list of harmless types is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.errors import UserError
+
+__all__ = ["check_sizes", "read_checkpoint", "read_state_dict"]
+
+_SCALAR = np.float64(0).__reduce__()[0]
+# asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
+_HARMLESS: list[Any] = [
+    type(torch.__version__),
+    np.dtype,
+    type(np.dtype(np.float64)),
+    type(np.dtype(np.float32)),
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    (_SCALAR, "numpy._core.multiarray.scalar"),
+]
+
+# No published separator comes near; beyond it lie memory and time, not models.
+_LARGEST = 65536
+
+
+def read_checkpoint(path: Path, expected: str) -> Any:
+    """The tensors and plain data in a file of `torch.save`, on the CPU.
+
+    Args:
+        path: of the file.
+        expected: what it should be, for messages: "expected ...".
+
+    Raises:
+        UserError: no such file, no checkpoint, or one that names what could run code.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {expected}")
+    try:
+        with torch.serialization.safe_globals(_HARMLESS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it names {named[1]}, which could run code" if named else "it is no file of tensors and plain data"
+        raise UserError(f"{path}: refused, {reason}; {expected}") from None
+    except Exception as error:
+        # A damaged pickle makes the loader fail in any way there is; none of them is a fault of this program.
+        raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {expected}") from None
+
+
+def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
+    """The tensors by name in a file of `torch.save(module.state_dict())`.
+
+    Raises:
+        UserError: as `read_checkpoint`, or something else than names and tensors in it.
+    """
+    weights = read_checkpoint(path, expected)
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
+    ):
+        raise UserError(f"{path}: found no mapping of names to tensors; {expected}")
+    return dict(weights)
+
+
+def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -> None:
+    """Nothing, where no number among `sizes` is beyond what a model can have; what is no number is let pass.
+
+    Args:
+        where: name of the file, for messages.
+        sizes: by name.
+        largest: the limit.
+
+    Raises:
+        UserError: one of them would take memory or time without end.
+    """
+    for name, value in sizes.items():
+        if isinstance(value, int | float) and not abs(value) <= largest:
+            raise UserError(f"{where}: {name} is {value}, expected at most {largest}")

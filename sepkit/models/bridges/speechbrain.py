@@ -1,0 +1,283 @@
+"""SepFormers of speechbrain's: folders of `hyperparams.yaml`, `encoder.ckpt`, `masknet.ckpt` and `decoder.ckpt`.
+
+speechbrain itself would carry out its YAML, which can name any function. Here it is read as text: tags are kept as
+names, references are looked up, and the sizes of the four objects that make a SepFormer are taken from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from sepkit.choices import from_dict, to_dict
+from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepFormerConfig
+from sepkit.errors import UserError
+from sepkit.models.bridges._pickles import check_sizes, read_state_dict
+from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.maskers import SepFormerMasker
+
+__all__ = ["FILES", "from_speechbrain"]
+
+HYPERPARAMETERS = "hyperparams.yaml"
+FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")
+"""What is read of a folder, and fetched of a repository."""
+
+_EXPECTED = f"expected a SepFormer folder of speechbrain's ({', '.join(FILES)})"
+_MOST_CHARACTERS = 1_000_000
+
+
+def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> EncoderMaskerDecoder:
+    """The sepkit model with the weights of a speechbrain SepFormer, and its outputs to rounding; in evaluation mode.
+
+    Args:
+        folder: as speechbrain publishes them; nothing in it is carried out.
+        sample_rate: Hz, for folders whose YAML does not say.
+
+    Raises:
+        UserError: not such a folder, another architecture or option than sepkit has, or weights that do not fit it.
+    """
+    folder = Path(folder)
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        found = f"{missing[0]} is missing" if folder.is_dir() else "no such folder"
+        raise UserError(f"{folder}: {found}, {_EXPECTED}")
+    where = str(folder / HYPERPARAMETERS)
+    config = _model_config(where, _read_hyperparameters(folder / HYPERPARAMETERS), sample_rate)
+    weights = {name: read_state_dict(folder / f"{name}.ckpt", _EXPECTED) for name in ("encoder", "masknet", "decoder")}
+    model = build_model(from_dict(ModelConfig, to_dict(config), where))
+    _load(folder, model, weights)
+    return model.eval()
+
+
+# --------------------------------------------------------------------------------------------------------- the YAML
+
+
+@dataclass
+class _Tagged:
+    """A value that speechbrain would make something of: `!new:module.Class` of its arguments, `!ref <name>` ...
+
+    Args:
+        tag: without the exclamation mark.
+        value: plain data, perhaps with more of these in it.
+    """
+
+    tag: str
+    value: Any
+
+
+class _TextLoader(yaml.SafeLoader):
+    """A safe loader that keeps every tag it does not know as a name."""
+
+
+def _keep(loader: _TextLoader, suffix: str, node: yaml.Node) -> _Tagged:
+    if isinstance(node, yaml.MappingNode):
+        return _Tagged(suffix, loader.construct_mapping(node, deep=True))
+    if isinstance(node, yaml.SequenceNode):
+        return _Tagged(suffix, loader.construct_sequence(node, deep=True))
+    assert isinstance(node, yaml.ScalarNode)
+    return _Tagged(suffix, loader.construct_scalar(node))
+
+
+_TextLoader.add_multi_constructor("!", _keep)
+
+
+def _read_hyperparameters(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if len(text) > _MOST_CHARACTERS:
+            raise UserError(f"{path}: found {len(text)} characters, expected a configuration; {_EXPECTED}")
+        # The loader derives from SafeLoader and makes nothing but plain data and names.
+        hyperparameters = yaml.load(text, Loader=_TextLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); {_EXPECTED}") from None
+    if not isinstance(hyperparameters, dict):
+        raise UserError(f"{path}: found no mapping; {_EXPECTED}")
+    return hyperparameters
+
+
+class _Hyperparameters:
+    """Objects and their arguments, with references followed.
+
+    Args:
+        where: name of the file, for messages.
+        entries: of the file, at its top.
+    """
+
+    def __init__(self, where: str, entries: Mapping[str, Any]) -> None:
+        self.where = where
+        self.entries = entries
+
+    def follow(self, value: Any) -> Any:
+        """What a chain of whole references (`!ref <name>`, `!copy <a[b]>`) ends at; anything else as it is."""
+        for _ in range(100):
+            if not isinstance(value, _Tagged) or value.tag not in ("ref", "copy"):
+                return value
+            named = re.fullmatch(r"\s*<([^<>\[\]]+)((?:\[[^<>\[\]]+\])*)>\s*", str(value.value))
+            if named is None:
+                raise UserError(f"{self.where}: found !{value.tag} {value.value}, expected a reference to one name")
+            value = self.entries
+            for key in (named[1], *re.findall(r"\[([^\]]+)\]", named[2])):
+                inside = value.value if isinstance(value, _Tagged) else value
+                if not isinstance(inside, Mapping) or key not in inside:
+                    raise UserError(f"{self.where}: a reference names {key}, which is not in it; {_EXPECTED}")
+                value = inside[key]
+        raise UserError(f"{self.where}: references go round in circles")
+
+    def arguments(self, value: Any, what: str, kind: str) -> dict[str, Any]:
+        """The arguments that an object of speechbrain's class `kind` is made with, references followed."""
+        found = self.follow(value)
+        tag = found.tag if isinstance(found, _Tagged) else "no object"
+        if tag.rpartition(".")[2] != kind or not tag.startswith("new:speechbrain."):
+            raise UserError(f"{self.where}: {what} is {tag}, expected speechbrain's {kind}; only SepFormers are read")
+        assert isinstance(found, _Tagged)
+        if not isinstance(found.value, Mapping):
+            raise UserError(f"{self.where}: {what} has no arguments by name; {_EXPECTED}")
+        return {str(key): self.follow(argument) for key, argument in found.value.items()}
+
+
+# ------------------------------------------------------------------------------------------------- sizes and weights
+
+# What sepkit's SepFormer has built in, and what speechbrain takes where nothing is said.
+_FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
+    "Encoder": {"in_channels": (1, 1)},
+    "Dual_Path_Model": {
+        "norm": ("ln", "ln"),
+        "skip_around_intra": (True, True),
+        "linear_layer_after_inter_intra": (False, True),
+        "use_global_pos_enc": (False, False),
+    },
+    "SBTransformerBlock": {
+        "use_positional_encoding": (True, False),
+        "norm_before": (True, False),
+        "activation": ("relu", "relu"),
+        "attention_type": ("regularMHA", "regularMHA"),
+        "input_shape": (None, None),
+        "kdim": (None, None),
+        "vdim": (None, None),
+    },
+    "Decoder": {"out_channels": (1, None), "bias": (False, True), "padding": (0, 0), "output_padding": (0, 0)},
+}
+_TRANSFORMER_DEFAULTS = {"d_ffn": 2048, "dropout": 0.1}
+_MODEL_DEFAULTS = {"num_layers": 1, "K": 200, "num_spks": 2}
+
+
+def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | None) -> ModelConfig:
+    read = _Hyperparameters(where, entries)
+    modules = read.follow(entries.get("modules"))
+    if not isinstance(modules, Mapping):
+        raise UserError(f"{where}: found no modules; {_EXPECTED}")
+    encoder = _checked(read, modules.get("encoder"), "Encoder", kernel_size=2, out_channels=64)
+    masker = _checked(read, modules.get("masknet"), "Dual_Path_Model", **_MODEL_DEFAULTS)
+    decoder = _checked(read, modules.get("decoder"), "Decoder", in_channels=None, kernel_size=None, stride=1)
+    intra, inter = (
+        _checked(read, masker.pop(f"{which}_model", None), "SBTransformerBlock", **_TRANSFORMER_DEFAULTS)
+        for which in ("intra", "inter")
+    )
+    if intra != inter:
+        raise UserError(f"{where}: found {intra} inside chunks and {inter} across them, expected transformers alike")
+    kernel_size, filters, channels = encoder["kernel_size"], encoder["out_channels"], masker.get("out_channels")
+    stride = kernel_size // 2 if isinstance(kernel_size, int) else None
+    for what, found, expected in (
+        ("the decoder's kernel_size", decoder["kernel_size"], kernel_size),
+        ("the decoder's stride", decoder["stride"], stride),
+        ("the decoder's in_channels", decoder["in_channels"], filters),
+        ("the mask network's in_channels", masker.get("in_channels"), filters),
+        ("d_model of the transformers", intra.get("d_model"), channels),
+    ):
+        if found != expected:
+            raise UserError(f"{where}: {what} is {found}, expected {expected}")
+    rate = read.follow(entries.get("sample_rate")) or sample_rate
+    if not rate:
+        raise UserError(f"{where}: it does not say its sample_rate; give it (sample_rate=8000)")
+    layers = {"num_layers": masker["num_layers"], "the transformers' num_layers": intra.get("num_layers")}
+    check_sizes(where, layers, 1000)
+    plain = {
+        "sample_rate": rate,
+        "hypotheses": masker["num_spks"],
+        "filterbank": {"name": "free", "num_filters": filters, "kernel_size": kernel_size, "stride": stride},
+        "masker": {
+            "name": "sepformer",
+            "model_dim": channels,
+            "num_layers": masker["num_layers"],
+            "chunk_size": masker["K"],
+            "transformer_layers": intra.get("num_layers"),
+            "num_heads": intra.get("nhead"),
+            "feedforward_dim": intra["d_ffn"],
+            "dropout": intra["dropout"],
+        },
+    }
+    return _typed(where, plain)
+
+
+def _typed(where: str, plain: dict[str, Any]) -> ModelConfig:
+    """The configuration, its types checked: sizes in a YAML may be anything."""
+    config: ModelConfig = from_dict(ModelConfig, plain, where)
+    assert isinstance(config.filterbank, FreeFilterbankConfig) and isinstance(config.masker, SepFormerConfig)
+    config.encoding = DeterministicConfig(link="relu")
+    config.masks = DeterministicConfig(link="relu")
+    config.pad = "asteroid"
+    return config
+
+
+def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> dict[str, Any]:
+    """Arguments of a `kind`, less those that must be what sepkit's SepFormer has built in, and are."""
+    arguments = defaults | read.arguments(value, kind, kind)
+    for name, (built_in, default) in _FIXED[kind].items():
+        found = arguments.pop(name, default)
+        if found != built_in:
+            raise UserError(f"{read.where}: {name} of {kind} is {found}, expected {built_in}; sepkit has no other")
+    known = {
+        "Encoder": {"kernel_size", "out_channels"},
+        # max_length is of the global positions, which are off.
+        "Dual_Path_Model": {
+            *_MODEL_DEFAULTS,
+            "in_channels",
+            "out_channels",
+            "intra_model",
+            "inter_model",
+            "max_length",
+        },
+        "SBTransformerBlock": {*_TRANSFORMER_DEFAULTS, "num_layers", "d_model", "nhead"},
+        "Decoder": {"in_channels", "kernel_size", "stride"},
+    }[kind]
+    unknown = sorted(set(arguments) - known)
+    if unknown:
+        raise UserError(f"{read.where}: {kind} has an argument {unknown[0]}, which sepkit does not know")
+    sizes = {f"{name} of {kind}": value for name, value in arguments.items()}
+    check_sizes(read.where, sizes)
+    return arguments
+
+
+def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Copies speechbrain's weights into `model`; names must match both ways, and shapes."""
+    assert isinstance(model.masker, SepFormerMasker)
+    analysis, synthesis = model.filterbank.encoder.filterbank, model.filterbank.decoder.filterbank
+    wanted: dict[str, dict[str, Tensor]] = {
+        "encoder": {"conv1d.weight": analysis._filters},
+        "masknet": model.masker.network.state_dict(),
+        "decoder": {"weight": synthesis._filters},
+    }
+    for part, tensors in wanted.items():
+        path = folder / f"{part}.ckpt"
+        found = weights[part]
+        # The table of positions follows from its formula, and not every version keeps it.
+        names = {name for name in {*tensors, *found} if not name.endswith("pos_enc.pe")}
+        for name in sorted(names):
+            if name not in found or name not in tensors:
+                kind = "unexpected" if name in found else "missing"
+                raise UserError(f"{path}: the weights are not those of {HYPERPARAMETERS}, {name} is {kind}")
+            if found[name].shape != tensors[name].shape:
+                raise UserError(
+                    f"{path}: {name} has shape {tuple(found[name].shape)}, "
+                    f"{HYPERPARAMETERS} asks for {tuple(tensors[name].shape)}"
+                )
+        with torch.no_grad():
+            for name in names:
+                tensors[name].copy_(found[name])

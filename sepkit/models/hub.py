@@ -1,0 +1,113 @@
+"""Models on the Hugging Face hub: fetched into its cache, found there without a network, and uploaded.
+
+Only the files that are asked for by name are fetched; a repository's programs never are.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sepkit.errors import UserError
+
+__all__ = ["OWN_FILES", "fetch", "is_repository", "upload"]
+
+OWN_FILES = ("model.safetensors", "model.yaml", "quality.yaml", "README.md")
+"""What a model of sepkit's is on the hub."""
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+
+
+def is_repository(name: str) -> bool:
+    """Whether `name` reads as OWNER/NAME, with or without @REVISION."""
+    return _REPOSITORY.fullmatch(name) is not None
+
+
+def fetch(repository: str, files: Sequence[str]) -> Path:
+    """The folder of the hub's cache that holds those `files` of a repository which it has; fetched where they are not.
+
+    Without a network (or with HF_HUB_OFFLINE=1) what was fetched before is taken.
+
+    Args:
+        repository: OWNER/NAME, or OWNER/NAME@REVISION for a branch, tag or commit.
+        files: names, or patterns such as *.ckpt.
+
+    Raises:
+        UserError: no such repository or revision, or it is not in the cache and the hub cannot be reached.
+    """
+    if not is_repository(repository):
+        raise UserError(f"{repository}: is no repository of the Hugging Face hub, expected OWNER/NAME[@REVISION]")
+    import huggingface_hub
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name, _, revision = repository.partition("@")
+    options: dict[str, Any] = {"revision": revision or None, "allow_patterns": list(files)}
+    try:
+        return Path(huggingface_hub.snapshot_download(name, **options))
+    except GatedRepoError as error:
+        raise UserError(
+            f"{repository}: its owner asks for consent; give it on huggingface.co, then run `hf auth login`"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UserError(f"{repository}: the repository has no revision {revision}") from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"{repository}: no such repository on the Hugging Face hub (a private one needs `hf auth login`)"
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        raise UserError(
+            f"{repository}: is not in the cache, and the Hugging Face hub cannot be reached; "
+            "run this once with a network and without HF_HUB_OFFLINE"
+        ) from error
+    except Exception as error:
+        # A download that breaks off; which exceptions that makes depends on the library below huggingface_hub.
+        try:
+            return Path(huggingface_hub.snapshot_download(name, local_files_only=True, **options))
+        except LocalEntryNotFoundError:
+            raise UserError(
+                f"{repository}: cannot be fetched from the Hugging Face hub ({' '.join(str(error).split())}); try again"
+            ) from error
+
+
+def upload(folder: Path, card: str, repository: str, private: bool = False) -> str:
+    """The address of a repository that now holds the model in `folder` with its card.
+
+    Args:
+        folder: of the model; of its files only `OWN_FILES` are uploaded.
+        card: the README.md, which takes the place of one in the folder.
+        repository: OWNER/NAME, made if there is none.
+        private: seen by its owner alone, where it is made.
+
+    Raises:
+        UserError: a bad name, or the hub refuses or cannot be reached.
+    """
+    if not is_repository(repository) or "@" in repository:
+        raise UserError(f"--repo {repository}: expected OWNER/NAME")
+    import huggingface_hub
+
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in OWN_FILES:
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, Path(temporary) / name)
+        (Path(temporary) / "README.md").write_text(card, encoding="utf-8")
+        try:
+            address = huggingface_hub.create_repo(repository, private=private, exist_ok=True)
+            huggingface_hub.upload_folder(
+                repo_id=repository, folder_path=temporary, commit_message="Model and card, uploaded by sepkit"
+            )
+        except Exception as error:
+            raise UserError(
+                f"--repo {repository}: the Hugging Face hub did not take it ({' '.join(str(error).split())}); "
+                "run `hf auth login` with a token that may write"
+            ) from error
+    return str(address)

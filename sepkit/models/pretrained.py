@@ -1,0 +1,117 @@
+"""What a MODEL argument names: a checkpoint of sepkit's own, a shipped one, one on the hub, or another toolkit's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sepkit.errors import UserError
+from sepkit.models import hub
+from sepkit.models.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
+from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.shipped import shipped_models
+
+__all__ = ["load_pretrained", "load_weights_into", "model_folder"]
+
+
+def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
+    """The model that a MODEL argument names, in evaluation mode, on the CPU.
+
+    Args:
+        model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a
+            model that ships with the package, `asteroid:` and a file or hub id, `speechbrain:` and a folder or hub id,
+            or `hf:` and a repository of one of sepkit's own models. What lies at a path of that name goes first.
+
+    Raises:
+        UserError: no model there, or one that cannot be read.
+    """
+    kind, _, rest = str(model).partition(":")
+    if kind in _BRIDGES and not Path(model).exists():
+        return _BRIDGES[kind](rest).eval()
+    folder = model_folder(model)
+    assert folder is not None
+    return load_checkpoint(folder)
+
+
+def model_folder(model: Path_) -> Path | None:
+    """The folder of the checkpoint of sepkit's own that a MODEL argument names; None for another toolkit's.
+
+    Args:
+        model: as `load_pretrained` takes it. A model on the hub is fetched.
+
+    Raises:
+        UserError: there is none.
+    """
+    kind, _, rest = str(model).partition(":")
+    if Path(model).exists():
+        return find_checkpoint(model)
+    if kind in _BRIDGES:
+        return None
+    if kind == "hf" and rest:
+        return find_checkpoint(hub.fetch(rest, hub.OWN_FILES))
+    shipped = shipped_models()
+    if str(model) in shipped:
+        return shipped[str(model)]
+    known = f", or one of {', '.join(shipped)}" if shipped else ""
+    raise UserError(f"{model}: no such file or folder, {EXPECTED}{known}")
+
+
+# The bridges take a moment to import: they are when one is named.
+
+
+def _from_asteroid(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges import from_asteroid
+
+    if not Path(source).exists() and hub.is_repository(source):
+        return from_asteroid(_only_file(hub.fetch(source, [_ASTEROID_FILE]), _ASTEROID_FILE, source))
+    return from_asteroid(source)
+
+
+def _from_speechbrain(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges.speechbrain import FILES, from_speechbrain
+
+    fetched = not Path(source).exists() and hub.is_repository(source)
+    return from_speechbrain(hub.fetch(source, FILES) if fetched else source)
+
+
+def _only_file(folder: Path, name: str, source: str) -> Path:
+    if not (folder / name).is_file():
+        raise UserError(f"{source}: the repository has no {name}, which asteroid's models are stored in")
+    return folder / name
+
+
+_ASTEROID_FILE = "pytorch_model.bin"
+_BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
+    "asteroid": _from_asteroid,
+    "speechbrain": _from_speechbrain,
+}
+
+
+def load_weights_into(model: nn.Module, source: Path_) -> LoadReport:
+    """What was loaded: every tensor of `source` that has a namesake of the same shape in `model` is copied into it.
+
+    The stored training mean and deviation (`signal_mean`, `signal_std`) come along.
+
+    Args:
+        model: changed in place.
+        source: MODEL, as `load_pretrained` takes it.
+
+    Raises:
+        UserError: the source cannot be read, or nothing in it fits.
+    """
+    tensors = load_pretrained(source).state_dict()
+    wanted = model.state_dict()
+    report = compare(tensors, wanted)
+    report.source = str(source)
+    # Buffers (the STFT's filters, the training deviation) fit every model of their kind: they do not count.
+    if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
+        raise UserError(
+            f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"
+        )
+    with torch.no_grad():
+        for name in report.loaded:
+            wanted[name].copy_(tensors[name])
+    return report

@@ -1,0 +1,36 @@
+"""The models that ship with the package, in its folder `box`: named by their folder's name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sepkit.errors import UserError
+
+__all__ = ["BOX", "DEFAULT_MODEL", "default_model", "shipped_models"]
+
+BOX = Path(__file__).resolve().parent / "box"
+"""Folder of the folders of models."""
+
+DEFAULT_MODEL = "boxed_8k"
+"""What is taken where no model is named."""
+
+
+def shipped_models() -> dict[str, Path]:
+    """Name -> folder of every model that ships with this version."""
+    if not BOX.is_dir():
+        return {}
+    return {folder.name: folder for folder in sorted(BOX.iterdir()) if (folder / "model.yaml").is_file()}
+
+
+def default_model() -> str:
+    """The name of the model that is taken where none is named.
+
+    Raises:
+        UserError: none ships with this version.
+    """
+    if DEFAULT_MODEL not in shipped_models():
+        raise UserError(
+            f"--model: none is named, and the default {DEFAULT_MODEL} is not in this version of sepkit; "
+            "name a folder that `sepkit train` wrote, or asteroid:, speechbrain: or hf: (see `sepkit models`)"
+        )
+    return DEFAULT_MODEL

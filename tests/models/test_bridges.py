@@ -1,0 +1,339 @@
+"""Models of other toolkits: the same outputs with the same weights, and nothing in their files is carried out."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sepkit.errors import UserError
+from sepkit.models import load_pretrained
+from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
+
+TOLERANCE = 1e-5
+
+
+def complaint(call) -> str:
+    """The message of the UserError that the call raises, which must be one line."""
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def randomise(model: nn.Module) -> None:
+    """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
+    torch.manual_seed(1)
+    for tensor in model.parameters():
+        if tensor.dim() == 1:
+            tensor.data += 0.1 * torch.rand_like(tensor)
+
+
+def assert_like(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+# ----------------------------------------------------------------------------------------------------------- asteroid
+
+
+@pytest.fixture(scope="module")
+def asteroid_checkpoint():
+    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
+    torch.manual_seed(0)
+    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+    return dict(model.serialize())
+
+
+def changed(checkpoint: dict, **arguments) -> dict:
+    return {**checkpoint, "model_args": {**checkpoint["model_args"], **arguments}}
+
+
+def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_checkpoint, tmp_path):
+    path = tmp_path / "model.pth"
+    old = changed(asteroid_checkpoint, sample_rate=None) | {"training_config": {"data": {"sample_rate": 16000}}}
+    torch.save(old, path)
+    assert load_pretrained(f"asteroid:{path}").sample_rate == 16000
+    del old["model_args"]["sample_rate"]
+    torch.save(old, path)
+    assert from_asteroid(path).sample_rate == 16000
+    for config in ({"data": {}}, {"data": 3}, None):
+        torch.save(old | {"training_config": config}, path)
+        assert "sample rate" in complaint(lambda: from_asteroid(path))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"n_filters": 10**12},
+        {"n_blocks": 31},
+        {"n_repeats": 10**6},
+        {"hid_chan": float("inf")},
+        {"bn_chan": -(10**9)},
+        {"sample_rate": float("inf")},
+        {"sample_rate": float("nan")},
+        {"sample_rate": "fast"},
+        {"sample_rate": -8000},
+    ],
+)
+def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkpoint, tmp_path, arguments):
+    torch.save(changed(asteroid_checkpoint, **arguments), tmp_path / "model.pth")
+    assert "model.pth" in complaint(lambda: from_asteroid(tmp_path / "model.pth")) or "sample_rate" in arguments
+
+
+def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert "no pytorch_model.bin" in complaint(lambda: load_pretrained("asteroid:somebody/model"))
+    torch.save(asteroid_checkpoint, tmp_path / "pytorch_model.bin")
+    assert load_pretrained("asteroid:somebody/model@v2").hypotheses == 2
+    assert (asked["name"], asked["revision"]) == ("somebody/model", "v2")
+    assert asked["allow_patterns"] == ["pytorch_model.bin"]
+
+
+# -------------------------------------------------------------------------------------------------------- speechbrain
+
+YAML = """
+# As published, with what speechbrain would carry out.
+sample_rate: 8000
+num_spks: 2
+seed: 1234
+__set_seed: !apply:torch.manual_seed [!ref <seed>]
+Encoder: !new:speechbrain.lobes.models.dual_path.Encoder
+  kernel_size: 8
+  out_channels: 12
+SBtfintra: !new:speechbrain.lobes.models.dual_path.SBTransformerBlock
+  num_layers: 1
+  d_model: 16
+  nhead: 4
+  d_ffn: 20
+  dropout: 0
+  use_positional_encoding: true
+  norm_before: true
+SBtfinter: !copy <SBtfintra>
+MaskNet: !new:speechbrain.lobes.models.dual_path.Dual_Path_Model
+  num_spks: !ref <num_spks>
+  in_channels: !ref <Encoder[out_channels]>
+  out_channels: 16
+  num_layers: 2
+  K: 10
+  intra_model: !ref <SBtfintra>
+  inter_model: !ref <SBtfinter>
+  norm: ln
+  linear_layer_after_inter_intra: false
+  skip_around_intra: true
+Decoder: !new:speechbrain.lobes.models.dual_path.Decoder
+  in_channels: 12
+  out_channels: 1
+  kernel_size: 8
+  stride: 4
+  bias: false
+modules:
+  encoder: !ref <Encoder>
+  decoder: !ref <Decoder>
+  masknet: !ref <MaskNet>
+pretrainer: !new:speechbrain.utils.parameter_transfer.Pretrainer
+  loadables:
+    encoder: !ref <Encoder>
+"""
+
+
+@pytest.fixture(scope="module")
+def speechbrain_folder(tmp_path_factory):
+    try:
+        dual_path = importlib.import_module("speechbrain.lobes.models.dual_path")
+    except ImportError:
+        pytest.skip("speechbrain is missing: pip install 'sepkit[sepformer]'")
+    torch.manual_seed(0)
+    block = dual_path.SBTransformerBlock(1, 16, 4, 20, dropout=0, use_positional_encoding=True, norm_before=True)
+    parts = {
+        "encoder": dual_path.Encoder(8, 12),
+        "masknet": dual_path.Dual_Path_Model(
+            12, 16, block, copy.deepcopy(block), 2, "ln", K=10, linear_layer_after_inter_intra=False
+        ),
+        "decoder": dual_path.Decoder(12, 1, 8, 4, bias=False),
+    }
+    folder = tmp_path_factory.mktemp("sepformer")
+    (folder / "hyperparams.yaml").write_text(YAML)
+    for name, module in parts.items():
+        randomise(module.eval())
+        torch.save(module.state_dict(), folder / f"{name}.ckpt")
+    return folder, parts
+
+
+@pytest.fixture
+def copied(speechbrain_folder, tmp_path):
+    """A folder of one's own, to break."""
+    import shutil
+
+    return Path(shutil.copytree(speechbrain_folder[0], tmp_path / "copied"))
+
+
+def separated_by_speechbrain(parts, mixture):
+    """As its separate_batch: estimates (B, n, T)."""
+    encoding = parts["encoder"](mixture)
+    masked = parts["masknet"](encoding) * encoding
+    estimates = torch.stack([parts["decoder"](one).view(len(mixture), -1) for one in masked], 1)
+    return nn.functional.pad(estimates, (0, mixture.shape[-1] - estimates.shape[-1]))
+
+
+@pytest.mark.parametrize("length", [8, 333, 404])
+def test_a_sepformer_of_speechbrain_separates_as_there(speechbrain_folder, length):
+    folder, parts = speechbrain_folder
+    model = load_pretrained(f"speechbrain:{folder}")
+    assert (model.sample_rate, model.hypotheses, model.training) == (8000, 2, False)
+    mixture = torch.randn(2, length)
+    with torch.no_grad():
+        assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture), 1e-4)
+
+
+def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
+    import huggingface_hub
+
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(speechbrain_folder[0])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert load_pretrained("speechbrain:speechbrain/sepformer-wsj02mix").hypotheses == 2
+    assert asked["name"] == "speechbrain/sepformer-wsj02mix"
+    assert not any(name.endswith(".py") or name == "*" for name in asked["allow_patterns"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("K: 10", "K: ten", "chunk_size: found 'ten', expected int"),
+        ("K: 10", "K: 10000000", "K of Dual_Path_Model is 10000000"),
+        ("  num_layers: 2", "  num_layers: 5000", "expected at most 1000"),
+        ("norm: ln", "norm: gln", "norm of Dual_Path_Model is gln, expected ln"),
+        ("skip_around_intra: true", "skip_around_intra: false", "skip_around_intra"),
+        ("  linear_layer_after_inter_intra: false\n", "", "linear_layer_after_inter_intra of Dual_Path_Model is True"),
+        ("norm_before: true", "norm_before: false", "norm_before of SBTransformerBlock is False"),
+        ("nhead: 4", "nhead: 4\n  new_idea: 3", "an argument new_idea"),
+        ("  nhead: 4\n", "", "num_heads: found None"),
+        ("stride: 4", "stride: 2", "the decoder's stride is 2, expected 4"),
+        ("SBtfinter: !copy <SBtfintra>", "SBtfinter: 3", "SBTransformerBlock is no object"),
+        ("!ref <SBtfinter>", "!ref <absent>", "a reference names absent"),
+        ("!ref <num_spks>", "!ref <num_spks> * 2", "a reference to one name"),
+        ("num_spks: 2", "num_spks: !ref <num_spks>", "round in circles"),
+        ("sample_rate: 8000", "rate: 8000", "does not say its sample_rate"),
+        ("sample_rate: 8000", "sample_rate: fast", "sample_rate: found 'fast', expected int"),
+        ("modules:", "others:", "found no modules"),
+        ("dual_path.Dual_Path_Model", "resepformer.ResourceEfficientSeparator", "expected speechbrain's Dual_Path"),
+        ("!new:speechbrain.lobes.models.dual_path.Encoder", "!new:os.path.Encoder", "expected speechbrain's Encoder"),
+        ("d_model: 16", "d_model: 32", "d_model of the transformers is 32, expected 16"),
+        ("num_spks: 2", "num_spks: 3", "masknet.ckpt: conv2d.bias has shape (32,), hyperparams.yaml asks for (48,)"),
+        ("  num_layers: 2", "  num_layers: 1", "is unexpected"),
+        ("  num_layers: 2", "  num_layers: 3", "is missing"),
+        ("num_spks: 2", "num_spks: [", "cannot be read"),
+    ],
+)
+def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, message):
+    assert YAML.count(old) >= 1
+    (copied / "hyperparams.yaml").write_text(YAML.replace(old, new, 1))
+    assert message in complaint(lambda: from_speechbrain(copied))
+
+
+def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
+    marker = tmp_path / "ran"
+    evil = [
+        f"evil: !apply:pathlib.Path.touch ['{marker}']\nother: !new:os.system ['touch {marker}']\n",
+        f"evil: !name:pathlib.Path.touch\nshell: !applyref:os.system {{command: 'touch {marker}'}}\n",
+    ]
+    for text in evil:
+        (copied / "hyperparams.yaml").write_text(text + YAML)
+        assert from_speechbrain(copied).hypotheses == 2
+    (copied / "hyperparams.yaml").write_text(f"evil: !!python/object/apply:os.system ['touch {marker}']\n" + YAML)
+    assert "cannot be read" in complaint(lambda: from_speechbrain(copied))
+    (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + YAML)
+    assert "cannot be read" in complaint(lambda: from_speechbrain(copied))
+    assert not marker.exists()
+
+
+class Evil:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (Path.touch, (Path(self.marker),))
+
+
+@pytest.mark.parametrize("part", ["encoder", "masknet", "decoder"])
+def test_weights_that_would_run_code_are_refused_and_do_not(copied, tmp_path, part):
+    torch.save({"weight": Evil(tmp_path / "ran")}, copied / f"{part}.ckpt")
+    assert "which could run code" in complaint(lambda: from_speechbrain(copied))
+    for content in ([1, 2], {"weight": "text"}, {3: torch.zeros(1)}):
+        torch.save(content, copied / f"{part}.ckpt")
+        assert "no mapping of names to tensors" in complaint(lambda: from_speechbrain(copied))
+    (copied / f"{part}.ckpt").write_bytes(b"PK\x03\x04")
+    assert f"{part}.ckpt" in complaint(lambda: from_speechbrain(copied))
+    (copied / f"{part}.ckpt").unlink()
+    assert f"{part}.ckpt is missing" in complaint(lambda: from_speechbrain(copied))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_folder_of_speechbrain(tmp_path):
+    assert "no such folder" in complaint(lambda: load_pretrained(f"speechbrain:{tmp_path / 'none'}"))
+    assert "hyperparams.yaml is missing" in complaint(lambda: load_pretrained(f"speechbrain:{tmp_path}"))
+
+
+# --------------------------------------------------------------------------------------------------------- torchaudio
+
+
+@pytest.fixture(scope="module", params=["relu", "sigmoid"])
+def torchaudio_model(request):
+    models = pytest.importorskip("torchaudio.models")
+    torch.manual_seed(0)
+    model = models.ConvTasNet(
+        3,
+        10,
+        12,
+        msk_num_feats=6,
+        msk_num_hidden_feats=7,
+        msk_num_layers=3,
+        msk_num_stacks=2,
+        msk_activate=request.param,
+    ).eval()
+    randomise(model)
+    return model
+
+
+@pytest.mark.parametrize("length", [1, 5, 9, 400, 403])
+def test_a_conv_tasnet_of_torchaudio_separates_as_there(torchaudio_model, length):
+    link = "relu" if isinstance(torchaudio_model.mask_generator.mask_activate, nn.ReLU) else "sigmoid"
+    mixture = torch.randn(2, length)
+    with torch.no_grad():
+        expected = torchaudio_model(mixture[:, None])
+        for model in (
+            from_torchaudio(torchaudio_model, sample_rate=16000),
+            from_torchaudio(torchaudio_model.state_dict(), sample_rate=16000, blocks=3, mask_link=link),
+        ):
+            assert model.sample_rate == 16000 and not model.training
+            assert_like(model(mixture).estimates, expected, TOLERANCE)
+
+
+def test_what_is_no_conv_tasnet_of_torchaudio(torchaudio_model):
+    weights = torchaudio_model.state_dict()
+    assert "found a Linear" in complaint(lambda: from_torchaudio(nn.Linear(2, 2), sample_rate=8000))
+    assert "encoder.weight is missing" in complaint(lambda: from_torchaudio({}, sample_rate=8000))
+    assert "multiple of blocks=4" in complaint(lambda: from_torchaudio(weights, sample_rate=8000, blocks=4))
+    more = {**weights, "extra": torch.zeros(1)}
+    assert "extra is unexpected" in complaint(lambda: from_torchaudio(more, sample_rate=8000, blocks=3))
+    less = {name: tensor for name, tensor in weights.items() if name != "mask_generator.conv_layers.1.res_out.weight"}
+    assert "res_out.weight is missing" in complaint(lambda: from_torchaudio(less, sample_rate=8000, blocks=3))
+    other = {**weights, "mask_generator.input_norm.weight": torch.zeros(3)}
+    assert "has shape (3,)" in complaint(lambda: from_torchaudio(other, sample_rate=8000, blocks=3))
