@@ -75,6 +75,24 @@ class Filterbank(nn.Module, ABC):
         """
         return self.decoder(encoding)
 
+    def encode_frames(self, waveform: Tensor) -> Tensor:
+        """Raw encodings (B, P * K_full, F) of the frames that lie inside waveforms (B, (F - 1) * stride + kernel_size).
+
+        Unlike `encode` it puts no zeros at the ends: what lies beyond them is other blocks' samples.
+        """
+        frames = (waveform.shape[-1] - self.kernel_size) // self.stride + 1
+        shift = -self.padding % self.stride
+        first = (self.padding + shift) // self.stride
+        return self.encode(nn.functional.pad(waveform, (shift, 0)))[..., first : first + frames]
+
+    def decode_frames(self, encoding: Tensor) -> Tensor:
+        """Waveforms (B, n, (F - 1) * stride + kernel_size) of encodings (B, n, K_full, F), both ends untrimmed."""
+        length = (encoding.shape[-1] - 1) * self.stride + self.kernel_size
+        around = math.ceil(self.padding / self.stride)
+        decoded = self.decode(nn.functional.pad(encoding, (around, around)))
+        start = around * self.stride - self.padding
+        return decoded[..., start : start + length]
+
     @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:
         """What the masker sees, (B, K, F), of an encoding (B, K_full, F)."""

@@ -8,6 +8,8 @@ taken in float32 or better, also under autocast: eps is below the smallest numbe
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,7 +17,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepkit.errors import UserError
 
-__all__ = ["BatchNorm", "ChannelLayerNorm", "CumulativeLayerNorm", "GlobalLayerNorm", "build_norm"]
+__all__ = [
+    "BatchNorm",
+    "ChannelLayerNorm",
+    "CumulativeLayerNorm",
+    "GlobalLayerNorm",
+    "StreamState",
+    "build_norm",
+    "normalize",
+]
+
+StreamState = dict[nn.Module, Any]
+"""What causal modules carry from one block of frames to the next, each under itself; empty before the first block."""
 
 
 class _ChannelAffineNorm(nn.Module):
@@ -70,18 +83,22 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
         eps: added to the variance.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """The normalised features, of the shape of `x`: (B, C, F).
+
+        Args:
+            x: features.
+            state: sums over the frames of the blocks before this one, which takes them further; None: there are none.
 
         Raises:
             ValueError: not three dimensions; "up to this frame" has no meaning in a grid of chunks.
         """
         if x.dim() != 3:
             raise ValueError(f"cumulative layer norm: found shape {tuple(x.shape)}, expected (batch, channels, frames)")
-        mean, scale = self._statistics(x)
+        mean, scale = self._statistics(x, state)
         return (x - mean) * scale * self.gamma[:, None] + self.beta[:, None]
 
-    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _statistics(self, x: Tensor, state: StreamState | None) -> tuple[Tensor, Tensor]:
         """Running mean and 1/deviation, each (B, 1, F)."""
         # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators know no float64.
         accumulator = torch.float32 if x.device.type == "mps" else torch.float64
@@ -90,8 +107,13 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
             statistic.to(accumulator) for statistic in torch.var_mean(frames, 1, correction=0, keepdim=True)
         )
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=accumulator)
-        mean = frame_mean.cumsum(-1) / count
-        power = (frame_variance + frame_mean.square()).cumsum(-1) / count
+        mean_sum, power_sum = frame_mean.cumsum(-1), (frame_variance + frame_mean.square()).cumsum(-1)
+        if state is not None:
+            earlier = state.get(self)
+            if earlier is not None:
+                count, mean_sum, power_sum = count + earlier[0], mean_sum + earlier[1], power_sum + earlier[2]
+            state[self] = count[-1:], mean_sum[..., -1:], power_sum[..., -1:]
+        mean, power = mean_sum / count, power_sum / count
         variance = (power - mean.square()).clamp_min(0.0)
         return mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype)
 
@@ -114,6 +136,11 @@ _NORMS: dict[str, type[nn.Module]] = {
     "channel_layer_norm": ChannelLayerNorm,
     "batch_norm": BatchNorm,
 }
+
+
+def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
+    """`norm(x)`, with the state of a stream where the norm has one."""
+    return norm(x, state) if isinstance(norm, CumulativeLayerNorm) else norm(x)
 
 
 def build_norm(name: str, channels: int) -> nn.Module:

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
+from sepkit.models.norms import StreamState
 
-__all__ = ["Masker", "require_at_least"]
+__all__ = ["FrameStream", "Masker", "MaskerStream", "looks_ahead", "require_at_least"]
+
+
+class MaskerStream(Protocol):
+    """A causal masker on its way through one recording.
+
+    Attributes:
+        lookahead_frames: how many frames after one it has to see, at the most, before the one's values are there.
+    """
+
+    lookahead_frames: int
+
+    def push(self, features: Tensor, end: bool = False) -> Tensor:
+        """Raw mask values (B, n, P, K, F') of the next frames that can be told, F' >= 0.
+
+        Args:
+            features: (B, K, F), the next frames; F >= 0.
+            end: these are the last: values come out for all that are still without.
+        """
+        ...
 
 
 class Masker(nn.Module, ABC):
@@ -40,9 +60,48 @@ class Masker(nn.Module, ABC):
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F), for every F >= 1."""
 
+    def stream(self) -> MaskerStream:
+        """A new stream: its values, block by block, are those that `forward` has for all frames at once.
+
+        Raises:
+            UserError: the masker looks ahead as far as the recording goes.
+        """
+        raise looks_ahead(f"the masker {type(self).__name__}")
+
     def unflatten(self, raw: Tensor) -> Tensor:
         """(B, n*P*K, F) -> (B, n, P, K, F)."""
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
+
+
+class FrameStream:
+    """The stream of a masker whose values for a frame are there with the frame.
+
+    Args:
+        masker: takes features (B, K, F >= 1) and a `StreamState`.
+    """
+
+    lookahead_frames = 0
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._state: StreamState = {}
+
+    def push(self, features: Tensor, end: bool = False) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        if features.shape[-1] == 0:
+            masker = self._masker
+            return features.new_zeros(
+                len(features), masker.hypotheses, masker.values_per_dimension, masker.encoding_dim, 0
+            )
+        return self._masker(features, self._state)
+
+
+def looks_ahead(what: str) -> UserError:
+    """The mistake of streaming with something that hears the whole recording."""
+    return UserError(
+        f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
+        " with causal: true, and recurrent or dual_path_rnn with bidirectional: false, none with global_layer_norm"
+    )
 
 
 def require_at_least(minimum: int, **fields: Any) -> None:

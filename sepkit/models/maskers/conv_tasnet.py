@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.norms import build_norm
+from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
 __all__ = ["ConvTasNetMasker", "TemporalBlock"]
@@ -49,11 +51,28 @@ class TemporalBlock(nn.Module):
         self.norm = build_norm(norm, hidden_channels)
         self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Residual and skip, (B, channels + skip_channels, F), of x (B, channels, F)."""
+    def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """Residual and skip, (B, channels + skip_channels, F), of x (B, channels, F).
+
+        Args:
+            x: input.
+            state: of a causal block in a stream; None: x is the whole recording.
+        """
+        widen, activation, norm = self.expand
+        hidden = normalize(norm, activation(widen(x)), state)
         # Both ends are padded alike, so frames beyond F are those of a causal (or even) kernel's right padding.
-        hidden = self.depthwise(self.expand(x))[..., : x.shape[-1]]
-        return self.output(self.norm(self.activation(hidden)))
+        hidden = self.depthwise(hidden)[..., : x.shape[-1]] if state is None else self._continue(hidden, state)
+        return self.output(normalize(self.norm, self.activation(hidden), state))
+
+    def _continue(self, hidden: Tensor, state: StreamState) -> Tensor:
+        """The depthwise convolution of the next frames, whose past is in the state; before the first it is zeros."""
+        layer = self.depthwise
+        past = state.get(layer)
+        if past is None:
+            past = hidden.new_zeros(*hidden.shape[:-1], (layer.kernel_size[0] - 1) * layer.dilation[0])
+        joined = torch.cat([past, hidden], dim=-1)
+        state[layer] = joined[..., hidden.shape[-1] :]
+        return functional.conv1d(joined, layer.weight, layer.bias, dilation=layer.dilation, groups=layer.groups)
 
 
 @register(ConvTasNetConfig)
@@ -123,13 +142,23 @@ class ConvTasNetMasker(Masker):
         self.activation = nn.PReLU()
         self.output = nn.Conv1d(skip_channels or bottleneck_channels, self.output_channels, 1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        x = self.bottleneck(self.norm(features))
+    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        x = self.bottleneck(normalize(self.norm, features, state))
         skip_sum = x.new_zeros(())
         for block in self.blocks:
-            residual, skip = block(x).split([self.bottleneck_channels, self.skip_channels], dim=1)
+            residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)
             x = x + residual
             skip_sum = skip_sum + skip
         summary = skip_sum * self.skip_scale if self.skip_channels else x
         return self.unflatten(self.output(self.activation(summary)))
+
+    def stream(self) -> FrameStream:
+        """A new stream, without look-ahead. Its state: norms' sums, and the past of the depthwise convolutions.
+
+        Raises:
+            UserError: not causal.
+        """
+        if not self.causal:
+            raise looks_ahead("this conv_tasnet (causal: false)")
+        return FrameStream(self)

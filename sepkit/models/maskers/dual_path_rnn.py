@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.maskers.recurrent import build_rnn
-from sepkit.models.norms import build_norm
+from sepkit.models.maskers.base import Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.recurrent import build_rnn, run_rnn
+from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
 from sepkit.registry import register
 
 __all__ = ["DualPathBlock", "DualPathRNNMasker", "overlap_add", "segment"]
@@ -20,16 +21,24 @@ def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
 
     A chunk of zeros is put at both ends: every frame lies in equally many chunks, where the hop divides the chunk.
     """
-    padded = functional.pad(x, (chunk_size, chunk_size))
-    return padded.unfold(-1, chunk_size, hop_size).permute(0, 2, 3, 1).contiguous()
+    return _cut(functional.pad(x, (chunk_size, chunk_size)), chunk_size, hop_size)
+
+
+def _cut(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
+    return x.unfold(-1, chunk_size, hop_size).permute(0, 2, 3, 1).contiguous()
 
 
 def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
     """The plain sum (B, C, F), F = frames, of overlapping chunks (B, C, S, Q) as `segment` cut them."""
+    return _fold(chunks, frames, hop_size, padding=chunks.shape[-1])
+
+
+def _fold(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tensor:
+    """The sum (B, C, F) of chunks (B, C, S, Q), without the `padding` frames at each end."""
     batch, channels, _, chunk_size = chunks.shape
     columns = chunks.transpose(-1, -2).reshape(batch, channels * chunk_size, -1)
     folded = functional.fold(
-        columns, (frames, 1), kernel_size=(chunk_size, 1), padding=(chunk_size, 0), stride=(hop_size, 1)
+        columns, (frames, 1), kernel_size=(chunk_size, 1), padding=(padding, 0), stride=(hop_size, 1)
     )
     return folded.squeeze(-1)
 
@@ -63,9 +72,14 @@ class Path(nn.Module):
         self.linear = nn.Linear(hidden_channels * (2 if bidirectional else 1), channels)
         self.norm = build_norm(norm, channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, *, time, C) -> (B, *, time, C), sequences along the last axis but one."""
-        hidden, _ = self.rnn(x.flatten(0, 1))
+    def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """(B, *, time, C) -> (B, *, time, C), sequences along the last axis but one.
+
+        Args:
+            x: input.
+            state: where the sequences go on from those of the block before; None: they start here.
+        """
+        hidden = run_rnn(self.rnn, x.flatten(0, 1), state)
         update = self.linear(hidden).view_as(x)
         return x + self.norm(update.movedim(-1, 1)).movedim(1, -1)
 
@@ -83,15 +97,17 @@ class DualPathBlock(nn.Module):
         self.intra = Path(bidirectional=True, **path)  # type: ignore[arg-type]
         self.inter = Path(bidirectional=bidirectional, **path)  # type: ignore[arg-type]
 
-    def forward(self, chunks: Tensor) -> Tensor:
-        """(B, S, Q, C) -> (B, S, Q, C)."""
+    def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
+        """(B, S, Q, C) -> (B, S, Q, C); with a state, the chunks go on from those before."""
         across = self.intra(chunks).transpose(1, 2).contiguous()
-        return self.inter(across).transpose(1, 2).contiguous()
+        return self.inter(across, state).transpose(1, 2).contiguous()
 
 
 @register(DualPathRNNConfig)
 class DualPathRNNMasker(Masker):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
+
+    With bidirectional=False and channel_layer_norm or batch_norm no frame hears more than the rest of its last chunk.
 
     Args:
         encoding_dim: K.
@@ -148,6 +164,7 @@ class DualPathRNNMasker(Masker):
             )
         self.chunk_size = chunk_size
         self.hop_size = hop_size
+        self.bidirectional = bidirectional
         self.norm = build_norm(norm, encoding_dim)
         self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
         self.blocks = nn.Sequential(
@@ -171,9 +188,92 @@ class DualPathRNNMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        frames = features.shape[-1]
-        chunks = self.blocks(segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size))
-        hypotheses = self.spread(chunks.permute(0, 3, 1, 2)).unflatten(1, (self.hypotheses, -1)).flatten(0, 1)
-        x = overlap_add(hypotheses, frames, self.hop_size)
+        chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
+        return self.finish(overlap_add(self.process(chunks), features.shape[-1], self.hop_size))
+
+    def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
+        """Chunks (B * n, C, S, Q) of all hypotheses, of chunks (B, S, Q, C) of the mixture."""
+        for block in self.blocks:
+            chunks = block(chunks, state)
+        return self.spread(chunks.permute(0, 3, 1, 2)).unflatten(1, (self.hypotheses, -1)).flatten(0, 1)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of the hypotheses' frames (B * n, C, F)."""
         raw = self.output(self.value(x) * self.gate(x))
-        return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, frames)
+        return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, x.shape[-1])
+
+    def stream(self) -> DualPathRNNStream:
+        """A new stream, which looks ahead by a chunk less one frame.
+
+        Raises:
+            UserError: bidirectional across chunks, or with a norm over the whole recording.
+        """
+        if self.bidirectional:
+            raise looks_ahead("this dual_path_rnn (bidirectional: true)")
+        if isinstance(self.norm, GlobalLayerNorm):
+            raise looks_ahead("this dual_path_rnn (norm: global_layer_norm)")
+        return DualPathRNNStream(self)
+
+
+class DualPathRNNStream:
+    """A causal dual-path masker on its way through one recording.
+
+    Its state: frames that fill no chunk yet, the recurrent state across chunks of every block at every position in a
+    chunk, and the sum of the chunks that reach into frames of the future.
+
+    Attributes:
+        lookahead_frames: a frame's value is there with the last chunk that holds the frame.
+
+    Args:
+        masker: causal.
+    """
+
+    def __init__(self, masker: DualPathRNNMasker) -> None:
+        self._masker = masker
+        self.lookahead_frames = masker.chunk_size - 1
+        self._state: StreamState = {}
+        # The chunk of zeros with which `segment` starts: frames -Q to -1.
+        self._next_output = -masker.chunk_size
+        self._waiting: Tensor | None = None
+        self._overlap: Tensor | None = None
+        self._heard = 0
+
+    def push(self, features: Tensor, end: bool = False) -> Tensor:
+        """Raw mask values (B, n, P, K, F') of the frames that no later chunk reaches."""
+        masker = self._masker
+        chunk_size, hop_size = masker.chunk_size, masker.hop_size
+        batch, channels = len(features), masker.bottleneck.out_channels
+        zeros = features.new_zeros(batch, channels, chunk_size)
+        self._heard += features.shape[-1]
+        waiting = [zeros if self._waiting is None else self._waiting]
+        if features.shape[-1]:
+            waiting.append(masker.bottleneck(masker.norm(features)))
+        if end:
+            waiting.append(zeros)
+        frames = torch.cat(waiting, dim=-1)
+        count = max(0, (frames.shape[-1] - chunk_size) // hop_size + 1)
+        self._waiting = frames[..., count * hop_size :]
+        final = self._add(frames, count)
+        # Frames before the first and behind the last are the zeros' own.
+        skipped = min(final.shape[-1], max(0, -self._next_output))
+        self._next_output += final.shape[-1]
+        final = final[..., skipped : final.shape[-1] - max(0, self._next_output - self._heard)]
+        if final.shape[-1] == 0:
+            return features.new_zeros(batch, masker.hypotheses, masker.values_per_dimension, masker.encoding_dim, 0)
+        return masker.finish(final)
+
+    def _add(self, frames: Tensor, count: int) -> Tensor:
+        """The first count * hop_size frames (B * n, C, F') of the sum, which are final; the rest is kept."""
+        masker = self._masker
+        chunk_size, hop_size = masker.chunk_size, masker.hop_size
+        if self._overlap is None:
+            batch, channels = frames.shape[:2]
+            self._overlap = frames.new_zeros(batch * masker.hypotheses, channels, chunk_size - hop_size)
+        if count == 0:
+            return self._overlap[..., :0]
+        used = (count - 1) * hop_size + chunk_size
+        chunks = masker.process(_cut(frames[..., :used], chunk_size, hop_size), self._state)
+        total = _fold(chunks, used, hop_size)
+        total[..., : chunk_size - hop_size] += self._overlap
+        final, self._overlap = total.split([count * hop_size, chunk_size - hop_size], dim=-1)
+        return final

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.norms import build_norm
+from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
-__all__ = ["RecurrentMasker", "build_rnn"]
+__all__ = ["RecurrentMasker", "build_rnn", "run_rnn"]
 
 _RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -55,10 +55,31 @@ class RecurrentMasker(Masker):
         self.rnn = build_rnn(rnn, encoding_dim, hidden_size, num_layers, bidirectional, dropout)
         self.output = nn.Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        hidden, _ = self.rnn(self.norm(features).permute(2, 0, 1))
+    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        frames = normalize(self.norm, features, state).permute(2, 0, 1)
+        hidden = run_rnn(self.rnn, frames, state)
         return self.unflatten(self.output(hidden).permute(1, 2, 0))
+
+    def stream(self) -> FrameStream:
+        """A new stream, without look-ahead. Its state: the recurrent state, and the norm's sums.
+
+        Raises:
+            UserError: bidirectional, or with a norm over the whole recording.
+        """
+        if self.rnn.bidirectional:
+            raise looks_ahead("this recurrent masker (bidirectional: true)")
+        if isinstance(self.norm, GlobalLayerNorm):
+            raise looks_ahead("this recurrent masker (norm: global_layer_norm)")
+        return FrameStream(self)
+
+
+def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
+    """What a recurrent network puts out for x; with a state, it goes on from the end of the block before."""
+    hidden, after = rnn(x, None if state is None else state.get(rnn))
+    if state is not None:
+        state[rnn] = after
+    return hidden
 
 
 def build_rnn(
