@@ -16,13 +16,16 @@ from sepkit.config import (
     AdaptivePriorConfig,
     AutoencodingConfig,
     BLRConfig,
+    DynamicMixingConfig,
     GaussianConfig,
     LogNormalConfig,
     NegSISDRConfig,
     RatesConfig,
+    StandardPriorConfig,
     SteeringConfig,
     TrainConfig,
 )
+from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.objectives import Objective
 from sepkit.training.run import train
@@ -110,3 +113,35 @@ def test_scales_need_a_likelihood_that_takes_them(config: TrainConfig, tmp_path:
     )
     with pytest.raises(UserError, match=r"model\.estimate_scales: objective\.cost is neg_si_sdr"):
         train(config, tmp_path)
+
+
+def test_mixtures_without_sources_are_learnt_from(
+    variational: TrainConfig, tmp_path: Path, corpus: Callable[..., Path]
+) -> None:
+    """Rows with `"sources": []` beside others: what they hold moves the encoder, through the mixture's term alone.
+
+    Noise forwards and backwards has the same mean and deviation, so that nothing else depends on it.
+    """
+    noise = 0.1 * torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    filters: dict[tuple[str, float], torch.Tensor] = {}
+    for name, waveform in (("forwards", noise), ("backwards", noise.flip(0))):
+        manifest = corpus(tmp_path / name, mixtures=4, seed=0)
+        rows = [json.loads(line) for line in manifest.read_text().splitlines()]
+        audio.write(manifest.parent / "mixture.wav", waveform.numpy(), rows[0]["sample_rate"])
+        for row in rows[2:]:
+            row |= {"sources": [], "mixture": "mixture.wav", "noise": None}
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = replace(
+            variational.data, train=str(manifest), dev=None, dynamic_mixing=DynamicMixingConfig(enabled=False)
+        )
+        model = replace(variational.model, encoding_prior=StandardPriorConfig())
+        trainer = replace(variational.trainer, max_epochs=1)
+        for weight in (0.0, 1.0):
+            objective = replace(variational.objective, autoencoding=AutoencodingConfig(mixtures=weight))
+            out = tmp_path / f"{name}_{weight}"
+            train(replace(variational, model=model, objective=objective, data=data, trainer=trainer), out)
+            saved = load_file(out / "last_model" / "model.safetensors")
+            filters[name, weight] = saved["filterbank.encoder.filterbank._filters"]
+    # Adam makes something of rounding errors, too.
+    moved = {weight: (filters["forwards", weight] - filters["backwards", weight]).norm() for weight in (0.0, 1.0)}
+    assert moved[1.0] > 5 * moved[0.0]
