@@ -51,7 +51,7 @@ def command(recipe: Path, tmp_path: Path) -> Callable[..., list[str]]:
         return [
             str(recipe), "--conf", str(conf),
             "--prepare-options", "--train-mixtures 4 --dev-mixtures 2 --test-mixtures 2 --seconds 0.25",
-            "--rates", "5 20.0", "--levels", "noise_high", "--conditions", "pulses_2",
+            "--rates", "5 20.0", "--levels", "", "--conditions", "pulses_2",
             "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp"), *options,
         ]  # fmt: skip
 
@@ -74,30 +74,23 @@ def dry(recipe: Path, environment: dict[str, str], tmp_path: Path) -> Callable[.
     return make
 
 
-def test_from_first_to_last_stage(
-    command: Callable[..., list[str]],
-    run: Callable[..., str],
-    files: Callable[..., dict[str, tuple[int, int]]],
-    tmp_path: Path,
-) -> None:
+def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path) -> None:
     output = run(command())
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
     exp = tmp_path / "exp"
-    assert {path.stem for path in (tmp_path / "data").glob("test*.jsonl")} == {
-        "test", "test_noise_high", "test_pulses_2",
-    }  # fmt: skip
+    assert {path.stem for path in (tmp_path / "data").glob("test*.jsonl")} == {"test", "test_pulses_2"}
     assert len(read_manifest(tmp_path / "data" / "train.jsonl")) == 4
     for name, rate in (("rate_5", 5.0), ("rate_20", 20.0)):
         config = yaml.safe_load((exp / name / "config.yaml").read_text())
         assert config["objective"]["rates"]["steering"]["total"] == rate
-        for test_set in ("test", "test_noise_high", "test_pulses_2"):
+        for test_set in ("test", "test_pulses_2"):
             summary = json.loads((exp / name / "evaluation" / test_set / "summary.json").read_text())
             assert summary["n_utterances"] == 2 and Path(summary["model"]).name == "last_model"
             assert {"si_sdr_db", "blr_nats_per_sample", "rate_nats_per_dimension"} <= summary["metrics"].keys()
-    for kind, further in (("levels", "test_noise_high"), ("pulses", "test_pulses_2")):
+    for kind, curves in (("levels", ["test"]), ("pulses", ["test", "test_pulses_2"])):
         with (exp / "curves" / kind / "rate_distortion.csv").open() as file:
             rows = list(csv.DictReader(file))
-        assert [row["curve"] for row in rows] == ["test", "test", further, further]
+        assert [row["curve"] for row in rows] == [name for name in curves for _ in range(2)]
         assert (exp / "curves" / kind / "table_rate_distortion.png").stat().st_size > 10_000
         table = (exp / "curves" / kind / "table.md").read_text()
         assert "| rate_5 | 5 |" in table and "| rate_20 | 20 |" in table
