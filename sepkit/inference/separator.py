@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from sepkit.models.checkpoints import find_checkpoint
 from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_hypotheses
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.types import Separation
+
+if TYPE_CHECKING:
+    from sepkit.inference.streaming import Stream
 
 __all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model", "rates_of", "weights_fingerprint"]
 
@@ -104,6 +107,7 @@ class Separator:
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if score_threshold is None else score_threshold)
         self.quality = quality
+        self._stream: Stream | None = None
 
     @property
     def sample_rate(self) -> int:
@@ -201,6 +205,45 @@ class Separator:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return _like(waveform, separated)
+
+    def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
+        """A stream for one recording that is still coming in; only causal models have one.
+
+            with separator.streaming() as stream:
+                for block in blocks:
+                    play(stream.push(block))
+                play(stream.finish())
+
+        Several may be open side by side; `push` and `finish` of the separator itself are those of the newest.
+
+        Args:
+            sample_rate: Hz, of the recording; None: that of the model, which has the least latency.
+            levels: "model": estimates as the model puts them out, the same as of the whole recording at once.
+                "mixture": each at the gain at which it has explained the mixture best so far, for nobody knows what
+                comes (`sepkit.inference.streaming.RunningGains`). Models trained with a scale-invariant cost have no
+                level of their own.
+
+        Raises:
+            UserError: a model that hears the whole recording first, or a wrong rate.
+        """
+        from sepkit.inference.streaming import Stream
+
+        rate = self.sample_rate if sample_rate is None else _checked_rate(sample_rate)
+        self._stream = Stream(self.model, self.device, rate, levels)
+        return self._stream
+
+    def push(self, block: np.ndarray | Tensor) -> Any:
+        """`Stream.push` of the newest stream."""
+        return self._newest_stream().push(block)
+
+    def finish(self) -> Any:
+        """`Stream.finish` of the newest stream."""
+        return self._newest_stream().finish()
+
+    def _newest_stream(self) -> Stream:
+        if self._stream is None:
+            raise UserError("streaming: no stream is open; call within `with separator.streaming():`")
+        return self._stream
 
     def _predict(
         self, separated: Separated, quality: QualityPredictor, mixture: Tensor, separation: Separation

@@ -1,0 +1,188 @@
+"""Separation while the sound is still coming in: blocks of any size in, what is final of the estimates out."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.data.resampling import PolyphaseStream
+from sepkit.errors import UserError
+from sepkit.models.streaming import ModelStream
+
+if TYPE_CHECKING:
+    from sepkit.inference.separator import Levels
+    from sepkit.models import EncoderMaskerDecoder
+
+__all__ = ["RunningGains", "Stream"]
+
+
+class Stream:
+    """One recording on its way through a causal model. `Separator.streaming` makes it.
+
+    Together the blocks that come out are as long as those that went in. At the rate and levels of the model they are
+    what the model makes of the whole recording, whatever the sizes of the blocks. At another rate both ways go through
+    `sepkit.data.resampling`, whose delay is part of the latency.
+
+    Attributes:
+        sample_rate: Hz, of what goes in and comes out.
+        hypotheses: n.
+        latency_seconds: from the start of a sample to its estimates, at the most; the blocks that samples come in,
+            and the time that computing takes, are not in it.
+
+    Args:
+        model: causal, in evaluation mode, on `device`.
+        device: where it computes.
+        sample_rate: Hz.
+        levels: see `Separator.streaming`.
+
+    Raises:
+        UserError: a model that is not causal.
+    """
+
+    def __init__(
+        self, model: EncoderMaskerDecoder, device: torch.device, sample_rate: int, levels: Levels = "model"
+    ) -> None:
+        self._stream = ModelStream(model)
+        self._device = device
+        self.sample_rate = sample_rate
+        self.hypotheses = model.hypotheses
+        self._into = PolyphaseStream(sample_rate, model.sample_rate)
+        self._back = PolyphaseStream(model.sample_rate, sample_rate, self.hypotheses)
+        self._gains = RunningGains(self.hypotheses) if levels == "mixture" else None
+        self.latency_seconds = (
+            1 / sample_rate
+            + self._stream.lookahead_samples / model.sample_rate
+            + self._into.delay_seconds
+            + self._back.delay_seconds
+        )
+        self._as_tensor = False
+        self._pushed = 0
+        self._returned = 0
+        self._closed = False
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the stream: nothing can be pushed any more."""
+        self._closed = True
+
+    def push(self, block: np.ndarray | Tensor) -> Any:
+        """The next estimates (n, k) that are final, float32: an array, or a CPU tensor where the block is a tensor.
+
+        Args:
+            block: (T,) or (C, T) floating-point samples, the next of the recording; several channels are averaged.
+                T may be 0.
+
+        Raises:
+            UserError: samples that are no finite floating-point numbers, a wrong shape, or a stream that has ended;
+                the stream stays as it was before the block.
+        """
+        self._check_open()
+        samples = _checked(block, self._pushed)
+        self._as_tensor = isinstance(block, Tensor)
+        self._pushed += samples.size
+        mixture = self._into.push(samples[None])
+        return self._give(self._back.push(self._estimates(mixture)))
+
+    def finish(self) -> Any:
+        """The estimates (n, k) of all samples that are still without; the stream ends.
+
+        Raises:
+            UserError: a stream that has ended.
+        """
+        self._check_open()
+        self._closed = True
+        parts = [
+            self._back.push(self._estimates(self._into.finish())),
+            self._back.push(self._leveled(self._stream.finish())),
+            self._back.finish(),
+        ]
+        return self._give(np.concatenate(parts, axis=-1)[:, : self._pushed - self._returned])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UserError("streaming: the stream has ended; open a new one with Separator.streaming()")
+
+    def _estimates(self, mixture: np.ndarray) -> np.ndarray:
+        """Those that are final, (n, k), after the next samples (1, T) at the rate of the model."""
+        if self._gains is not None:
+            self._gains.hear(mixture[0])
+        return self._leveled(self._stream.push(torch.tensor(mixture, device=self._device)))
+
+    def _leveled(self, separated: Tensor) -> np.ndarray:
+        estimates = separated[0].float().cpu().numpy()
+        if not np.isfinite(estimates).all():
+            raise UserError(
+                "streaming: the model's estimates are not finite; its weights or the input's level are broken"
+            )
+        return estimates if self._gains is None else self._gains.scale(estimates)
+
+    def _give(self, estimates: np.ndarray) -> Any:
+        self._returned += estimates.shape[-1]
+        return torch.from_numpy(estimates) if self._as_tensor else estimates
+
+
+class RunningGains:
+    """Levels at which estimates explain the mixture best, as far as one can tell at each sample.
+
+        g_i(t) = sum_{u <= t} x(u) s_i(u) / sum_{u <= t} s_i(u)^2
+
+    It ends at the gain that the whole recording has. In the first tenths of a second it moves, but no sample is ever
+    stronger than the root of the energy of the mixture so far.
+
+    Args:
+        hypotheses: n.
+    """
+
+    def __init__(self, hypotheses: int) -> None:
+        self._mixture = np.zeros(0)
+        self._products = np.zeros((hypotheses, 1))
+        self._energies = np.zeros((hypotheses, 1))
+
+    def hear(self, mixture: np.ndarray) -> None:
+        """Keeps the next samples (T,) of the mixture until their estimates come."""
+        self._mixture = np.concatenate([self._mixture, mixture])
+
+    def scale(self, estimates: np.ndarray) -> np.ndarray:
+        """The next estimates (n, k), each sample at the gain of that moment; zeros while an estimate is silent."""
+        count = estimates.shape[-1]
+        if count == 0:
+            return estimates
+        mixture, self._mixture = self._mixture[:count], self._mixture[count:]
+        exact = estimates.astype(np.float64)
+        products = self._products + np.cumsum(mixture * exact, axis=-1)
+        energies = self._energies + np.cumsum(exact * exact, axis=-1)
+        self._products, self._energies = products[:, -1:], energies[:, -1:]
+        gains = np.divide(products, energies, out=np.zeros_like(products), where=energies > 0)
+        return (gains * exact).astype(np.float32)
+
+
+def _checked(block: Any, start: int) -> np.ndarray:
+    """(T,) float32: the block, or the mean of its channels."""
+    if isinstance(block, Tensor):
+        # Half-precision tensors have no numpy type of their own.
+        block = (block.float() if block.is_floating_point() else block).detach().cpu().numpy()
+    samples = np.asarray(block)
+    if not np.issubdtype(samples.dtype, np.floating):
+        raise UserError(
+            f"block: found {samples.dtype} samples, expected floating point, full scale 1.0 (int16: divide by 32768)"
+        )
+    if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[0] == 0):
+        raise UserError(f"block: found shape {samples.shape}, expected (samples,) or (channels, samples)")
+    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
+    if not np.isfinite(mono).all():
+        position = start + int(np.flatnonzero(~np.isfinite(mono))[0])
+        raise UserError(
+            f"block: sample {position} of the stream is NaN or infinite, expected finite numbers; leave out the block"
+        )
+    return np.ascontiguousarray(mono, dtype=np.float32)
