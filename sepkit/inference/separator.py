@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,20 +17,50 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.levels import (
+    Consistency,
+    Levels,
+    Products,
+    distribute_residual,
+    gains_of,
+    products_of,
+    residual_shares,
+)
 from sepkit.inference.quality import QualityPredictor, read_quality
-from sepkit.inference.uncertainty import check_samples, monte_carlo, recording_features
+from sepkit.inference.recordings import (
+    ArrayRecording,
+    LongSeparation,
+    Recording,
+    check_finite,
+    separate_long,
+)
+from sepkit.inference.stitching import STITCHERS, StitcherKind, chunking_of
+from sepkit.inference.uncertainty import (
+    check_samples,
+    excerpt_features,
+    excerpt_spans,
+    monte_carlo,
+    rates_of,
+    recording_features,
+)
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
 from sepkit.models.checkpoints import find_checkpoint
-from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_hypotheses
-from sepkit.objectives.rates import elementwise_rate
-from sepkit.types import Separation
+from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_by_products, distinct_hypotheses
 
 if TYPE_CHECKING:
     from sepkit.inference.streaming import Stream
 
-__all__ = ["Levels", "Separated", "Separator", "Speakers", "load_model", "rates_of", "weights_fingerprint"]
+__all__ = [
+    "Consistency",
+    "Levels",
+    "Separated",
+    "Separator",
+    "Speakers",
+    "load_model",
+    "rates_of",
+    "weights_fingerprint",
+]
 
-Levels = Literal["mixture", "model"]
 Speakers = Literal["auto"] | int | None
 """Which hypotheses to keep: None all; "auto" those that the scores say are speakers; a number that many, the best."""
 
@@ -54,6 +86,7 @@ class Separated:
         rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, where it was asked for; zeros for a deterministic model.
+        sample_rate: Hz, of the estimates and of the recording.
     """
 
     estimates: Any
@@ -66,6 +99,7 @@ class Separated:
     is_speaker: Any = None
     rates: dict[str, float] | None = None
     spread: Any = None
+    sample_rate: int = 0
 
 
 class Separator:
@@ -88,9 +122,17 @@ class Separator:
         score_threshold: None: the one that counted the speakers of the validation mixtures best in training, which is
             kept with the model; 0 (even odds) for a model without.
         quality: fitted for this model.
+        consistency: "mixture": the estimates that are kept add up to the recording, sample by sample. They get the
+            gains with which they come nearest to it, and what they still leave of it is distributed among them as
+            their energies are. None: they do not.
+        chunk_seconds: a long recording is separated in chunks of so many seconds, which bounds memory.
+        overlap_seconds: what neighbouring chunks share, at most half of them.
+        whole_seconds: recordings up to so long are separated as a whole; infinity: all are.
+        stitcher: how the order of estimates in chunks is found: "profile" from overlaps and voices, "overlap" from
+            overlaps alone, see `sepkit.inference.stitching`.
 
     Raises:
-        UserError: no such device.
+        UserError: no such device or stitcher, or lengths out of range.
     """
 
     def __init__(
@@ -100,6 +142,12 @@ class Separator:
         levels: Levels = "mixture",
         score_threshold: float | None = None,
         quality: QualityPredictor | None = None,
+        *,
+        consistency: Consistency | None = None,
+        chunk_seconds: float = 10.0,
+        overlap_seconds: float = 5.0,
+        whole_seconds: float = 30.0,
+        stitcher: StitcherKind = "profile",
     ) -> None:
         self.device = _device(device)
         self.model = model.to(self.device).eval()
@@ -107,6 +155,14 @@ class Separator:
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if score_threshold is None else score_threshold)
         self.quality = quality
+        self.consistency: Consistency | None = consistency
+        if not whole_seconds >= 0:
+            raise UserError(f"whole_seconds: found {whole_seconds}, expected 0 or more")
+        self._whole_seconds = whole_seconds
+        self._chunking = chunking_of(model.sample_rate, chunk_seconds, overlap_seconds)
+        if stitcher not in STITCHERS:
+            raise UserError(f"stitcher: found {stitcher!r}, expected {' or '.join(STITCHERS)}")
+        self.stitcher: StitcherKind = stitcher
         self._stream: Stream | None = None
 
     @property
@@ -143,14 +199,36 @@ class Separator:
                 "--model.scoring.hidden_size 128"
             )
 
+    def way(self) -> dict[str, Any]:
+        """The options that estimates depend on beside the model, as plain data."""
+        return {
+            "levels": self.levels,
+            "consistency": self.consistency,
+            "chunk_samples": self._chunking.chunk,
+            "overlap_samples": self._chunking.overlap,
+            "whole_seconds": self._whole_seconds if math.isfinite(self._whole_seconds) else None,
+            "stitcher": self.stitcher,
+        }
+
+    def is_long(self, num_samples: int, sample_rate: int) -> bool:
+        """Whether a recording is separated in chunks.
+
+        Args:
+            num_samples: of the recording.
+            sample_rate: Hz, of the recording.
+        """
+        at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
+        return num_samples > self._whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
+
     def separate(
         self,
-        waveform: np.ndarray | Tensor,
-        sample_rate: int,
+        waveform: np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str],
+        sample_rate: int | None = None,
         *,
         speakers: Speakers = None,
         samples: int | None = None,
         seed: int = 0,
+        channel: int | None = None,
     ) -> Separated:
         """The estimates of the sources in one recording, as long as it is, at its rate and level.
 
@@ -160,23 +238,29 @@ class Separator:
         `sepkit.inference.uncertainty.recording_features`; `samples` take as many more of all of it.
 
         Args:
-            waveform: (T,) or (C, T) floating-point samples; several channels are averaged.
-            sample_rate: Hz, of the waveform.
+            waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,
+                or the bytes that it holds.
+            sample_rate: Hz, of the waveform; a file tells its own.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, of which the better
                 scored one stands for any that are alike (see `sepkit.models.scoring`); none in silence. A number: as
                 many, those with the best scores, duplicates only where there are not enough others.
-            samples: how many times to sample the latents for the spread; None: no spread.
+            samples: how many times to sample the latents for the spread; None: no spread. Not of recordings that are
+                separated in chunks.
             seed: of those samples.
+            channel: which channel to separate, from 0; None: the mean of all.
 
         Raises:
-            UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate,
-                estimates that are not finite, fewer than two samples, or see `check_speakers`.
+            UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
+                file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
+                recording, or see `check_speakers`.
         """
         self.check_speakers(speakers)
         if samples is not None:
             check_samples(samples)
-        recording = _mono(waveform)
-        rate = _checked_rate(sample_rate)
+        recording, rate = _recording(waveform, sample_rate, channel)
+        if self.is_long(recording.size, rate):
+            self.check_spread_of_long(samples)
+            return _like(waveform, self._separate_long_array(ArrayRecording(recording, rate), speakers))
         mixture = audio.resample(recording, rate, self.sample_rate)
         # A recording shorter than one sample of the model's rate.
         mixture = mixture if mixture.size else recording[:1]
@@ -184,27 +268,120 @@ class Separator:
         with torch.inference_mode():
             separation = self.model(on_device.unsqueeze(0))
         estimates = separation.estimates[0].float().cpu().numpy()
-        _check_finite(estimates)
-        gains = (
-            _projection_gains(mixture, estimates) if self.levels == "mixture" else np.ones(len(estimates), np.float32)
-        )
-        estimates = estimates * gains[:, None]
+        check_finite(estimates)
+        products = products_of(mixture, estimates)
         scores = None if separation.scores is None else separation.scores[0].float().cpu().numpy()
-        is_speaker, kept = None, np.arange(len(estimates))
-        if scores is not None:
-            is_speaker, kept = self._choose(scores, estimates, silent=np.ptp(mixture) == 0, speakers=speakers)
+
+        def distinct(gains: np.ndarray) -> Tensor:
+            return distinct_hypotheses(
+                torch.from_numpy(scores)[None], torch.from_numpy(estimates * gains[:, None])[None]
+            )
+
+        separated, gains = self._weigh(products, scores, distinct, np.ptp(mixture) == 0, speakers)
+        kept = separated.kept
         if kept.size:
-            estimates = _fit(audio.resample(estimates[kept], self.sample_rate, rate), recording.size)
+            wanted = estimates[kept] * gains[kept][:, None]
+            separated.estimates = _fit(audio.resample(wanted, self.sample_rate, rate), recording.size)
+            if self.consistency == "mixture":
+                shares = residual_shares(products, gains, kept)
+                separated.estimates = distribute_residual(recording, separated.estimates, shares)
         else:
-            estimates = np.zeros((0, recording.size), np.float32)
-        separated = Separated(estimates, gains[kept], scores, kept=kept, is_speaker=is_speaker)
-        separated.rates = rates_of(separation)
+            separated.estimates = np.zeros((0, recording.size), np.float32)
+        separated.rates, separated.sample_rate = rates_of(separation), rate
         if self.quality is not None:
-            self._predict(separated, self.quality, on_device, separation)
+            features = recording_features(self.model, on_device, separation, self.quality.samples, self.quality.seed)
+            self._predict(separated, self.quality, features)
         if samples is not None:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return _like(waveform, separated)
+
+    def check_spread_of_long(self, samples: int | None) -> None:
+        """Nothing, where a long recording can be separated so.
+
+        Raises:
+            UserError: a spread was asked for.
+        """
+        if samples is not None:
+            raise UserError(
+                "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
+                "(whole_seconds: infinity) or cut it"
+            )
+
+    def separate_long(
+        self, recording: Recording, *, speakers: Speakers = None, folder: Path | None = None
+    ) -> LongSeparation:
+        """A recording of any length in bounded memory: what `separate` tells of it, and its estimates block by block.
+
+        Args:
+            recording: for which `is_long` is true; others lose some quality in chunks.
+            speakers: see `separate`.
+            folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
+                system.
+
+        Raises:
+            UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
+        """
+        self.check_speakers(speakers)
+        joined = separate_long(self.model, self.device, recording, self._chunking, self.stitcher, folder)
+        products, scores = joined.products(), joined.scores()
+
+        def distinct(gains: np.ndarray) -> Tensor:
+            scaled = torch.from_numpy(products.centred() * np.outer(gains, gains))
+            energies = torch.from_numpy(np.diagonal(products.gram) * np.square(gains, dtype=np.float64))
+            return distinct_by_products(torch.from_numpy(scores)[None], scaled[None], energies[None])
+
+        separated, gains = self._weigh(products, scores, distinct, joined.silent, speakers)
+        separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
+        if self.quality is not None:
+            spans = excerpt_spans(joined.num_samples, self.sample_rate)
+            excerpts = (
+                (
+                    torch.as_tensor(recording.excerpt(start, stop, self.sample_rate), device=self.device),
+                    torch.as_tensor(joined.read(start, stop), device=self.device)[None],
+                )
+                for start, stop in spans
+            )
+            features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
+            self._predict(separated, self.quality, features)
+        shares = residual_shares(products, gains, separated.kept) if self.consistency == "mixture" else None
+        return LongSeparation(separated, joined, recording, self.sample_rate, gains, separated.kept, shares)
+
+    def _separate_long_array(self, recording: ArrayRecording, speakers: Speakers) -> Separated:
+        long = self.separate_long(recording, speakers=speakers)
+        separated = long.separated
+        separated.estimates = np.empty((len(separated.kept), recording.num_samples), np.float32)
+        done = 0
+        for block in long.blocks():
+            separated.estimates[:, done : done + block.shape[-1]] = block
+            done += block.shape[-1]
+        long.close()
+        return separated
+
+    def _weigh(
+        self,
+        products: Products,
+        scores: np.ndarray | None,
+        distinct: Callable[[np.ndarray], Tensor],
+        silent: bool,
+        speakers: Speakers,
+    ) -> tuple[Separated, np.ndarray]:
+        """Which hypotheses are kept, without their estimates, and the gains (n,) of all.
+
+        Args:
+            products: of the model's estimates.
+            scores: (n,) log-odds.
+            distinct: (1, n) bool, which hypotheses are like no better one, of estimates with given gains.
+            silent: whether the mixture is.
+            speakers: see `separate`.
+        """
+        everything = np.arange(len(products.cross))
+        gains = gains_of(products, self.levels, None, everything)
+        is_speaker, kept = None, everything
+        if scores is not None:
+            is_speaker, kept = self._choose(scores, distinct(gains), silent, speakers)
+        gains = gains_of(products, self.levels, self.consistency, kept)
+        return Separated(None, gains[kept], scores, kept=kept, is_speaker=is_speaker), gains
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """A stream for one recording that is still coming in; only causal models have one.
@@ -245,11 +422,8 @@ class Separator:
             raise UserError("streaming: no stream is open; call within `with separator.streaming():`")
         return self._stream
 
-    def _predict(
-        self, separated: Separated, quality: QualityPredictor, mixture: Tensor, separation: Separation
-    ) -> None:
-        """Fills in what is expected of the estimates."""
-        features = recording_features(self.model, mixture, separation, quality.samples, quality.seed)
+    def _predict(self, separated: Separated, quality: QualityPredictor, features: dict[str, np.ndarray] | None) -> None:
+        """Fills in what is expected of the estimates; None: there are no features to tell from."""
         if features is None:
             predicted = baseline = np.full(self.hypotheses, np.nan)
         else:
@@ -267,45 +441,19 @@ class Separator:
 
         through = None if rate == self.sample_rate else at_recording
         spread = monte_carlo(self.model, mixture[None], samples, seed, through).spread[0].float().cpu().numpy()
-        _check_finite(spread)
+        check_finite(spread)
         return spread
 
     def _choose(
-        self, scores: np.ndarray, estimates: np.ndarray, silent: bool, speakers: Speakers
+        self, scores: np.ndarray, distinct: Tensor, silent: bool, speakers: Speakers
     ) -> tuple[np.ndarray, np.ndarray]:
         """(n,) which hypotheses are speakers, and (k,) which are kept."""
         of_all = torch.from_numpy(scores)[None]
-        distinct = distinct_hypotheses(of_all, torch.from_numpy(estimates)[None])
-        is_speaker = (distinct & (of_all > self.score_threshold) & ~torch.tensor(silent))[0].numpy()
+        is_speaker = (distinct & (of_all > self.score_threshold) & ~torch.tensor(bool(silent)))[0].numpy()
         if speakers is None:
             return is_speaker, np.arange(len(scores))
         keep = is_speaker if speakers == "auto" else best_hypotheses(of_all, distinct, speakers)[0].numpy()
         return is_speaker, np.flatnonzero(keep)
-
-
-@torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.
-def rates_of(separation: Separation) -> dict[str, float] | None:
-    """How many nats the posteriors of one utterance are away from their priors; None where all are points.
-
-    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together), those of them that there
-    are, and `rate_nats_per_dimension`, their sum over the number of latent values of a tick.
-
-    Args:
-        separation: of a batch of one, without padding.
-    """
-    latents = {
-        "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
-        "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
-    }
-    rates: dict[str, float] = {}
-    dimensions = 0
-    for what, (posterior, prior, sample) in latents.items():
-        if prior is not None:
-            rates[f"{what}_rate_nats_per_tick"] = float(
-                elementwise_rate(posterior, prior, sample).double().sum() / posterior.shape[-1]
-            )
-            dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
-    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
 
 
 def weights_fingerprint(model: EncoderMaskerDecoder) -> str:
@@ -323,6 +471,7 @@ def load_model(
     levels: Levels = "mixture",
     *,
     predict: bool = True,
+    **options: Any,
 ) -> Separator:
     """The separator of a saved model, with its predictor of SI-SDR where `sepkit calibrate` made one.
 
@@ -331,16 +480,17 @@ def load_model(
         device: "cpu", "cuda", "cuda:1" ..., or "auto".
         levels: see `Separator`.
         predict: False: without the predictor, which saves its time.
+        **options: consistency, chunk_seconds and further options of `Separator`.
 
     Raises:
-        UserError: no such model or device, or a predictor that is damaged or another model's.
+        UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
     """
     loaded = load_pretrained(model)
     quality = None
     # Another toolkit's checkpoint is no folder, and has no predictor beside it.
     if predict and Path(model).exists():
         quality = read_quality(find_checkpoint(model), weights_fingerprint(loaded), loaded.hypotheses)
-    return Separator(loaded, device, levels, quality=quality)
+    return Separator(loaded, device, levels, quality=quality, **options)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -355,9 +505,25 @@ def _device(name: str | torch.device) -> torch.device:
     return device
 
 
-def _check_finite(waveforms: np.ndarray) -> None:
-    if not np.isfinite(waveforms).all():
-        raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")
+def _recording(waveform: Any, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
+    """(T,) float32 samples of one channel and their rate, of an array, of an audio file, or of the bytes of one."""
+    is_path = isinstance(waveform, str | os.PathLike)
+    if is_path or isinstance(waveform, bytes | io.BytesIO):
+        if sample_rate is not None:
+            raise UserError(f"sample_rate: found {sample_rate}, but an audio file tells its own; leave it out")
+        if not is_path:
+            return audio.decode(waveform, channel)
+        return audio.read(waveform, channel=channel), audio.info(waveform).sample_rate
+    if sample_rate is None:
+        raise UserError("sample_rate: nothing given, expected that of the waveform in Hz")
+    rate = _checked_rate(sample_rate)
+    if channel is not None:
+        waveform = np.asarray(waveform) if not isinstance(waveform, Tensor) else waveform
+        channels = waveform.shape[0] if waveform.ndim == 2 else 1
+        if not 0 <= channel < channels:
+            raise UserError(f"channel: found {channel}, but the waveform has {channels}, numbered from 0")
+        waveform = waveform[channel] if waveform.ndim == 2 else waveform
+    return _mono(waveform), rate
 
 
 def _mono(waveform: Any) -> np.ndarray:
@@ -389,14 +555,6 @@ def _checked_rate(sample_rate: float) -> int:
     if isinstance(sample_rate, bool) or not sample_rate >= 1 or int(sample_rate) != sample_rate:
         raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz, at least 1")
     return int(sample_rate)
-
-
-def _projection_gains(mixture: np.ndarray, estimates: np.ndarray) -> np.ndarray:
-    """(n,) gains of the projections of the mixture (T,) on each estimate (n, T); 0 for a silent estimate."""
-    mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
-    energies = np.einsum("nt,nt->n", estimates, estimates)
-    gains = np.divide(estimates @ mixture, energies, out=np.zeros_like(energies), where=energies > 0)
-    return gains.astype(np.float32)
 
 
 def _fit(waveforms: np.ndarray, num_samples: int) -> np.ndarray:

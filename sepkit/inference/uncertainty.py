@@ -7,7 +7,7 @@ model adds those of its own that it has: a deterministic one has no rates, no sp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +28,13 @@ __all__ = [
     "MonteCarlo",
     "RunningMoments",
     "check_samples",
+    "excerpt_features",
+    "excerpt_spans",
     "hypothesis_features",
     "is_variational",
     "mixture_features",
     "monte_carlo",
+    "rates_of",
     "recording_features",
 ]
 
@@ -182,6 +185,31 @@ def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -
     return -pairwise_blr_nll(reconstructions[:, None] / signal_std, mixture[:, None] / signal_std)[:, 0, 0]
 
 
+@torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.
+def rates_of(separation: Separation) -> dict[str, float] | None:
+    """How many nats the posteriors of an utterance are away from their priors; None where all are points.
+
+    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together), those of them that there
+    are, and `rate_nats_per_dimension`, their sum over the number of latent values of a tick.
+
+    Args:
+        separation: without padding; of a batch the mean.
+    """
+    latents = {
+        "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
+        "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
+    }
+    rates: dict[str, float] = {}
+    dimensions = 0
+    for what, (posterior, prior, sample) in latents.items():
+        if prior is not None:
+            rates[f"{what}_rate_nats_per_tick"] = float(
+                elementwise_rate(posterior, prior, sample).double().sum() / (posterior.shape[0] * posterior.shape[-1])
+            )
+            dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
+    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
+
+
 # ------------------------------------------------------------------------------------------------------------ features
 
 
@@ -212,18 +240,44 @@ def recording_features(
     if num_samples <= LONGEST_SECONDS * rate:
         drawn = monte_carlo(model, mixture[None], samples, seed) if is_variational(model) else None
         return hypothesis_features(model, mixture, separation, drawn)
-    length = round(EXCERPT_SECONDS * rate)
-    count = round(LONGEST_SECONDS / EXCERPT_SECONDS)
+    excerpts = (
+        (mixture[start:stop], separation.estimates[..., start:stop]) for start, stop in excerpt_spans(num_samples, rate)
+    )
+    return excerpt_features(model, excerpts, samples, seed)
+
+
+def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
+    """Beginnings and ends of the excerpts of a recording of more than `LONGEST_SECONDS` that are looked at.
+
+    Args:
+        num_samples: of the recording.
+        sample_rate: Hz.
+    """
+    length, count = round(EXCERPT_SECONDS * sample_rate), round(LONGEST_SECONDS / EXCERPT_SECONDS)
+    starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
+    return [(start, start + length) for start in starts]
+
+
+def excerpt_features(
+    model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]], samples: int = 8, seed: int = 0
+) -> dict[str, np.ndarray] | None:
+    """`recording_features` of a long recording, of which only the excerpts are there.
+
+    Args:
+        model: on the device of the excerpts, in evaluation mode.
+        excerpts: of the mixture (T,) and of the recording's estimates (1, n, T), see `excerpt_spans`.
+        samples: of the latents, where they are variational.
+        seed: of the latents.
+    """
     parts: list[dict[str, np.ndarray]] = []
-    for start in np.linspace(0, num_samples - length, count).round().astype(int).tolist():
-        excerpt = mixture[start : start + length]
+    for excerpt, estimates in excerpts:
         if _is_silent(excerpt):
             continue
         with torch.inference_mode():
             own = model(excerpt[None])
         drawn = monte_carlo(model, excerpt[None], samples, seed) if is_variational(model) else None
         features = hypothesis_features(model, excerpt, own, drawn)
-        order = _order_as(own.estimates, separation.estimates[..., start : start + length])
+        order = _order_as(own.estimates, estimates)
         parts.append({name: values[order] for name, values in features.items()})
     if not parts:
         return None

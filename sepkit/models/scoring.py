@@ -19,6 +19,7 @@ __all__ = [
     "ScoringHead",
     "best_hypotheses",
     "calibrate_threshold",
+    "distinct_by_products",
     "distinct_hypotheses",
 ]
 
@@ -84,7 +85,18 @@ def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | Non
         estimates: (B, n, T); constant ones are silent.
         lengths: (B,) samples that count; None: all.
     """
-    alike, silent = _alike(estimates, lengths)
+    return distinct_by_products(scores, *_centred_products(estimates, lengths))
+
+
+def distinct_by_products(scores: Tensor, products: Tensor, energy: Tensor) -> Tensor:
+    """`distinct_hypotheses` of estimates of which nothing but these is known: (B, n) bool.
+
+    Args:
+        scores: (B, n) log-odds.
+        products: (B, n, n) float64 inner products of the estimates less their means.
+        energy: (B, n) float64, of the estimates with their means.
+    """
+    alike, silent = _alike(products, energy)
     order = scores.argsort(dim=1, descending=True, stable=True)
     distinct = torch.zeros_like(silent)
     rows = torch.arange(len(scores), device=scores.device)
@@ -94,8 +106,8 @@ def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | Non
     return distinct
 
 
-def _alike(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(B, n, n) which pairs are duplicates, and (B, n) which estimates are silent."""
+def _centred_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(B, n, n) inner products of estimates less their means, and (B, n) energies with them."""
     signals = estimates.double()
     counts = torch.full((len(signals),), signals.shape[-1]) if lengths is None else lengths
     counts = counts.to(signals.device)[:, None, None]
@@ -103,7 +115,11 @@ def _alike(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     signals = signals.where(inside, 0.0)
     energy = signals.square().sum(-1)
     centred = (signals - signals.sum(-1, keepdim=True) / counts).where(inside, 0.0)
-    products = centred @ centred.mT
+    return centred @ centred.mT, energy
+
+
+def _alike(products: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, n, n) which pairs are duplicates, and (B, n) which estimates are silent."""
     powers = products.diagonal(dim1=1, dim2=2)
     silent = powers <= _ROUNDING * energy
     # r^2 / (1 - r^2) > limit, without a division by silence.
