@@ -16,7 +16,7 @@ from sepkit.errors import UserError
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
+    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",

@@ -175,6 +175,52 @@ def folder(
     return _shard(made) if shards else made
 
 
+def conversation(
+    *,
+    speech: str,
+    out: str,
+    split: str = "test",
+    minutes: float = 60.0,
+    speakers: int = 2,
+    chosen: list[str] | None = None,
+    speaker_from: str = "first",
+    sample_rate: int = 8000,
+    gain_range_db: float = 2.5,
+    seed: int = 0,
+) -> Path:
+    """One long recording of speakers with pauses, overlaps and silences of up to 30 s, its sources, and a manifest.
+
+    Args:
+        speech: folder of recordings of single speakers
+        out: folder of mixture.flac, s1.flac, s2.flac ... and conversation.jsonl
+        split: whose speakers: train, dev or test, where the folder has them
+        minutes: length
+        speakers: how many
+        chosen: who; default: drawn among those with most recordings
+        speaker_from: who speaks, see `sepkit prepare folder`
+        sample_rate: Hz
+        gain_range_db: each speaker's gain is uniform in +- this, relative to equal level
+        seed: of speakers, order, pauses and gains
+
+    Returns:
+        The manifest.
+    """
+    from sepkit.corpora.conversation import prepare_conversation
+
+    return prepare_conversation(
+        speech,
+        out,
+        split=split,
+        minutes=minutes,
+        speakers=speakers,
+        chosen=chosen,
+        speaker_from=speaker_from,
+        sample_rate=sample_rate,
+        gain_range_db=gain_range_db,
+        seed=seed,
+    )
+
+
 def mixed(*, mixture: str, sources: list[str], out: str, noise: str | None = None) -> Path:
     """A manifest of a corpus that is mixed already: mix/, s1/, s2/ with equal file names.
 
@@ -369,6 +415,7 @@ COMMANDS = {
     "mini": mini,
     "pulses": pulses,
     "folder": folder,
+    "conversation": conversation,
     "mixed": mixed,
     "librimix": librimix,
     "wsj0-mix": wsj0_mix,

@@ -1,0 +1,211 @@
+"""Conversations of any length from recordings of single speakers, to test how long recordings are separated.
+
+What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
+turns, and are silent for up to half a minute; written as s1.flac, s2.flac ... and their sum, mixture.flac, with a
+manifest of one row. Which speakers, which recordings in which order, pauses and levels follow from a seed.
+Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
+Licence: that of the recordings.
+Traps: speakers do not react to each other, and where a speaker has fewer recordings than there is time they are heard
+again, in another order. The mixture is the sum of the sources to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.corpora._made_with import claim
+from sepkit.corpora._recordings import Utterance, examine, find_recordings, write_skipped
+from sepkit.data import audio
+from sepkit.data.audio_streams import write_blocks
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from sepkit.errors import UserError
+
+__all__ = ["Turn", "draw_turns", "prepare_conversation"]
+
+LONGEST_SILENCE_SECONDS = 30.0
+
+# Between two recordings of a speaker: mostly a pause, sometimes time to listen.
+_SHORT_PAUSE_SECONDS, _LONG_PAUSE_SECONDS = (0.2, 4.0), (8.0, LONGEST_SILENCE_SECONDS)
+_LONG_PAUSE_SHARE = 0.25
+# Root mean square of speech, so low that sums of speakers do not reach full scale; peaks beyond are scaled down.
+_LEVEL = 0.05
+_BLOCK_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A recording at its place.
+
+    Args:
+        utterance: which one.
+        offset: where it begins, in samples.
+        gain: factor.
+    """
+
+    utterance: Utterance
+    offset: int
+    gain: float
+
+    @property
+    def end(self) -> int:
+        """The first sample after it."""
+        return self.offset + self.utterance.num_samples
+
+
+def prepare_conversation(
+    speech: str | Path,
+    out: str | Path,
+    *,
+    split: str = "test",
+    minutes: float = 60.0,
+    speakers: int = 2,
+    chosen: Sequence[str] | None = None,
+    speaker_from: str = "first",
+    sample_rate: int = 8000,
+    gain_range_db: float = 2.5,
+    seed: int = 0,
+) -> Path:
+    """The manifest of one conversation, written beside its recordings.
+
+    Args:
+        speech: folder of recordings, see `sepkit.corpora.folder`.
+        out: folder of the recordings and the manifest.
+        split: whose speakers, where the folder has splits.
+        minutes: length.
+        speakers: how many.
+        chosen: who; None: drawn among those with at least half as many recordings as the speaker with most.
+        speaker_from: how speakers are found.
+        sample_rate: Hz.
+        gain_range_db: each speaker's gain is uniform in +- this, relative to equal level.
+        seed: of all draws.
+
+    Raises:
+        UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.
+    """
+    from tqdm import tqdm
+
+    out = Path(out)
+    if not 0 < minutes <= 24 * 60:
+        raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
+    if speakers < 1:
+        raise UserError(f"speakers: found {speakers}, expected at least 1")
+    num_samples = round(60 * minutes * sample_rate)
+    recordings, skipped = find_recordings(Path(speech), speaker_from)
+    recordings = [recording for recording in recordings if recording.split in (split, None)]
+    generator = np.random.default_rng(seed)
+    names = _choose(Counter(recording.speaker for recording in recordings), speakers, chosen, split, generator)
+    claim(
+        out / "conversation.json",
+        {"speech": str(speech), "split": split, "num_samples": num_samples, "speakers": names}
+        | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": seed},
+    )
+    manifest = out / "conversation.jsonl"
+    utterances, unusable = examine([r for r in recordings if r.speaker in names], sample_rate)
+    write_skipped(out, skipped | unusable)
+    tracks = []
+    for name in names:
+        own = [utterance for utterance in utterances if utterance.speaker == name]
+        if not own:
+            raise UserError(f"speaker {name}: none of the recordings can be used; see {out / 'skipped.tsv'}")
+        gain = 10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20)
+        tracks.append(draw_turns(own, num_samples, sample_rate, gain, generator))
+    paths = [f"s{number}.flac" for number in range(1, speakers + 1)]
+    scale = _headroom(tracks, sample_rate)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(write_blocks(out / path, sample_rate, num_samples, "PCM_16"))
+            for path in [*paths, "mixture.flac"]
+        ]
+        size = round(_BLOCK_SECONDS * sample_rate)
+        for start in tqdm(range(0, num_samples, size), desc="writing", unit="block", disable=None):
+            stop = min(num_samples, start + size)
+            sources = [_render(track, start, stop, sample_rate, scale) for track in tracks]
+            # Whole numbers of 16-bit steps: so is their sum.
+            sources = [np.round(source * 2.0**15) / 2.0**15 for source in sources]
+            for writer, waveform in zip(writers, [*sources, np.sum(sources, axis=0)], strict=True):
+                writer.write(waveform.astype(np.float32))
+    sexes = {utterance.speaker: utterance.recording.sex for utterance in utterances}
+    entry = MixtureEntry(
+        id="mixture",
+        sample_rate=sample_rate,
+        num_samples=num_samples,
+        sources=[SourceEntry(path, speaker=name, sex=sexes[name]) for path, name in zip(paths, names, strict=True)],
+        mode="max",
+        mixture="mixture.flac",
+        corpus="conversation",
+    )
+    return write_manifest(manifest, [entry])
+
+
+def draw_turns(
+    utterances: Sequence[Utterance], num_samples: int, sample_rate: int, gain: float, generator: np.random.Generator
+) -> list[Turn]:
+    """One speaker's recordings in a random order, again and again, with pauses, until the time is over.
+
+    Args:
+        utterances: of the speaker.
+        num_samples: of the conversation; the last turn ends in it or is cut by its end.
+        sample_rate: Hz.
+        gain: relative to equal level.
+        generator: of all draws.
+    """
+    turns: list[Turn] = []
+    position = round(generator.uniform(0, _SHORT_PAUSE_SECONDS[1]) * sample_rate)
+    while True:
+        for index in generator.permutation(len(utterances)):
+            if position >= num_samples:
+                return turns
+            utterance = utterances[index]
+            turns.append(Turn(utterance, position, gain * _LEVEL / utterance.level))
+            is_long = generator.random() < _LONG_PAUSE_SHARE
+            pause = generator.uniform(*(_LONG_PAUSE_SECONDS if is_long else _SHORT_PAUSE_SECONDS))
+            position = turns[-1].end + math.floor(pause * sample_rate)
+
+
+def _choose(
+    known: Counter[str], count: int, chosen: Sequence[str] | None, split: str, generator: np.random.Generator
+) -> list[str]:
+    if chosen is not None:
+        missing = [name for name in chosen if name not in known]
+        if missing or len(set(chosen)) != count:
+            found = f"{missing[0]!r} has no recordings in {split}" if missing else f"{len(set(chosen))} of them"
+            raise UserError(f"chosen: found {' '.join(chosen)}, {found}; expected {count} of {split}'s speakers")
+        return list(chosen)
+    if len(known) < count:
+        raise UserError(f"split {split}: found {len(known)} speakers, expected at least {count}; try another split")
+    heard_most = sorted(name for name, files in known.items() if 2 * files >= max(known.values()))
+    # Where that leaves too few, the ones with most.
+    names = heard_most if len(heard_most) >= count else [name for name, _ in known.most_common(count)]
+    return [str(name) for name in generator.choice(names, count, replace=False)]
+
+
+def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
+    """What all speakers are multiplied by, so that their loudest peaks could meet without clipping."""
+    peaks = []
+    for track in tracks:
+        gains = {turn.utterance: turn.gain for turn in track}
+        peaks.append(max(gain * float(np.abs(_samples(own, sample_rate)).max()) for own, gain in gains.items()))
+    return min(1.0, 0.98 / sum(peaks))
+
+
+def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scale: float) -> np.ndarray:
+    """(stop - start,) of one speaker."""
+    rendered = np.zeros(stop - start)
+    for turn in track:
+        low, high = max(start, turn.offset), min(stop, turn.end)
+        if low < high:
+            part = _samples(turn.utterance, sample_rate, low - turn.offset, high - low)
+            rendered[low - start : high - start] = scale * turn.gain * part
+    return rendered
+
+
+def _samples(utterance: Utterance, sample_rate: int, start: int = 0, count: int | None = None) -> np.ndarray:
+    count = utterance.num_samples - start if count is None else count
+    return audio.read(utterance.recording.path, utterance.start + start, count, sample_rate)
