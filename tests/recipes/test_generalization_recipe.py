@@ -119,12 +119,7 @@ def dry(repository: Path, environment: dict[str, str], tmp_path: Path) -> Callab
     return make
 
 
-def test_from_first_to_last_stage(
-    command: Callable[..., list[str]],
-    run: Callable[..., str],
-    files: Callable[..., dict[str, tuple[int, int]]],
-    tmp_path: Path,
-) -> None:
+def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path) -> None:
     output = run(command())
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
     exp = tmp_path / "exp"
@@ -143,6 +138,15 @@ def test_from_first_to_last_stage(
     assert set(drops) == {(f"test_seen_{task}", f"test_unseen_{task}") for task in ("noisy", "clean")}
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
+
+@pytest.mark.slow
+def test_second_run_does_nothing_again(
+    command: Callable[..., list[str]],
+    run: Callable[..., str],
+    files: Callable[..., dict[str, tuple[int, int]]],
+    tmp_path: Path,
+) -> None:
+    run(command())
     before = files(tmp_path)
     run(command())
     after = files(tmp_path)
