@@ -69,6 +69,8 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_t
         {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
     )
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        if is_list and parameter.default is not inspect.Parameter.empty:
+            many["nargs"] = "*"
         parser.add_argument(parameter.name, help=help_text, **many)
         return
     option = "--" + parameter.name.rstrip("_").replace("_", "-")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
+    from io import BufferedIOBase
+
     from sepkit.inference import FilesReport
-    from sepkit.inference.separator import Speakers
+    from sepkit.inference.pipe import SampleFormat
+    from sepkit.inference.separator import Levels, Speakers
 
 
 def main(
-    inputs: list[str],
+    inputs: list[str] | None = None,
     *,
     model: str,
-    out: str,
+    out: str | None = None,
     device: str = "auto",
     channel: int | None = None,
     speakers: str | None = None,
@@ -24,14 +28,18 @@ def main(
     samples: int = 8,
     no_predict: bool = False,
     hierarchy: bool = False,
+    stream: bool = False,
+    sample_rate: int | None = None,
+    sample_format: Literal["s16le", "f32le"] = "s16le",
     import_: list[str] | None = None,
-) -> Path:
+) -> Path | None:
     """Separate audio files; the same command again goes on where it stopped.
 
     Writes OUT/<relative path>_s1.wav, _s2.wav ... at the input's rate and level, and OUT/<relative path>.json, which
     tells scores, which hypotheses were kept, and the SI-SDR to expect, where `sepkit calibrate` was run before. With
     --hierarchy: what the models kept along a cooling make of each file, OUT/<relative path>_hierarchy.json, .png, and a
-    folder of wavs.
+    folder of wavs. With --stream: raw mono PCM from standard input as it comes, the estimates to standard output at
+    once, their channels interleaved; for causal models.
 
     Args:
         inputs: audio files, or folders that are searched for them
@@ -41,7 +49,8 @@ def main(
         channel: which channel to separate, from 0; default: the mean of all
         speakers: how many there are: auto (what the model's scores say, perhaps none) or a number (those with the best
             scores); default: an estimate for every hypothesis
-        levels: mixture scales each estimate to the level it has in the mixture; model leaves it as it comes out
+        levels: mixture scales each estimate to the level it has in the mixture (with --stream: has had so far); model
+            leaves it as it comes out
         subtype: sample format of the wavs; PCM_16 falls back to FLOAT where an estimate would clip
         spread: also write OUT/<relative path>_s1_spread.npy ..., the standard deviation of every sample of an estimate
             over samples of a variational model's latents
@@ -49,10 +58,13 @@ def main(
         no_predict: leave out the prediction of SI-SDR, which takes as long as a few separations
         hierarchy: replay the models in EXP/models (trainer.keep_every_epochs) from high temperature to low instead: one
             wav for each group of hypotheses that are alike, and the tree of their splits
+        stream: from standard input to standard output, in place of files; the latency is told on standard error
+        sample_rate: Hz, of the PCM of --stream; default: that of the model, which has the least latency
+        sample_format: of the PCM of --stream: s16le or f32le (full scale 1)
         import_: Python files that register your own maskers; executed
 
     Returns:
-        The folder of the estimates. Exits with 1 if some recordings could not be separated.
+        The folder of the estimates; None with --stream. Exits with 1 if some recordings could not be separated.
 
     Raises:
         UserError: a model, input, device or output folder that is not there.
@@ -65,6 +77,13 @@ def main(
 
     for file in import_ or []:
         import_file(file)
+    if stream:
+        others = {"INPUT": inputs, "--out": out, "--channel": channel, "--speakers": speakers, "--spread": spread}
+        return _stream(model, device, levels, sample_rate, sample_format, others | {"--hierarchy": hierarchy})
+    if not inputs or out is None:
+        raise UserError("expected recordings and --out FOLDER (or --stream, to separate what comes in by a pipe)")
+    if sample_rate is not None:
+        raise UserError("--sample-rate: goes with --stream only; files say theirs")
     wanted = _speakers(speakers)
     if hierarchy:
         if spread:
@@ -91,6 +110,44 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _stream(
+    model: str,
+    device: str,
+    levels: Levels,
+    sample_rate: int | None,
+    sample_format: SampleFormat,
+    others: dict[str, Any],
+) -> None:
+    import sys
+
+    from sepkit.errors import UserError
+    from sepkit.inference import load_model
+    from sepkit.inference.pipe import separate_pipe
+
+    for option, value in others.items():
+        if value not in (None, False, []):
+            raise UserError(f"{option}: does not go with --stream, which reads and writes pipes; leave it out")
+    if sys.stdin.isatty():
+        raise UserError("--stream: standard input is a terminal, expected raw PCM; pipe a recording into it")
+    separator = load_model(model, device, predict=False)
+    with separator.streaming(sample_rate, levels) as stream:
+        print(
+            f"sepkit separate: {stream.hypotheses} channels of {sample_format} at {stream.sample_rate} Hz, latency "
+            f"{1000 * stream.latency_seconds:.2f} ms",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            # Its type hides that it is buffered.
+            source = cast("BufferedIOBase", sys.stdin.buffer)
+            report = separate_pipe(stream, source, sys.stdout.buffer, sample_format)
+        except BrokenPipeError:
+            # Whoever listens has heard enough. Standard output must not be flushed again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+    print(f"sepkit separate: {report}", file=sys.stderr)
 
 
 def _replay(inputs: list[str], model: str, out: str, speakers: str | None, **options: Any) -> FilesReport:
