@@ -3,7 +3,7 @@
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--speakers 2] [--stage N] [--stop-stage N]
 #
-# --conf FILE          conf/cpu.yaml trains in about five minutes on two cores
+# --conf FILE          conf/cpu.yaml trains in about five minutes on two cores; conf/causal.yaml is a model that streams
 # --speakers N         speakers in a mixture
 # --assignment NAME    of hypotheses to speakers: pit | mcl | relaxed_wta | amcl | sinkhorn, by default what --conf says (pit)
 # --hypotheses N       estimates the model makes, by default as many as speakers
