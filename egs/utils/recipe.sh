@@ -77,11 +77,10 @@ separate_examples() {
 }
 
 evaluate_model() {
-  local name
-  for name in $test_sets; do
-    # shellcheck disable=SC2086  # $evaluate_options is a list of words
-    $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "$(manifest "$name")" ${evaluate_options:-} --out "$exp/evaluation/$name"
-  done
+  local name manifests=()
+  for name in $test_sets; do manifests+=("$(manifest "$name")"); done
+  # shellcheck disable=SC2086  # $evaluate_options is a list of words
+  $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --apart ${evaluate_options:-} --out "$exp/evaluation"
 }
 
 # One page with the scores, what the model makes of the worst, median and best mixtures, and the training curves.

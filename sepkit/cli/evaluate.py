@@ -18,6 +18,7 @@ def main(
     compare: str | None = None,
     speakers: Literal["auto"] | None = None,
     calibration: bool = False,
+    apart: bool = False,
     device: str = "cpu",
     processes: int | None = None,
     leaderboard: list[str] | None = None,
@@ -40,6 +41,7 @@ def main(
         calibration: Also tell how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted the
             predictor of): correlation, interval, mean SI-SDR of the best x %; curves in calibration.csv and
             risk_coverage.csv.
+        apart: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
         device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
@@ -70,31 +72,56 @@ def main(
     rank, world_size = _share()
     of_model = {} if model is None else _of_model(model, device, speakers, calibration)
     measured_std = of_model.pop("signal_std", None)
-    result = evaluate(
-        manifest,
-        out,
-        estimates=estimates,
-        metrics=metrics,
-        signal_std=measured_std if signal_std is None else signal_std,
-        asr_command=asr_command,
-        compare_with=compare,
-        speakers=speakers,
-        calibration=calibration,
-        processes=_default_processes(manifest, of_model.get("device"), world_size) if processes is None else processes,
-        rank=rank,
-        world_size=world_size,
-        command=_command_line(),
-        **of_model,
-    )
-    if result is None:
-        print(f"rank {rank} of {world_size} has done its share; the last to finish writes the results", flush=True)
-        return Path(out)
-    _report(result.summary)
-    if result.summary["n_skipped"]:
-        _report_skipped(result.summary, result.folder)
-        print(result.folder)
+    failed = False
+    for manifests, folder in _apart(manifest, Path(out)) if apart else [(manifest, Path(out))]:
+        result = evaluate(
+            manifests,
+            folder,
+            estimates=estimates,
+            metrics=metrics,
+            signal_std=measured_std if signal_std is None else signal_std,
+            asr_command=asr_command,
+            compare_with=compare,
+            speakers=speakers,
+            calibration=calibration,
+            processes=_default_processes(manifests, of_model.get("device"), world_size)
+            if processes is None
+            else processes,
+            rank=rank,
+            world_size=world_size,
+            command=_command_line(),
+            **of_model,
+        )
+        if result is None:
+            print(f"rank {rank} of {world_size} has done its share; the last to finish writes the results", flush=True)
+            continue
+        if apart:
+            print(f"{manifests[0]}:")
+        _report(result.summary)
+        if result.summary["n_skipped"]:
+            _report_skipped(result.summary, result.folder)
+            failed = True
+    if failed:
+        print(out)
         raise SystemExit(1)
-    return result.folder
+    return Path(out)
+
+
+def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
+    """Each manifest and the folder of its evaluation.
+
+    Raises:
+        UserError: two manifests of one name.
+    """
+    from sepkit.errors import UserError
+
+    folders = [out / Path(path).stem for path in manifests]
+    for path, folder in zip(manifests, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise UserError(
+                f"--manifest {path}: another has the name {folder.name} too; with --apart each needs its own"
+            )
+    return [([path], folder) for path, folder in zip(manifests, folders, strict=True)]
 
 
 def _report(summary: dict[str, Any]) -> None:

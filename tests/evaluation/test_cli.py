@@ -78,3 +78,41 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
     assert fly["n_utterances"] == files["n_utterances"] == 5
     for metric, scores in fly["metrics"].items():
         assert files["metrics"][metric]["mean"] == pytest.approx(scores["mean"], abs=0.01)
+
+
+def test_manifests_apart_are_what_they_are_alone(
+    make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One process, a folder for each; a bad mixture of one does not keep the other from being measured."""
+    from sepkit.models import build_model
+    from sepkit.models.checkpoints import save_model
+
+    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
+    manifests = []
+    for name in ("test_noisy", "test_clean"):
+        manifest = make_corpus(tmp_path / name, count=2).manifest
+        manifests.append(str(manifest.rename(manifest.with_name(f"{name}.jsonl"))))
+    (tmp_path / "test_noisy" / json.loads(Path(manifests[0]).read_text().split("\n")[0])["sources"][0]["path"]).unlink()
+    command = ["evaluate", "--model", str(model), "--metrics", "si_sdr", "--manifest"]
+    with pytest.raises(SystemExit) as stop:
+        main([*command, *manifests, "--apart", "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert lines[-1] == str(tmp_path / "out") and [line[:-1] for line in lines if line[:-1] in manifests] == manifests
+    assert main([*command, manifests[1], "--out", str(tmp_path / "alone")]) == 0
+    apart, alone = (tmp_path / folder / "utterances.csv" for folder in ("out/test_clean", "alone"))
+    assert apart.read_text() == alone.read_text()
+    assert json.loads((tmp_path / "out" / "test_noisy" / "summary.json").read_text())["n_skipped"] == 1
+
+
+def test_manifests_of_one_name_apart_are_refused(
+    make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sepkit.models import build_model
+    from sepkit.models.checkpoints import save_model
+
+    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
+    manifests = [str(make_corpus(tmp_path / name, count=1).manifest) for name in ("a", "b")]
+    command = ["evaluate", "--model", str(model), "--manifest", *manifests, "--apart", "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert f"--manifest {manifests[0]}: another has the name" in capsys.readouterr().err
