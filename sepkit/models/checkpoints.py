@@ -28,6 +28,7 @@ __all__ = [
     "EXPECTED",
     "LoadReport",
     "compare",
+    "complete_or_absent",
     "find_checkpoint",
     "load_checkpoint",
     "read_description",
@@ -74,9 +75,9 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         tensors, left_out = _halved(model, tensors)
         description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
-    with _complete_or_absent(folder / WEIGHTS) as temporary:
+    with complete_or_absent(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary)
-    with _complete_or_absent(folder / DESCRIPTION) as temporary:
+    with complete_or_absent(folder / DESCRIPTION) as temporary:
         temporary.write_text(description, encoding="utf-8")
     return folder
 
@@ -119,7 +120,12 @@ def _constants(config: ModelConfig) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _complete_or_absent(path: Path) -> Iterator[Path]:
+def complete_or_absent(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
+
+    Raises:
+        UserError: the folder cannot be made or written to.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from sepkit.errors import UserError
 from sepkit.models import hub
 from sepkit.models.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.onnx import is_onnx
 from sepkit.models.shipped import shipped_models
 
 __all__ = ["load_pretrained", "load_weights_into", "model_folder"]
@@ -28,6 +29,10 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
     Raises:
         UserError: no model there, or one that cannot be read.
     """
+    if is_onnx(model):
+        raise UserError(
+            f"{model}: found an exported model, which separates and evaluates only; name what it was made of"
+        )
     kind, _, rest = str(model).partition(":")
     if kind in _BRIDGES and not Path(model).exists():
         return _BRIDGES[kind](rest).eval()
@@ -37,7 +42,7 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
 
 
 def model_folder(model: Path_) -> Path | None:
-    """The folder of the checkpoint of sepkit's own that a MODEL argument names; None for another toolkit's.
+    """The folder of the checkpoint of sepkit's own that a MODEL argument names; None for another's and an exported one.
 
     Args:
         model: as `load_pretrained` takes it. A model on the hub is fetched.
@@ -45,9 +50,11 @@ def model_folder(model: Path_) -> Path | None:
     Raises:
         UserError: there is none.
     """
-    kind, _, rest = str(model).partition(":")
+    if is_onnx(model):
+        return None
     if Path(model).exists():
         return find_checkpoint(model)
+    kind, _, rest = str(model).partition(":")
     if kind in _BRIDGES:
         return None
     if kind == "hf" and rest:

@@ -1,0 +1,163 @@
+"""Exported models: an ONNX graph that ONNX Runtime carries out, in the place of an `EncoderMaskerDecoder`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sepkit.errors import UserError
+from sepkit.models.distributions import Point
+from sepkit.models.latents import Deterministic
+from sepkit.types import Separation
+
+__all__ = ["METADATA", "SUFFIX", "OnnxModel", "is_onnx"]
+
+SUFFIX = ".onnx"
+METADATA = "sepkit"
+"""Key of the graph's metadata under which the model's description is kept, as JSON."""
+
+FORMAT = 1
+_EXPECTED = "expected what `sepkit export` writes"
+_MISSING = "ONNX models need onnxruntime: pip install 'sepkit[export]'"
+
+
+def is_onnx(model: str | os.PathLike[str]) -> bool:
+    """Whether a MODEL argument names an exported model."""
+    return Path(model).suffix.lower() == SUFFIX and ":" not in str(model)
+
+
+class OnnxModel(nn.Module):
+    """A separator whose forward pass is a graph run by ONNX Runtime on the CPU.
+
+    It has what `sepkit.inference.Separator` and `sepkit.evaluation` look at in a model. Its latents are not told:
+    where a `Separation` has posteriors, points without values stand for them, and nothing can be sampled.
+
+    Attributes:
+        sample_rate: Hz.
+        hypotheses: n.
+        signal_mean, signal_std: mean and deviation of the training mixtures; the graph applies them itself.
+        description: plain data of the file: sample_rate, hypotheses, signal_mean, signal_std, info, int8 ...
+        info: what was saved beside the weights.
+        int8: whether weights were quantised.
+        scoring_head: not None where the graph has scores.
+
+    Args:
+        path: what `sepkit export` wrote.
+
+    Raises:
+        UserError: no such file, no such graph, or ONNX Runtime is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; {_EXPECTED}")
+        self.session = _session(path)
+        description = _description(path, self.session.get_modelmeta().custom_metadata_map)
+        self.path = path
+        self.description = description
+        self.sample_rate: int = description["sample_rate"]
+        self.hypotheses: int = description["hypotheses"]
+        self.info: dict[str, Any] = description["info"]
+        self.int8: bool = description["int8"]
+        self.config = None
+        self.masker = ExportedGraph()
+        self.scoring_head = nn.Identity() if "scores" in self._outputs() else None
+        self.encoding_family = self.mask_family = Deterministic("linear")
+        self.register_buffer("signal_mean", torch.tensor(float(description["signal_mean"])))
+        self.register_buffer("signal_std", torch.tensor(float(description["signal_std"])))
+        # The weights are in the file alone: this tells one file's model from another's in the state dict.
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+        self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
+
+    def _outputs(self) -> list[str]:
+        return [output.name for output in self.session.get_outputs()]
+
+    def forward(
+        self,
+        mixture: Tensor,
+        generator: torch.Generator | None = None,
+        sources: Tensor | None = None,
+        active: Tensor | None = None,
+        reconstruct: bool = False,
+        sample: bool | None = None,
+    ) -> Separation:
+        """The separation of a batch of mixtures (B, T), on their device; T >= 1.
+
+        Args:
+            mixture: floating-point waveforms at `sample_rate`.
+            generator: of no use, as nothing is sampled; here because a model has it.
+            sources: must be None.
+            active: must be None.
+            reconstruct: must be False.
+            sample: must not be True.
+
+        Raises:
+            ValueError: something that the graph does not have was asked for.
+            UserError: ONNX Runtime fails, on a mixture that is longer than the model takes for example.
+        """
+        if sources is not None or reconstruct or sample:
+            raise ValueError("an exported model has no latents to sample, reconstruct from or look at sources with")
+        waveform = np.ascontiguousarray(mixture.detach().cpu().numpy(), dtype=np.float32)
+        try:
+            values = self.session.run(None, {"mixture": waveform})
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{self.path}: ONNX Runtime failed on a mixture of {mixture.shape[-1]} samples ({reason})"
+            ) from error
+        named = zip(self._outputs(), values, strict=True)
+        outputs = {name: torch.from_numpy(value).to(mixture.device) for name, value in named}
+        nothing = Point(mixture.new_zeros(len(mixture), 0, 0))
+        return Separation(outputs["estimates"], encoding=nothing, masks=nothing, scores=outputs.get("scores"))
+
+
+class ExportedGraph(nn.Module):
+    """What stands where a model has its masker: nothing can be asked of the one inside a graph."""
+
+
+def _session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(_MISSING) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # as above
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {_EXPECTED}") from error
+
+
+def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if METADATA not in metadata:
+        raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
+    try:
+        description = json.loads(metadata[METADATA])
+    except ValueError as error:
+        raise UserError(f"{path}: its description is damaged ({error}); {_EXPECTED}") from error
+    kinds = {
+        "sample_rate": int,
+        "hypotheses": int,
+        "signal_mean": float,
+        "signal_std": float,
+        "info": dict,
+        "int8": bool,
+    }
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
+    for name, kind in kinds.items():
+        if not isinstance(description.get(name), kind):
+            raise UserError(f"{path}: {name} in its description is {description.get(name)!r}; {_EXPECTED}")
+    return description

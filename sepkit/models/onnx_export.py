@@ -1,0 +1,230 @@
+"""Models out to ONNX, compared with torch before anything is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sepkit import __version__
+from sepkit.errors import UserError
+from sepkit.models._onnx_graph import GraphModel, PlainOperations
+from sepkit.models.checkpoints import complete_or_absent
+from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
+
+__all__ = ["TOLERANCE", "ExportReport", "export_onnx", "quantize_onnx"]
+
+TOLERANCE = 1e-4
+"""Largest difference from torch, relative to the largest sample of torch's estimates, that an export may have."""
+
+OPSET = 18
+_MISSING = "exporting needs onnx and onnxruntime: pip install 'sepkit[export]'"
+
+
+@dataclass
+class ExportReport:
+    """What an export came to.
+
+    Args:
+        path: of the graph.
+        differences: samples in a mixture -> largest difference from torch's estimates, relative to their largest.
+        num_bytes: size of the file.
+    """
+
+    path: Path
+    differences: dict[int, float]
+    num_bytes: int
+
+
+def export_onnx(
+    model: EncoderMaskerDecoder, path: str | os.PathLike[str], lengths: Sequence[int] | None = None
+) -> ExportReport:
+    """How like torch the exported graph is, which is at `path` only if it is like enough.
+
+    The graph takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings, and gives
+    `estimates` (B, n, T), and `scores` (B, n) where the model has a scoring head.
+
+    Args:
+        model: latents are taken at what stands for them outside training.
+        path: a file that ends in .onnx; an older one is replaced.
+        lengths: samples in the noises that torch and ONNX Runtime are compared on; None: five, from one sample to
+            some seconds, that are no multiples of anything.
+
+    Raises:
+        UserError: onnx or onnxruntime is not installed, a path that is not to be written, or a model that has no
+            graph or one that differs from it.
+    """
+    path = Path(path)
+    _require_onnx(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        draft = Path(temporary) / f"model{SUFFIX}"
+        _trace(model, draft)
+        _describe(draft, _description(model))
+        exported = OnnxModel(draft)
+        differences = {length: difference(model, exported, length) for length in lengths or _lengths(model)}
+        worst = max(differences, key=lambda length: differences[length])
+        if not differences[worst] <= TOLERANCE:
+            raise UserError(
+                f"{path}: not written: ONNX Runtime differs from torch by {differences[worst]:.1e} of the largest "
+                f"sample in a mixture of {worst} samples, expected at most {TOLERANCE:.0e}"
+            )
+        _keep(draft, path)
+    return ExportReport(path, differences, path.stat().st_size)
+
+
+def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
+    """How many operations of the graph at `path` have weights of 8 bits; activations are quantised as they come.
+
+    Matrix products, LSTMs and convolutions are, but for the filterbank, whose errors no mask could undo.
+
+    Args:
+        source: what `export_onnx` wrote.
+        path: a file that ends in .onnx; an older one is replaced.
+
+    Raises:
+        UserError: onnx or onnxruntime is not installed, the graph cannot be read, or nothing in it can be quantised.
+    """
+    source, path = Path(source), Path(path)
+    _require_onnx(path)
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    graph = onnx.load(str(source))
+    kinds = ("MatMul", "Gemm", "LSTM", "Conv")
+    kept = [node.name for node in graph.graph.node if "/filterbank/" in node.name]
+    with tempfile.TemporaryDirectory() as temporary, _quietly():
+        draft = Path(temporary) / f"model{SUFFIX}"
+        try:
+            quantize_dynamic(
+                str(source),
+                str(draft),
+                op_types_to_quantize=list(kinds),
+                # ONNX Runtime has integer convolutions for unsigned weights alone.
+                weight_type=QuantType.QUInt8,
+                nodes_to_exclude=kept,
+            )
+        except Exception as error:  # its exceptions have no common base but this
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{source}: cannot be quantised ({reason}); leave out --int8") from error
+        integer = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM")
+        count = sum(node.op_type in integer for node in onnx.load(str(draft)).graph.node)
+        if count == 0:
+            raise UserError(f"{source}: nothing in it can be quantised (GRUs cannot); leave out --int8")
+        _describe(draft, json.loads(next(p.value for p in graph.metadata_props if p.key == METADATA)) | {"int8": True})
+        OnnxModel(draft)
+        _keep(draft, path)
+    return count
+
+
+def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: int) -> float:
+    """Largest difference of two models' estimates of two noises, relative to the largest sample of the first's."""
+    noise = torch.randn(2, num_samples, generator=torch.Generator().manual_seed(num_samples))
+    mixture = model.signal_mean.cpu() + model.signal_std.cpu() * noise
+    with torch.inference_mode():
+        expected = model.eval()(mixture.to(model.signal_mean.device)).estimates.cpu()
+    found = exported(mixture).estimates
+    largest = float(expected.abs().max())
+    return float((found - expected).abs().max()) / (largest or 1.0)
+
+
+def _lengths(model: EncoderMaskerDecoder) -> list[int]:
+    rate, kernel_size = model.sample_rate, model.filterbank.kernel_size
+    return [1, kernel_size + 1, rate // 9 + 5, rate + 31, 5 * rate // 2 + 17]
+
+
+def _require_onnx(path: Path) -> None:
+    if path.suffix.lower() != SUFFIX:
+        raise UserError(f"--out {path}: expected a file that ends in {SUFFIX}")
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise UserError(_MISSING) from error
+
+
+def _trace(model: EncoderMaskerDecoder, path: Path) -> None:
+    names = ["estimates"] if model.scoring_head is None else ["estimates", "scores"]
+    axes = {"mixture": {0: "batch", 1: "samples"}, "estimates": {0: "batch", 2: "samples"}, "scores": {0: "batch"}}
+    example = torch.randn(2, model.sample_rate, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), _quietly(), _without_fused_attention(), PlainOperations():
+        try:
+            torch.onnx.export(
+                GraphModel(model),
+                (example,),
+                str(path),
+                input_names=["mixture"],
+                output_names=names,
+                dynamic_axes={name: axes[name] for name in ("mixture", *names)},
+                opset_version=OPSET,
+                # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
+                dynamo=False,
+            )
+        except Exception as error:  # anything that an operation without a counterpart in ONNX may raise
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"this model has no ONNX graph ({type(error).__name__}: {reason}); use it as it is"
+            ) from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without warnings: of shapes that are taken as constants (the comparison finds those that must not be)."""
+    import logging
+
+    logger = logging.getLogger()
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+@contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    # The fused operation that torch takes for attention in evaluation has no counterpart in ONNX.
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "sepkit": __version__,
+        "sample_rate": model.sample_rate,
+        "hypotheses": model.hypotheses,
+        "signal_mean": float(model.signal_mean),
+        "signal_std": float(model.signal_std),
+        "info": model.info,
+        "int8": False,
+    }
+
+
+def _describe(path: Path, description: dict[str, Any]) -> None:
+    """Puts the description into the graph's metadata."""
+    import onnx
+
+    graph = onnx.load(str(path))
+    del graph.metadata_props[:]
+    onnx.helper.set_model_props(graph, {METADATA: json.dumps(description)})
+    onnx.save(graph, str(path))
+
+
+def _keep(draft: Path, path: Path) -> None:
+    with complete_or_absent(path) as temporary:
+        temporary.write_bytes(draft.read_bytes())
