@@ -63,6 +63,8 @@ _LEAST_DB, _MOST_DB = -60.0, 60.0
 _FRAME_SECONDS = 0.032
 # The most samples of latents that anybody has waited for; more is a slip of the finger.
 _MOST_SAMPLES = 10_000
+# Of mixture in one pass of the network: a batch of short ones costs little more than one of them.
+_SECONDS_AT_ONCE = 16.0
 
 
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
@@ -146,7 +148,8 @@ def monte_carlo(
     A model keeps the order of its hypotheses from sample to sample, as far as it is sure which is which; nothing is
     matched. Where it is not, and changes them over, the spread is large, as it should be.
 
-    The same seed gives the same numbers for the same batch. One separation is in memory at a time.
+    The same seed gives the same numbers for the same batch. Separations of short recordings are made several at once,
+    long ones one at a time, so that memory stays that of about 16 s.
 
     Args:
         model: on the device of `mixture`, in evaluation mode.
@@ -163,21 +166,32 @@ def monte_carlo(
     """
     check_samples(samples)
     moments, evidence = RunningMoments(), RunningMoments()
-    for separation in _draw(model, mixture, samples if is_variational(model) else 1, seed):
-        estimates = separation.estimates if through is None else through(separation.estimates)
-        moments.add(estimates)
-        if separation.reconstructions is not None:
-            evidence.add(_log_evidence(separation.reconstructions, mixture, float(model.signal_std)))
+    for estimates, reconstructions in _draw(model, mixture, samples if is_variational(model) else 1, seed):
+        moments.add(estimates if through is None else through(estimates))
+        if reconstructions is not None:
+            evidence.add(_log_evidence(reconstructions, mixture, float(model.signal_std)))
     return MonteCarlo(moments.mean, moments.deviation, samples, log_evidence=evidence.mean if evidence.count else None)
 
 
-def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int) -> Iterator[Separation]:
+def _draw(
+    model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Estimates (B, n, T), and what is decoded without masks (B, T), of every sample of the latents."""
     generator = torch.Generator(mixture.device).manual_seed(seed)
     # What is decoded without masks says something about the mixture only where encodings have a density.
     reconstruct = model.encoding_family.variational
-    for _ in range(samples):
+    at_once = max(1, round(_SECONDS_AT_ONCE * model.sample_rate) // mixture.numel())
+    for start in range(0, samples, at_once):
+        copies = min(at_once, samples - start)
         with torch.inference_mode():
-            yield model(mixture, generator=generator, reconstruct=reconstruct, sample=True)
+            drawn = model(mixture.repeat(copies, 1), generator=generator, reconstruct=reconstruct, sample=True)
+        estimates = drawn.estimates.unflatten(0, (copies, -1))
+        for copy in range(copies):
+            reconstructions = drawn.reconstructions
+            yield (
+                estimates[copy],
+                None if reconstructions is None else reconstructions.unflatten(0, (copies, -1))[copy],
+            )
 
 
 def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -> Tensor:

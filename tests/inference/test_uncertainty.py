@@ -19,7 +19,7 @@ from sepkit.config import (
     ScoringConfig,
 )
 from sepkit.errors import UserError
-from sepkit.inference import Separator
+from sepkit.inference import Separator, uncertainty
 from sepkit.inference.uncertainty import (
     BASELINE_FEATURES,
     RunningMoments,
@@ -106,12 +106,17 @@ def test_one_value_has_no_deviation():
     assert moments.deviation.tolist() == [0, 0]
 
 
-def test_monte_carlo_is_the_mean_and_deviation_of_sampled_separations():
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_monte_carlo_is_the_mean_and_deviation_of_sampled_separations(monkeypatch, at_once):
+    """Drawn one by one, in pairs, or all in one batch."""
     model, mixture = build_model(VARIATIONAL).eval(), noise(2, 400)
+    monkeypatch.setattr(uncertainty, "_SECONDS_AT_ONCE", at_once * 800 / RATE)
     drawn = monte_carlo(model, mixture, samples=5, seed=3)
     generator = torch.Generator().manual_seed(3)
+    copies = [min(at_once, 5 - start) for start in range(0, 5, at_once)]
     with torch.no_grad():
-        estimates = torch.stack([model(mixture, generator=generator, sample=True).estimates for _ in range(5)]).double()
+        batches = [model(mixture.repeat(n, 1), generator=generator, sample=True).estimates for n in copies]
+    estimates = torch.cat(batches).unflatten(0, (5, 2)).double()
     np.testing.assert_allclose(drawn.estimates, estimates.mean(0), atol=1e-12)
     np.testing.assert_allclose(drawn.spread, estimates.std(0), atol=1e-12)
     assert drawn.estimates.shape == drawn.spread.shape == (2, 2, 400)
@@ -302,7 +307,8 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
     with torch.no_grad():
         plain = model(mixture[None])
         generator = torch.Generator().manual_seed(5)
-        drawn = [model(mixture[None], generator=generator, sample=True, reconstruct=True) for _ in range(4)]
+        drawn = model(mixture.repeat(4, 1), generator=generator, sample=True, reconstruct=True)
+    assert drawn.reconstructions is not None
     assert found is not None
     encoding_rate = plain.encoding.kl(plain.encoding_prior).sum().item()
     ticks = plain.encoding.shape[-1]
@@ -311,8 +317,8 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
     assert found["mask_rate_nats_per_tick"] == pytest.approx([rate / ticks for rate in mask_rates], rel=1e-5)
     # Multivariate Student t, see pairwise_blr_nll; its matrix inverted and its determinant taken in closed form.
     evidence = []
-    for one in drawn:
-        e, x = one.reconstructions[0].double().numpy() / 0.1, mixture.double().numpy() / 0.1
+    for reconstruction in drawn.reconstructions:
+        e, x = reconstruction.double().numpy() / 0.1, mixture.double().numpy() / 0.1
         a0, b0, lambda0, t = 1.0, 1e-3, 1e-6, len(x)
         quadratic = x @ x - (e @ x) ** 2 / (lambda0 + e @ e)
         log_determinant = math.log1p(e @ e / lambda0)
@@ -325,7 +331,7 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
         )
     expected = (np.mean(evidence) - encoding_rate) / RATE
     assert found["mixture_elbo_nats_per_sample"] == pytest.approx([expected] * 2, rel=1e-5)
-    estimates = torch.stack([one.estimates[0] for one in drawn]).double()
+    estimates = drawn.estimates.double()
     spread_db = 10 * (estimates.var(0).sum(-1) / estimates.mean(0).square().sum(-1)).log10()
     assert found["spread_db"] == pytest.approx(spread_db.tolist(), abs=1e-6)
 
