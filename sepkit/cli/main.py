@@ -25,6 +25,8 @@ COMMANDS = {
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
+    "export": "a model as an ONNX file, compared with torch",
+    "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
 }
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 MODEL_FORMS = {
     "EXP, EXP/model": "a folder (or a file in it) that `sepkit train --out EXP` wrote",
+    "FILE.onnx": "what `sepkit export` wrote (separates and evaluates only)",
+    "hf:OWNER/NAME": "a model of sepkit's on the Hugging Face hub, fetched once (@REVISION may follow)",
     "asteroid:FILE": "a checkpoint of asteroid's ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet",
+    "asteroid:OWNER/NAME": "one on the hub",
+    "speechbrain:FOLDER": "a SepFormer of speechbrain's (hyperparams.yaml and its .ckpt files)",
+    "speechbrain:OWNER/NAME": "one on the hub",
 }
 
 
@@ -22,14 +27,21 @@ def main(*, model: str | None = None) -> None:
 
 def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
-    lines += [f"  {form:<20} {meaning}" for form, meaning in MODEL_FORMS.items()]
-    lines += [
-        "",
-        "No trained model ships with this version.",
-        "",
-        "Models that can be trained (sepkit train --config NAME):",
-    ]
+    lines += [f"  {form:<23} {meaning}" for form, meaning in MODEL_FORMS.items()]
+    lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
+
+
+def _shipped() -> list[str]:
+    from sepkit.models.checkpoints import read_description
+    from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
+
+    rows = []
+    for name, folder in shipped_models().items():
+        description = read_description(folder)
+        what = f"{description['model']['hypotheses']} estimates at {description['sample_rate']} Hz"
+        rows.append(f"  {name:<23} {what}{', the default' if name == DEFAULT_MODEL else ''}")
+    return ["Models that ship with sepkit:", *rows] if rows else ["No trained model ships with this version."]
 
 
 def _configurations() -> list[str]:
@@ -46,16 +58,20 @@ def _describe(model: str) -> str:
     import yaml
 
     from sepkit.config import to_dict
-    from sepkit.models import load_pretrained
+    from sepkit.models import load_pretrained, model_folder
     from sepkit.models.checkpoints import read_description
+    from sepkit.models.onnx import OnnxModel, is_onnx
 
-    loaded = load_pretrained(model)
-    if model.startswith("asteroid:"):
+    if is_onnx(model):
+        description = OnnxModel(model).description
+    elif (folder := model_folder(model)) is not None:
+        load_pretrained(folder)
+        description = read_description(folder)
+    else:
+        loaded = load_pretrained(model)
         description = {
             "sample_rate": loaded.sample_rate,
             "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
             "model": to_dict(loaded.config) if loaded.config else None,
         }
-    else:
-        description = read_description(model)
     return yaml.safe_dump(description, sort_keys=False, allow_unicode=True).rstrip()

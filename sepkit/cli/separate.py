@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def main(
     inputs: list[str] | None = None,
     *,
-    model: str,
+    model: str | None = None,
     out: str | None = None,
     device: str = "auto",
     channel: int | None = None,
@@ -43,7 +43,8 @@ def main(
 
     Args:
         inputs: audio files, or folders that are searched for them
-        model: folder or file that `sepkit train` wrote (EXP, EXP/model), or asteroid:FILE
+        model: folder or file that `sepkit train` wrote (EXP, EXP/model), FILE.onnx, or what else `sepkit models` lists;
+            default: the model that ships with sepkit
         out: folder of the estimates
         device: cpu, cuda, cuda:1 ..., or auto (an accelerator where there is one)
         channel: which channel to separate, from 0; default: the mean of all
@@ -74,9 +75,11 @@ def main(
     from sepkit.cli.train import import_file
     from sepkit.errors import UserError
     from sepkit.inference import load_model, separate_files
+    from sepkit.models.shipped import default_model
 
     for file in import_ or []:
         import_file(file)
+    model = default_model() if model is None else model
     if stream:
         others = {"INPUT": inputs, "--out": out, "--channel": channel, "--speakers": speakers, "--spread": spread}
         return _stream(model, device, levels, sample_rate, sample_format, others | {"--hierarchy": hierarchy})

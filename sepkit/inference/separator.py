@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -43,9 +43,10 @@ from sepkit.inference.uncertainty import (
     rates_of,
     recording_features,
 )
-from sepkit.models import EncoderMaskerDecoder, load_pretrained
-from sepkit.models.checkpoints import find_checkpoint
+from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
+from sepkit.models.onnx import OnnxModel, is_onnx
 from sepkit.models.scoring import DEFAULT_THRESHOLD, best_hypotheses, distinct_by_products, distinct_hypotheses
+from sepkit.models.shipped import default_model
 
 if TYPE_CHECKING:
     from sepkit.inference.streaming import Stream
@@ -466,7 +467,7 @@ def weights_fingerprint(model: EncoderMaskerDecoder) -> str:
 
 
 def load_model(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
     device: str | torch.device = "cpu",
     levels: Levels = "mixture",
     *,
@@ -476,7 +477,8 @@ def load_model(
     """The separator of a saved model, with its predictor of SI-SDR where `sepkit calibrate` made one.
 
     Args:
-        model: a folder or file that `sepkit train` wrote (EXP, EXP/model), or `asteroid:FILE`.
+        model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or what
+            else `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
         device: "cpu", "cuda", "cuda:1" ..., or "auto".
         levels: see `Separator`.
         predict: False: without the predictor, which saves its time.
@@ -485,11 +487,14 @@ def load_model(
     Raises:
         UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
     """
-    loaded = load_pretrained(model)
+    model = default_model() if model is None else model
+    # Another toolkit's checkpoint is no folder, and has no predictor beside it; neither has an exported model, which
+    # has all that a separator looks at.
+    folder = model_folder(model)
+    loaded = cast(EncoderMaskerDecoder, OnnxModel(model)) if is_onnx(model) else load_pretrained(folder or model)
     quality = None
-    # Another toolkit's checkpoint is no folder, and has no predictor beside it.
-    if predict and Path(model).exists():
-        quality = read_quality(find_checkpoint(model), weights_fingerprint(loaded), loaded.hypotheses)
+    if predict and folder is not None:
+        quality = read_quality(folder, weights_fingerprint(loaded), loaded.hypotheses)
     return Separator(loaded, device, levels, quality=quality, **options)
 
 

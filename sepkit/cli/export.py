@@ -1,0 +1,61 @@
+"""`sepkit export`: a model as an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def main(
+    model: str,
+    *,
+    out: str,
+    int8: bool = False,
+    manifest: str | None = None,
+    first: int | None = None,
+    import_: list[str] | None = None,
+) -> Path:
+    """Write a model as an ONNX graph, and compare ONNX Runtime with torch at several lengths before it is kept.
+
+    The graph takes `mixture` (batch, samples) of any size at the model's rate, and gives `estimates` (batch, speakers,
+    samples); `sepkit separate --model FILE.onnx` takes it.
+
+    Args:
+        model: what `sepkit separate` takes as --model, but for an exported one
+        out: file to write, FILE.onnx
+        int8: quantise weights and activations to 8 bits (matrix products, LSTMs, convolutions), and measure what it
+            costs
+        manifest: mixtures to measure the cost of --int8 on; default: noise
+        first: how many of them, from the beginning of the manifest; default: all
+        import_: Python files that register your own maskers; executed
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: no such model, one that has no graph or differs from it, or a file that cannot be written.
+    """
+    import tempfile
+
+    from sepkit.cli.train import import_file
+    from sepkit.errors import UserError
+    from sepkit.models import load_pretrained
+    from sepkit.models.onnx_export import export_onnx, quantize_onnx
+
+    if not int8 and (manifest is not None or first is not None):
+        raise UserError("--manifest, --first: measure what --int8 costs; give them with it")
+    for file in import_ or []:
+        import_file(file)
+    loaded = load_pretrained(model)
+    with tempfile.TemporaryDirectory() as temporary:
+        whole = Path(temporary) / "model.onnx" if int8 else Path(out)
+        report = export_onnx(loaded, whole)
+        for length, difference in report.differences.items():
+            print(f"{length} samples: differs from torch by {difference:.1e} of the largest sample")
+        print(f"{report.num_bytes / 1e6:.2f} MB")
+        if int8:
+            from sepkit.inference.quantization import quantization_cost
+
+            count = quantize_onnx(whole, out)
+            print(f"int8: {count} operations, {Path(out).stat().st_size / 1e6:.2f} MB")
+            print(quantization_cost(whole, out, manifest, first=first))
+    return Path(out)

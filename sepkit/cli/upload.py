@@ -1,0 +1,50 @@
+"""`sepkit upload`: a model and its card to the Hugging Face hub."""
+
+from __future__ import annotations
+
+
+def main(
+    model: str,
+    *,
+    repo: str,
+    licence: str,
+    corpora: list[str] | None = None,
+    summary: list[str] | None = None,
+    limits: str = "",
+    credit: str = "",
+    private: bool = False,
+    dry_run: bool = False,
+) -> str:
+    """Upload a model with a card, from where `--model hf:OWNER/NAME` fetches it.
+
+    Uploads model.safetensors, model.yaml, quality.yaml where there is one, and README.md, the card. Log in first (`hf
+    auth login`, or the variable HF_TOKEN).
+
+    Args:
+        model: folder that `sepkit train` wrote (EXP, EXP/model)
+        repo: OWNER/NAME on the hub; made if there is none
+        licence: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
+        corpora: what it was trained on, for the card, each best with its licence and source
+        summary: summary.json files of `sepkit evaluate`, for the card
+        limits: what the model is not for, for the card; default: what holds for every separator
+        credit: whom it stands on, for the card
+        private: make the repository one that you alone see
+        dry_run: print the card and upload nothing
+
+    Returns:
+        The address of the repository; with --dry-run the card.
+
+    Raises:
+        UserError: no such model or summary, a bad name, or the hub refuses or cannot be reached.
+    """
+    from sepkit.errors import UserError
+    from sepkit.models import hub, model_folder
+    from sepkit.models.card import model_card
+
+    folder = model_folder(model)
+    if folder is None:
+        raise UserError(f"{model}: is not of sepkit's own; expected a folder that `sepkit train` wrote")
+    card = model_card(
+        folder, licence=licence, corpora=corpora or [], summaries=summary or [], name=repo, limits=limits, credit=credit
+    )
+    return card if dry_run else hub.upload(folder, card, repo, private)

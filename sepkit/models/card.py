@@ -1,0 +1,217 @@
+"""Model cards: what a model is, what it was trained on, how good it is, and what it must not be taken for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sepkit.errors import UserError
+from sepkit.models.checkpoints import find_checkpoint, read_description
+
+__all__ = ["model_card"]
+
+# Identifiers that the Hugging Face hub knows as `license`; any other licence is told to it as "other" with a name.
+_HUB_LICENCES = re.compile(
+    r"agpl-3\.0|apache-2\.0|bsd(-[23]-clause)?|cc0-1\.0|cc-by(-nc)?(-nd|-sa)?-[234]\.0|l?gpl(-[23]\.[01])?|mit|mpl-2\.0|odc-by"
+)
+
+# In the order of the table; the others that a summary has follow.
+_METRICS = {
+    "si_sdri_db": "SI-SDRi (dB)",
+    "si_sdr_db": "SI-SDR (dB)",
+    "sdri_db": "SDRi (dB)",
+    "sdr_db": "SDR (dB)",
+    "stoi": "STOI",
+    "pesq": "PESQ",
+}
+
+_LIMITS = (
+    "Recordings unlike those it was trained on (other rooms, microphones, languages, noises, more speakers) are "
+    "separated worse. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to be "
+    "relied on where a missed or added word does harm. Separate voices only of people who would agree to it."
+)
+
+
+def model_card(
+    model: str | Path,
+    *,
+    licence: str,
+    corpora: Sequence[str] = (),
+    summaries: Sequence[str | Path] = (),
+    name: str = "",
+    loss: str = "",
+    limits: str = "",
+    credit: str = "",
+) -> str:
+    """The README.md of a model, in Markdown, with the YAML head that the Hugging Face hub reads.
+
+    Args:
+        model: folder of a model of sepkit's.
+        licence: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
+        corpora: what it was trained on, each in a line, best with its licence and source.
+        summaries: `summary.json` files of `sepkit evaluate`, one a test set.
+        name: how the card calls it; "": the name of the folder (of the one above, where it is `model`).
+        loss: what was minimised; "": what the configuration beside the model says, where there is one.
+        limits: what it is not for, in Markdown; "": what holds for every separator.
+        credit: whose speech, recipes and papers it stands on, in Markdown.
+
+    Raises:
+        UserError: no model there, no licence, or a summary that cannot be read.
+    """
+    if not licence.strip():
+        raise UserError("licence: found nothing, expected the licence of the weights, cc-by-4.0 for example")
+    folder = find_checkpoint(model)
+    description = read_description(folder)
+    called = name or (folder.parent.name if folder.name == "model" else folder.name)
+    scores = [_read_summary(Path(path)) for path in summaries]
+    head = yaml.safe_dump(_head(called, licence, scores), sort_keys=False, allow_unicode=True)
+    sections = [
+        f"# {called}",
+        _what(description),
+        "## Use\n\n```\n"
+        f"sepkit separate recording.wav --model {called if '/' not in called else f'hf:{called}'} --out separated\n```",
+        "## The model\n\n" + _table(("", ""), _facts(folder, description, loss)),
+        "## Training data\n\n" + ("\n".join(f"- {corpus}" for corpus in corpora) or "Not stated."),
+        "## Scores\n\n" + (_scores(scores) if scores else "Not measured."),
+        *([f"## Credits\n\n{credit.strip()}"] if credit else []),
+        f"## Licence\n\n{licence}",
+        f"## Limits\n\n{limits.strip() or _LIMITS}",
+    ]
+    return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------- the head
+
+
+def _head(name: str, licence: str, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    known = licence.strip().lower()
+    head: dict[str, Any] = {"license": known if _HUB_LICENCES.fullmatch(known) else "other"}
+    if head["license"] == "other":
+        head["license_name"] = re.sub(r"[^a-z0-9.]+", "-", known).strip("-")
+    head |= {
+        "library_name": "sepkit",
+        "pipeline_tag": "audio-to-audio",
+        "tags": ["speech-separation", "source-separation", "sepkit"],
+    }
+    if scores:
+        head["model-index"] = [{"name": name, "results": [_result(summary) for summary in scores]}]
+    return head
+
+
+def _result(summary: Mapping[str, Any]) -> dict[str, Any]:
+    metrics = [
+        {"type": metric, "name": _METRICS.get(metric, metric), "value": round(values["mean"], 3)}
+        for metric, values in _measured(summary)
+    ]
+    dataset = {"name": _test_set(summary), "type": re.sub(r"[^a-z0-9]+", "-", _test_set(summary).lower()).strip("-")}
+    return {
+        "task": {"type": "audio-to-audio", "name": "Speech separation"},
+        "dataset": dataset,
+        "metrics": metrics,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- the text
+
+
+def _what(description: Mapping[str, Any]) -> str:
+    model = description["model"]
+    variational = any(model[part]["name"] != "deterministic" for part in ("encoding", "masks"))
+    kind = "variational" if variational else "deterministic"
+    return (
+        f"Separates {model['hypotheses']} overlapping speakers in recordings of one channel. Works at "
+        f"{description['sample_rate']} Hz; recordings of other rates and channels are converted, and come back at "
+        f"their own rate. A {kind} encoder-masker-decoder, made with sepkit {description.get('sepkit', '')}."
+    )
+
+
+def _facts(folder: Path, description: Mapping[str, Any], loss: str) -> list[tuple[str, str]]:
+    model = description["model"]
+    information = description.get("info") or {}
+    facts = [
+        ("Sample rate", f"{description['sample_rate']} Hz"),
+        ("Estimates", str(model["hypotheses"])),
+        ("Parameters", f"{description.get('parameters', 0):,}"),
+        ("Filterbank", _choice(model["filterbank"])),
+        ("Masker", _choice(model["masker"])),
+        ("Encoding, masks", f"{model['encoding']['name']}, {model['masks']['name']}"),
+        ("Loss", loss or _loss(folder) or "not stated"),
+        ("Scores of hypotheses", "yes" if model.get("scoring") else "no"),
+        ("Prediction of SI-SDR", "yes" if (folder / "quality.yaml").is_file() else "no"),
+    ]
+    return facts + [(str(key).replace("_", " ").capitalize(), str(value)) for key, value in information.items()]
+
+
+def _choice(choice: Mapping[str, Any]) -> str:
+    return choice["name"] + "".join(f", {key} {value}" for key, value in choice.items() if key != "name")
+
+
+def _loss(folder: Path) -> str:
+    """Cost and assignment of the configuration that training left beside the model, or nothing."""
+    path = folder.parent / "config.yaml"
+    try:
+        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+        return f"{objective['cost']['name']}, matched by {objective['assignment']['name']}"
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return ""
+
+
+def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
+    found = {metric for summary in scores for metric, _ in _measured(summary)}
+    columns = [metric for metric in _METRICS if metric in found] + sorted(found - set(_METRICS))
+    rows = []
+    for summary in scores:
+        measured = dict(_measured(summary))
+        cells = [_cell(measured[metric]) if metric in measured else "" for metric in columns]
+        rows.append((_test_set(summary), str(summary.get("n_utterances", "")), *cells))
+    table = _table(("Test set", "Mixtures", *(_METRICS.get(metric, metric) for metric in columns)), rows)
+    return f"{table}\n\nMeans over mixtures, with 95 % confidence intervals, measured by `sepkit evaluate`."
+
+
+def _cell(values: Mapping[str, Any]) -> str:
+    interval = values.get("ci95")
+    text = f"{values['mean']:.2f}"
+    return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})" if interval else text
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------------- the summaries
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    path = path / "summary.json" if path.is_dir() else path
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected summary.json of `sepkit evaluate`") from error
+    metrics = summary.get("metrics") if isinstance(summary, dict) else None
+    if not isinstance(metrics, dict) or not all(isinstance(values, dict) for values in metrics.values()):
+        raise UserError(f"{path}: found no metrics, expected summary.json of `sepkit evaluate`")
+    return summary
+
+
+def _measured(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The metrics that have a mean."""
+    return [
+        (name, values) for name, values in summary["metrics"].items() if isinstance(values.get("mean"), int | float)
+    ]
+
+
+def _test_set(summary: Mapping[str, Any]) -> str:
+    """Folder and name of the manifest, without the rest of its path, which is somebody's own."""
+    manifests = summary.get("manifest")
+    manifests = manifests if isinstance(manifests, list) else [manifests]
+    names = []
+    for manifest in manifests:
+        path = Path(str(manifest or "test"))
+        names.append(f"{path.parent.name} {path.stem}".strip())
+    return ", ".join(names)

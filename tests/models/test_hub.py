@@ -1,0 +1,371 @@
+"""Models by name: those that ship with the package, those on the hub (a pretended one), and the cards they have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+import sepkit
+from sepkit.cli.main import main
+from sepkit.config import (
+    ConvTasNetConfig,
+    FreeFilterbankConfig,
+    GaussianConfig,
+    LogNormalConfig,
+    ModelConfig,
+    RecurrentConfig,
+    STFTFilterbankConfig,
+)
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.models import build_model, hub, load_checkpoint, load_pretrained, model_folder, save_model, shipped
+from sepkit.models.card import model_card
+
+CONFIG = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+
+
+def complaint(call) -> str:
+    """The message of the UserError that the call raises, which must be one line."""
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = build_model(CONFIG).eval()
+    model.set_signal_statistics(0.01, 0.07)
+    return model
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    return save_model(model, tmp_path / "exp" / "model", {"epoch": 3})
+
+
+# ------------------------------------------------------------------------------------------------------ half precision
+
+
+def test_half_precision_is_half_the_size_and_loads_as_single(tmp_path):
+    config = ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 32),
+        encoding=GaussianConfig(),
+        masker=RecurrentConfig(hidden_size=32, num_layers=2),
+        masks=LogNormalConfig(),
+    )
+    torch.manual_seed(0)
+    model = build_model(config).eval()
+    model.set_signal_statistics(1e-5, 0.0712345)
+    whole, half = save_model(model, tmp_path / "whole"), save_model(model, tmp_path / "half", half=True)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, half)]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert sizes[1] < 2 * parameters + 4096 < sizes[0] / 2
+    loaded = load_checkpoint(half)
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
+    # Statistics and constants are as they were; weights are rounded to 11 bits.
+    for name, tensor in loaded.named_buffers():
+        assert torch.equal(tensor, model.get_buffer(name)), name
+    for name, tensor in loaded.named_parameters():
+        torch.testing.assert_close(tensor, model.get_parameter(name), rtol=2**-11, atol=2**-25)
+    mixture = 0.07 * torch.randn(1, 2000)
+    with torch.no_grad():
+        found, expected = loaded(mixture).estimates, model(mixture).estimates
+    assert float((found - expected).norm() / expected.norm()) < 5e-3
+
+
+def test_trained_buffers_are_kept_in_half_precision(tmp_path):
+    masker = ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1, norm="batch_norm")
+    model = build_model(replace(CONFIG, masker=masker))
+    model.train()(torch.randn(2, 400))
+    loaded = load_checkpoint(save_model(model, tmp_path, half=True))
+    for name, tensor in loaded.named_buffers():
+        assert torch.equal(tensor, model.get_buffer(name)), name
+
+
+def test_what_half_precision_cannot_hold_is_not_saved(model, tmp_path):
+    model.get_parameter("masker.output.bias").data[0] = 1e5
+    assert "masker.output.bias" in complaint(lambda: save_model(model, tmp_path / "model", half=True))
+    assert not (tmp_path / "model").exists()
+
+
+def test_only_constants_can_be_left_out(folder):
+    """A description that says a weight was left out does not make a random one pass for it."""
+    description = yaml.safe_load((folder / "model.yaml").read_text())
+    description["left_out"] = ["masker.output.bias"]
+    (folder / "model.yaml").write_text(yaml.safe_dump(description))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["masker.output.bias"]
+    save_file(tensors, folder / "model.safetensors")
+    assert "1 missing (such as masker.output.bias)" in complaint(lambda: load_checkpoint(folder))
+
+
+# ---------------------------------------------------------------------------------------------------- the package's own
+
+
+@pytest.fixture
+def box(model, tmp_path, monkeypatch):
+    """A package with one model in its box."""
+    monkeypatch.setattr(shipped, "BOX", tmp_path / "box")
+    save_model(model, tmp_path / "box" / "boxed_8k", half=True)
+    (tmp_path / "box" / "no_model").mkdir()
+    return tmp_path / "box"
+
+
+def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert load_pretrained("boxed_8k").hypotheses == 2
+    assert model_folder("boxed_8k") == box / "boxed_8k"
+    assert sepkit.load_model("boxed_8k").sample_rate == 8000
+    assert main(["models"]) == 0
+    assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
+    assert main(["models", "--model", "boxed_8k"]) == 0
+    assert "sample_rate: 8000" in capsys.readouterr().out
+    assert "or one of boxed_8k" in complaint(lambda: load_pretrained("boxed_16k"))
+    # What lies at a path of that name goes first.
+    save_model(build_model(replace(CONFIG, hypotheses=3)), tmp_path / "boxed_8k")
+    assert load_pretrained("boxed_8k").hypotheses == 3
+
+
+def test_the_shipped_model_is_the_default(box, tmp_path, capsys):
+    assert sepkit.load_model().hypotheses == 2
+    audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(500).astype(np.float32), 8000)
+    assert main(["separate", str(tmp_path / "x.wav"), "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    assert json.loads((tmp_path / "out" / "x.json").read_text())["model"] == "boxed_8k"
+
+
+def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shipped, "BOX", tmp_path / "box")
+    assert "not in this version" in complaint(sepkit.load_model)
+    assert main(["separate", "x.wav", "--out", str(tmp_path / "out")]) == 2
+    assert "not in this version" in capsys.readouterr().err
+    assert main(["models"]) == 0
+    assert "No trained model" in capsys.readouterr().out
+
+
+def test_what_ships_is_small_and_loads():
+    for name, folder in shipped.shipped_models().items():
+        assert load_pretrained(name).sample_rate > 0
+        assert (folder / "model.safetensors").stat().st_size <= 6e6
+        assert (folder / "README.md").is_file()
+
+
+# ------------------------------------------------------------------------------------------------------------- the hub
+
+
+def pretend(monkeypatch, *answers):
+    """What the hub's snapshot_download returns or raises, call after call; and the list of the calls."""
+    import huggingface_hub
+
+    calls, waiting = [], list(answers)
+
+    def download(name, **options):
+        calls.append((name, options))
+        answer = waiting.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return calls
+
+
+def test_a_model_on_the_hub(folder, monkeypatch, model):
+    calls = pretend(monkeypatch, folder, folder, folder)
+    loaded = load_pretrained("hf:somebody/separator@v1.0")
+    assert torch.equal(loaded.signal_std, model.signal_std)
+    ((name, options),) = calls
+    assert (name, options["revision"]) == ("somebody/separator", "v1.0")
+    assert set(options["allow_patterns"]) == {"model.safetensors", "model.yaml", "quality.yaml", "README.md"}
+    assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
+    # Fetched once, however many of its files are looked at.
+    assert len(calls) == 2
+
+
+def test_a_repository_that_is_no_model(tmp_path, monkeypatch):
+    pretend(monkeypatch, tmp_path)
+    assert "found no model" in complaint(lambda: load_pretrained("hf:somebody/something"))
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:nobody", "hf:a/b/c", "hf:../../etc", "hf:a b/c"])
+def test_what_is_no_repository(name):
+    assert "\n" not in complaint(lambda: load_pretrained(name))
+
+
+def hub_error(kind: str) -> Exception:
+    """An exception of huggingface_hub's, however its version makes it."""
+    from huggingface_hub import errors
+
+    error = getattr(errors, kind)
+    return error.__new__(error, f"{kind} was raised\nover lines")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RepositoryNotFoundError", "no such repository"),
+        ("GatedRepoError", "asks for consent"),
+        ("RevisionNotFoundError", "has no revision v9"),
+        ("LocalEntryNotFoundError", "not in the cache, and the Hugging Face hub cannot be reached"),
+        ("OfflineModeIsEnabled", "HF_HUB_OFFLINE"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(monkeypatch, kind, message):
+    pretend(monkeypatch, hub_error(kind))
+    assert message in complaint(lambda: load_pretrained("hf:somebody/separator@v9"))
+
+
+def test_a_download_that_breaks_off_falls_back_on_the_cache(folder, monkeypatch):
+    calls = pretend(monkeypatch, ConnectionError("reset\nby peer"), folder)
+    assert load_pretrained("hf:somebody/separator").hypotheses == 2
+    assert calls[1][1]["local_files_only"] is True
+    pretend(monkeypatch, ConnectionError("reset\nby peer"), hub_error("LocalEntryNotFoundError"))
+    assert "reset by peer" in complaint(lambda: load_pretrained("hf:somebody/separator"))
+
+
+def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
+    """The real client on a cache laid out as it lays it out, without a network."""
+    import huggingface_hub
+
+    cache = tmp_path / "cache"
+    snapshot = cache / "models--somebody--separator" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for name in ("model.safetensors", "model.yaml"):
+        (snapshot / name).write_bytes((folder / name).read_bytes())
+    (cache / "models--somebody--separator" / "refs").mkdir()
+    (cache / "models--somebody--separator" / "refs" / "main").write_text("0" * 40)
+    real = huggingface_hub.snapshot_download
+
+    def offline(name, **options):
+        return real(name, **{**options, "cache_dir": cache, "local_files_only": True})
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    assert load_pretrained("hf:somebody/separator").hypotheses == 2
+    assert "cannot be reached" in complaint(lambda: load_pretrained("hf:somebody/other"))
+
+
+@pytest.fixture
+def uploaded(monkeypatch, tmp_path):
+    """A hub that keeps what is uploaded to it in a folder."""
+    import shutil
+
+    import huggingface_hub
+
+    def create(name, **options):
+        return f"https://huggingface.co/{name}"
+
+    def upload(repo_id, folder_path, **_):
+        shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
+
+    monkeypatch.setattr(huggingface_hub, "create_repo", create)
+    monkeypatch.setattr(huggingface_hub, "upload_folder", upload)
+    return tmp_path / "hub"
+
+
+def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
+    (folder / "secret.txt").write_text("mine")
+    line = ["upload", str(folder), "--repo", "somebody/separator", "--licence", "cc-by-4.0", "--corpora", "speech_mini"]
+    assert main(line) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
+    there = uploaded / "somebody" / "separator"
+    assert sorted(path.name for path in there.iterdir()) == ["README.md", "model.safetensors", "model.yaml"]
+    assert "hf:somebody/separator" in (there / "README.md").read_text()
+    pretend(monkeypatch, there)
+    assert load_pretrained("hf:somebody/separator").hypotheses == 2
+
+
+def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
+    assert main(["upload", str(folder), "--repo", "somebody/separator", "--licence", "mit", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("---\nlicense: mit")
+    assert not uploaded.exists()
+
+
+def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
+    import huggingface_hub
+
+    def refuse(*_, **__):
+        raise hub_error("RepositoryNotFoundError")
+
+    monkeypatch.setattr(huggingface_hub, "create_repo", refuse)
+    assert "did not take it" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
+    for name in ("separator", "a/b@c", "a/b/c"):
+        assert "expected OWNER/NAME" in complaint(lambda name=name: hub.upload(folder, "card", name))
+
+
+def test_only_own_models_are_uploaded(tmp_path, capsys):
+    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--licence", "mit"]
+    assert main(line) == 2
+    assert "not of sepkit's own" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------- the card
+
+
+def summary(path: Path, **metrics: float) -> Path:
+    values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
+    path.write_text(
+        json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/home/me/corpus_a/{path.stem}.jsonl"})
+    )
+    return path
+
+
+def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
+    from huggingface_hub import ModelCard
+
+    (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
+    text = model_card(
+        folder,
+        licence="CC-BY-4.0",
+        corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
+        summaries=[summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9), summary(tmp_path / "hard.json", own=1)],
+        credit="Spoken by volunteers.",
+    )
+    for words in (
+        "8000 Hz",
+        "blr_nll, matched by pit",
+        "recurrent, rnn gru",
+        "- speech_mini (CC BY 4.0)",
+        "| corpus_a test | 5 | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
+        "## Licence\n\nCC-BY-4.0",
+        "## Limits",
+        "Spoken by volunteers.",
+        "| Epoch | 3 |",
+    ):
+        assert words in text, words
+    # Nothing of the path that the manifest had.
+    assert "/home/me" not in text
+    card = ModelCard(text)
+    assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
+    results = card.data.eval_results
+    assert results is not None
+    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
+        ("corpus_a test", "si_sdri_db", 9.876),
+        ("corpus_a test", "stoi", 0.9),
+        ("corpus_a hard", "own", 1),
+    }
+
+
+def test_a_card_without_scores_says_so(folder):
+    text = model_card(folder, licence="Our own licence, version 2", name="a_model", limits="For whales.")
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert (head["license"], head["license_name"]) == ("other", "our-own-licence-version-2")
+    assert "model-index" not in head
+    assert "Not measured." in text and "Not stated." in text and "For whales." in text and "# a_model\n" in text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"metrics": 3}', '{"metrics": {"a": 1}}'])
+def test_a_summary_that_is_none(folder, tmp_path, content):
+    (tmp_path / "summary.json").write_text(content)
+    line = complaint(lambda: model_card(folder, licence="mit", summaries=[tmp_path]))
+    assert "summary.json" in line
+    assert "licence" in complaint(lambda: model_card(folder, licence=" "))
