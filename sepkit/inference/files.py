@@ -1,4 +1,4 @@
-"""Files in, files out: every recording becomes one wav an estimate and a JSON file that says how it came about."""
+"""Files in, files out: every recording becomes one file an estimate and a JSON file that says how it came about."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import json
 import math
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from sepkit import __version__
+from sepkit.corpora._parallel import Failed, for_each
+from sepkit.corpora._recordings import check_writable
 from sepkit.data import audio
 from sepkit.data._files import atomic_output
+from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
+from sepkit.inference.activity import ActivityMeter, rttm_lines
+from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.recordings import FileRecording
 from sepkit.inference.separator import Separated, Separator, Speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 
@@ -28,6 +35,7 @@ __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", 
 FAILED = "failed.jsonl"
 
 Subtype = Literal["FLOAT", "PCM_16"]
+FileFormat = Literal["wav", "flac"]
 
 
 @dataclass
@@ -38,17 +46,54 @@ class FilesReport:
         out: folder of the outputs.
         separated: recordings separated by this call.
         already_done: recordings an earlier call had separated in the same way.
-        failed: path -> reason; also written to OUT/failed.jsonl.
+        failed: path -> reason; also written to the list.
+        audio_seconds: length of those that this call separated, together.
+        wall_seconds: how long the call took.
+        list_name: of the list of failures, in `out`.
     """
 
     out: Path
     separated: int = 0
     already_done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    audio_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    list_name: str = FAILED
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds it took for a second of sound, reading and writing included; None where nothing was separated."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
 
     def __str__(self) -> str:
-        done = f"separated {self.separated}, already done {self.already_done}"
-        return f"{done}, failed {len(self.failed)} (listed in {self.out / FAILED})" if self.failed else done
+        told = f"separated {self.separated}, already done {self.already_done}"
+        if self.failed:
+            told += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
+        factor = self.real_time_factor
+        return told if factor is None else f"{told}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a JSON file can hold of it."""
+        return {
+            "n_recordings": self.separated + self.already_done + len(self.failed),
+            "n_separated": self.separated,
+            "n_already_done": self.already_done,
+            "n_failed": len(self.failed),
+            "failed": [{"input": name, "reason": reason} for name, reason in self.failed.items()],
+            "audio_seconds": self.audio_seconds,
+            "wall_seconds": self.wall_seconds,
+            "real_time_factor": self.real_time_factor,
+            "version": __version__,
+        }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """How every recording is separated; `way` is the part that its JSON file tells."""
+
+    separator: Separator
+    way: dict[str, Any]
+    progress: bool
 
 
 def separate_files(
@@ -58,16 +103,22 @@ def separate_files(
     *,
     channel: int | None = None,
     speakers: Speakers = None,
-    subtype: Subtype = "FLOAT",
+    subtype: Subtype | None = None,
+    file_format: FileFormat = "wav",
+    rttm: bool = False,
     spread: bool = False,
     samples: int = 8,
     model_name: str = "",
+    processes: int = 1,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> FilesReport:
     """What became of each recording; calling it again goes on where it stopped.
 
     Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one for each hypothesis kept, then
     OUT/<relative path>.json; files that the JSON of an earlier call names and this one does not make are removed. A
-    recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on.
+    recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on. Long recordings go from file
+    to file in bounded memory, see `Separator.separate_long`.
 
     Args:
         inputs: audio files, and folders that are searched for them.
@@ -75,51 +126,62 @@ def separate_files(
         out: folder of the outputs, made if absent.
         channel: which channel to separate, from 0; None: the mean of all.
         speakers: which hypotheses to keep, see `Separator.separate`.
-        subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip.
+        subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip, which
+            would be written as a wav of floats. None: FLOAT for wav, PCM_16 for flac.
+        file_format: of the estimates.
+        rttm: also write OUT/<relative path>.rttm, who speaks when, see `sepkit.inference.activity`.
         spread: also write OUT/<relative path>_s1_spread.npy ..., (T,) float32 in the unit of the wavs: the standard
             deviation of every sample of an estimate over samples of the latents.
         samples: how many of those.
         model_name: how the JSON files name the model.
+        processes: that separate recordings side by side, on a CPU; 1: this one alone.
+        rank: of this process among those that share the recordings: each takes every `world_size`-th. Its list of
+            failures is OUT/failed_rank<rank>.jsonl then.
+        world_size: how many processes share them.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
-            written to or is an input, `speakers` that the model cannot tell, or a spread of a deterministic model or
-            of fewer than two samples.
+            written to or is an input, `speakers` that the model cannot tell, flac of floats, several processes on an
+            accelerator, or a spread of a deterministic model or of fewer than two samples.
     """
-    out = Path(out)
+    began, out = time.perf_counter(), Path(out)
     separator.check_speakers(speakers)
     if spread:
         _check_spread(separator, samples)
-    recordings = name_outputs(find_recordings(inputs, out))
-    report = FilesReport(out)
+    if file_format == "flac" and subtype == "FLOAT":
+        raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")
+    if processes > 1 and separator.device.type != "cpu":
+        raise UserError(
+            f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
+        )
+    recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
+    check_writable(out)
+    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     way = {
         "model": model_name,
         "weights": separator.fingerprint(),
         "model_sample_rate": separator.sample_rate,
-        "levels": separator.levels,
+        **separator.way(),
         "channel": channel,
         "speakers": speakers,
         "score_threshold": separator.score_threshold if speakers == "auto" else None,
-        "subtype": subtype,
+        "subtype": subtype or ("FLOAT" if file_format == "wav" else "PCM_16"),
+        "format": file_format,
+        "rttm": rttm,
         "spread_samples": samples if spread else None,
         "sepkit": __version__,
     }
-    for path, stem in tqdm(recordings.items(), disable=None, unit="file"):
-        target = out / stem
-        description = {"input": str(path), **file_identity(path), **way}
-        if _is_done(target, description):
+    separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1), out)
+    for (path, _), seconds in for_each(separate_one, recordings, processes, "separating"):
+        if isinstance(seconds, Failed):
+            report.failed[str(path)] = failure_reason(UserError(seconds.reason), path)
+        elif seconds is None:
             report.already_done += 1
-            continue
-        try:
-            waveform = audio.read(path, channel=channel)
-            rate = audio.info(path).sample_rate
-            separated = separator.separate(waveform, rate, speakers=speakers, samples=samples if spread else None)
-        except (UserError, torch.OutOfMemoryError) as error:
-            report.failed[str(path)] = failure_reason(error, path)
-            continue
-        _write(target, separated, rate, description)
-        report.separated += 1
-    write_failures(out / FAILED, report.failed)
+        else:
+            report.separated += 1
+            report.audio_seconds += seconds
+    write_failures(out / report.list_name, report.failed)
+    report.wall_seconds = time.perf_counter() - began
     return report
 
 
@@ -129,118 +191,117 @@ def _check_spread(separator: Separator, samples: int) -> None:
         raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
 
-# ------------------------------------------------------------------------------------------------------------- inputs
-
-
-def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
-    """Audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
-
-    Args:
-        inputs: audio files and folders. Hidden files, and what lies under `out`, are passed over in folders.
-        out: folder of the outputs.
+def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> float | None:
+    """Seconds of sound that were separated; None where that was done before.
 
     Raises:
-        UserError: an input that does not exist, a folder without audio files, or `out` itself.
+        UserError: a recording that cannot be separated.
     """
-    out = Path(os.path.abspath(out))
-    found: dict[Path, Path] = {}
-    for given in inputs:
-        path = Path(os.path.abspath(given))
-        if path == out:
-            raise UserError(f"--out {out}: is also an input; choose another folder")
-        if path.is_dir():
-            files = [file for file in sorted(path.rglob("*")) if _is_recording(file, path, out)]
-            if not files:
-                raise UserError(f"{given}: no audio files in this folder, expected {_suffixes()}")
-        elif path.exists():
-            files = [path]
+    path, target = recording[0], out / recording[1]
+    description = {"input": str(path), **file_identity(path), **job.way}
+    if _is_done(target, description):
+        return None
+    try:
+        header = audio.info(path)
+        if job.separator.is_long(header.num_samples, header.sample_rate):
+            _separate_long(job, path, target, description)
         else:
-            raise UserError(f"{given}: no such file or folder; check the path")
-        root = path if path.is_dir() else path.parent
-        for file in files:
-            found.setdefault(file, file.relative_to(root))
-    return found
+            _separate_whole(job, path, target, description, header.sample_rate)
+    except torch.OutOfMemoryError as error:
+        raise UserError(failure_reason(error, path)) from error
+    return header.duration_seconds
 
 
-def _is_recording(file: Path, folder: Path, out: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return (
-        file.suffix.lower() in audio.AUDIO_SUFFIXES and not hidden and not file.is_relative_to(out) and file.is_file()
+def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> None:
+    way = job.way
+    waveform = audio.read(path, channel=way["channel"])
+    _check_unchanged(path, description)
+    separated = job.separator.separate(waveform, sample_rate, speakers=way["speakers"], samples=way["spread_samples"])
+    _write(target, separated, len(waveform), lambda: iter([separated.estimates]), description)
+
+
+def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> None:
+    job.separator.check_spread_of_long(job.way["spread_samples"])
+    recording = FileRecording(path, job.way["channel"])
+    check_writable(target.parent)
+    # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
+    long = job.separator.separate_long(
+        recording, speakers=job.way["speakers"], folder=target.parent, progress=job.progress
     )
+    try:
+        _check_unchanged(path, description)
+        _write(target, long.separated, recording.num_samples, long.blocks, description)
+        _check_unchanged(path, description)
+    finally:
+        long.close()
 
 
-def _suffixes() -> str:
-    return ", ".join(sorted(audio.AUDIO_SUFFIXES))
-
-
-def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
-    """Recording -> output path without ending, different for each of them.
-
-    That is the relative path where it is unambiguous, else the path below the folder that all recordings share, else
-    that with the recording's own ending ("talk_flac").
-
-    Raises:
-        UserError: two recordings that even so would be written to one name.
-    """
-    if not recordings:
-        return {}
-    shared = Path(os.path.commonpath([path.parent for path in recordings]))
-
-    def candidates(path: Path) -> tuple[Path, Path, Path]:
-        below = path.relative_to(shared)
-        return recordings[path].with_suffix(""), below.with_suffix(""), below.with_name(below.name.replace(".", "_"))
-
-    level = dict.fromkeys(recordings, 0)
-    while True:
-        names = {path: candidates(path)[level[path]] for path in recordings}
-        counts = Counter(names.values())
-        ambiguous = [path for path in recordings if counts[names[path]] > 1]
-        if not ambiguous:
-            return names
-        if all(level[path] == 2 for path in ambiguous):
-            raise UserError(
-                f"{ambiguous[0]} and {ambiguous[1]}: would be written to one name; separate them one by one"
-            )
-        for path in ambiguous:
-            level[path] = min(level[path] + 1, 2)
+def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
+    now = file_identity(path)
+    if any(description[name] != value for name, value in now.items()):
+        raise UserError(f"{path}: changed while it was read; separate it again when it is complete")
 
 
 # ------------------------------------------------------------------------------------------------------------ outputs
 
 
-def _estimate_paths(target: Path, count: int) -> list[Path]:
-    return [target.with_name(f"{target.name}_s{index + 1}.wav") for index in range(count)]
+def _estimate_paths(target: Path, count: int, suffix: str) -> list[Path]:
+    return [target.with_name(f"{target.name}_s{index + 1}{suffix}") for index in range(count)]
 
 
 def _description_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.json")
 
 
-def _write(target: Path, separated: Separated, sample_rate: int, description: dict[str, Any]) -> None:
-    """The wavs first and the JSON last: where it stands, everything stands."""
-    peak = float(abs(separated.estimates).max(initial=0.0))
-    subtype = description["subtype"] if peak < 1.0 else "FLOAT"
-    if subtype != description["subtype"]:
+def _rttm_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.rttm")
+
+
+class _WouldClipError(Exception):
+    """Samples beyond full scale, for a format that cannot hold them."""
+
+
+_Blocks = Callable[[], Iterator[np.ndarray]]
+
+
+def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks, description: dict[str, Any]) -> None:
+    """The estimates first and the JSON last: where it stands, everything stands.
+
+    Args:
+        target: path without ending.
+        separated: what is told of the estimates.
+        num_samples: of each.
+        blocks: them, (k, t), as often as it is called.
+        description: how they came about.
+    """
+    subtype, suffix = description["subtype"], f".{description['format']}"
+    try:
+        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
+    except _WouldClipError:
+        subtype, suffix = "FLOAT", ".wav"
+        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
         print(
-            f"{description['input']}: an estimate peaks at {peak:.2f} and would clip; written as 32-bit float",
+            f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
+            "written as 32-bit float wav",
             file=sys.stderr,
         )
-    paths = _estimate_paths(target, len(separated.estimates))
-    for path, estimate in zip(paths, separated.estimates, strict=True):
-        audio.write(path, estimate, sample_rate, subtype=subtype)
     spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
     for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
         with atomic_output(path) as temporary:
             np.save(temporary, deviation)
+    if description["rttm"]:
+        with atomic_output(_rttm_path(target)) as temporary:
+            temporary.write_text("".join(rttm_lines(target.name, activity.segments())), encoding="utf-8")
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
         if name.startswith(f"{target.name}_s") and Path(name).name == name:
             target.with_name(name).unlink(missing_ok=True)
     result = {
         **description,
-        "sample_rate": sample_rate,
-        "num_samples": int(separated.estimates.shape[-1]),
+        "sample_rate": separated.sample_rate,
+        "num_samples": num_samples,
         "estimates": [path.name for path in paths],
         "written_as": subtype,
+        "peak": activity.peak,
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
@@ -252,6 +313,23 @@ def _write(target: Path, separated: Separated, sample_rate: int, description: di
     }
     with atomic_output(_description_path(target)) as temporary:
         temporary.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_estimates(
+    target: Path, separated: Separated, num_samples: int, blocks: _Blocks, subtype: Subtype, suffix: str
+) -> tuple[list[Path], ActivityMeter]:
+    """The paths written, and when something is heard in each."""
+    rate, count = separated.sample_rate, len(separated.kept)
+    paths, activity = _estimate_paths(target, count, suffix), ActivityMeter(count, rate)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
+        for block in blocks():
+            activity.add(block)
+            if subtype == "PCM_16" and activity.peak >= 1.0:
+                raise _WouldClipError
+            for writer, samples in zip(writers, block, strict=True):
+                writer.write(samples)
+    return paths, activity
 
 
 def _numbers(values: Any) -> list[float | None] | None:
@@ -288,9 +366,8 @@ def _is_done(target: Path, description: dict[str, Any]) -> bool:
     written = _written_before(target)
     if any(written.get(key) != value for key, value in description.items()):
         return False
-    return isinstance(written.get("estimates"), list) and all(
-        (target.parent / name).is_file() for name in _names_of(written)
-    )
+    names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
+    return isinstance(written.get("estimates"), list) and all((target.parent / name).is_file() for name in names)
 
 
 def _written_before(target: Path) -> dict[str, Any]:

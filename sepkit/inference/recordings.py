@@ -122,6 +122,7 @@ def separate_long(
     chunking: Chunking,
     kind: StitcherKind = "profile",
     folder: Path | None = None,
+    progress: bool = False,
 ) -> Joined:
     """The estimates of a recording, made chunk by chunk.
 
@@ -132,6 +133,7 @@ def separate_long(
         chunking: at the model's rate.
         kind: of the stitcher.
         folder: for a temporary file; None: that of the system.
+        progress: whether to show a bar on a terminal.
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
@@ -140,7 +142,7 @@ def separate_long(
     pieces = PiecewiseSeparation(model, device, chunking, kind, folder)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
-        with tqdm(total=seconds, unit="s", leave=False, disable=None) as bar:
+        with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
             for block in recording.blocks():
                 pieces.push(resampler.push(block[None])[0])
                 bar.update(len(block) / recording.sample_rate)

@@ -310,7 +310,7 @@ class Separator:
             )
 
     def separate_long(
-        self, recording: Recording, *, speakers: Speakers = None, folder: Path | None = None
+        self, recording: Recording, *, speakers: Speakers = None, folder: Path | None = None, progress: bool = False
     ) -> LongSeparation:
         """A recording of any length in bounded memory: what `separate` tells of it, and its estimates block by block.
 
@@ -319,12 +319,13 @@ class Separator:
             speakers: see `separate`.
             folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
                 system.
+            progress: whether to show a bar on a terminal.
 
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
         """
         self.check_speakers(speakers)
-        joined = separate_long(self.model, self.device, recording, self._chunking, self.stitcher, folder)
+        joined = separate_long(self.model, self.device, recording, self._chunking, self.stitcher, folder, progress)
         products, scores = joined.products(), joined.scores()
 
         def distinct(gains: np.ndarray) -> Tensor:

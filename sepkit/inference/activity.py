@@ -1,0 +1,88 @@
+"""Who speaks when, from the energy of estimates alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["ActivityMeter", "rttm_lines"]
+
+_FRAME_SECONDS = 0.02
+# An estimate is heard where it is not so far below its own loud frames, nor so far below all estimates together there.
+_BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
+_LOUD_PERCENTILE = 95
+# Pauses that are shorter do not end a turn; turns that are shorter are clicks.
+_SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
+
+
+class ActivityMeter:
+    """Energies of estimates that come in blocks: four bytes for each 20 ms and estimate are kept.
+
+    Attributes:
+        peak: largest magnitude of a sample so far.
+
+    Args:
+        count: k, estimates.
+        sample_rate: Hz.
+    """
+
+    def __init__(self, count: int, sample_rate: int) -> None:
+        self._frame = max(1, round(_FRAME_SECONDS * sample_rate))
+        self._seconds = self._frame / sample_rate
+        self._count = count
+        self._rest = np.zeros((count, 0), np.float32)
+        self._energies: list[np.ndarray] = []
+        self.peak = 0.0
+
+    def add(self, block: np.ndarray) -> None:
+        """Takes the next samples (k, t)."""
+        self.peak = max(self.peak, float(np.abs(block).max(initial=0.0)))
+        samples = np.concatenate([self._rest, block], axis=1)
+        whole = samples.shape[1] // self._frame * self._frame
+        frames = samples[:, :whole].reshape(self._count, whole // self._frame, self._frame)
+        self._energies.append(np.einsum("nft,nft->nf", frames, frames))
+        self._rest = samples[:, whole:]
+
+    def segments(self) -> list[list[tuple[float, float]]]:
+        """Of each estimate, beginnings and lengths, seconds, of the turns in which it is heard."""
+        if not self._count:
+            return []
+        rest = np.square(self._rest).sum(1, keepdims=True)
+        energies = np.concatenate([*self._energies, rest], axis=1)
+        levels = 10 * np.log10(np.maximum(energies, np.finfo(np.float32).tiny))
+        everything = 10 * np.log10(np.maximum(energies.sum(0), np.finfo(np.float32).tiny))
+        heard = (
+            (levels > np.percentile(levels, _LOUD_PERCENTILE, axis=1, keepdims=True) - _BELOW_OWN_DB)
+            & (levels > everything - _BELOW_ALL_DB)
+            & (energies > 0)
+        )
+        return [self._turns(row) for row in heard]
+
+    def _turns(self, heard: np.ndarray) -> list[tuple[float, float]]:
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], heard.astype(np.int8), [0]])))
+        turns: list[list[int]] = []
+        for start, stop in edges.reshape(-1, 2).tolist():
+            if turns and (start - turns[-1][1]) * self._seconds < _SHORTEST_PAUSE_SECONDS:
+                turns[-1][1] = stop
+            else:
+                turns.append([start, stop])
+        return [
+            (start * self._seconds, (stop - start) * self._seconds)
+            for start, stop in turns
+            if (stop - start) * self._seconds >= _SHORTEST_TURN_SECONDS
+        ]
+
+
+def rttm_lines(name: str, segments: Sequence[Sequence[tuple[float, float]]]) -> list[str]:
+    """The lines of an RTTM file, in order of time; estimates are called s1, s2 ...
+
+    Args:
+        name: of the recording; white space becomes an underscore, which separates columns.
+        segments: of each estimate, beginnings and lengths in seconds.
+
+    Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.
+    """
+    file = "_".join(name.split())
+    turns = sorted((start, length, k) for k, own in enumerate(segments, start=1) for start, length in own)
+    return [f"SPEAKER {file} 1 {start:.3f} {length:.3f} <NA> <NA> s{k} <NA> <NA>\n" for start, length, k in turns]

@@ -1,0 +1,86 @@
+"""Recordings to separate: which files are meant, and what their outputs are called."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+
+__all__ = ["find_recordings", "name_outputs"]
+
+
+def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
+    """Audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
+
+    Args:
+        inputs: audio files and folders. Hidden files, and what lies under `out`, are passed over in folders.
+        out: folder of the outputs.
+
+    Raises:
+        UserError: an input that does not exist, a folder without audio files, or `out` itself.
+    """
+    out = Path(os.path.abspath(out))
+    found: dict[Path, Path] = {}
+    for given in inputs:
+        path = Path(os.path.abspath(given))
+        if path == out:
+            raise UserError(f"--out {out}: is also an input; choose another folder")
+        if path.is_dir():
+            files = [file for file in sorted(path.rglob("*")) if _is_recording(file, path, out)]
+            if not files:
+                raise UserError(f"{given}: no audio files in this folder, expected {_suffixes()}")
+        elif path.exists():
+            files = [path]
+        else:
+            raise UserError(f"{given}: no such file or folder; check the path")
+        root = path if path.is_dir() else path.parent
+        for file in files:
+            found.setdefault(file, file.relative_to(root))
+    return found
+
+
+def _is_recording(file: Path, folder: Path, out: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return (
+        file.suffix.lower() in audio.AUDIO_SUFFIXES and not hidden and not file.is_relative_to(out) and file.is_file()
+    )
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(audio.AUDIO_SUFFIXES))
+
+
+def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
+    """Recording -> output path without ending, different for each of them.
+
+    That is the relative path where it is unambiguous, else the path below the folder that all recordings share, else
+    that with the recording's own ending ("talk_flac").
+
+    Raises:
+        UserError: two recordings that even so would be written to one name.
+    """
+    if not recordings:
+        return {}
+    shared = Path(os.path.commonpath([path.parent for path in recordings]))
+
+    def candidates(path: Path) -> tuple[Path, Path, Path]:
+        below = path.relative_to(shared)
+        return recordings[path].with_suffix(""), below.with_suffix(""), below.with_name(below.name.replace(".", "_"))
+
+    level = dict.fromkeys(recordings, 0)
+    while True:
+        names = {path: candidates(path)[level[path]] for path in recordings}
+        counts = Counter(names.values())
+        ambiguous = [path for path in recordings if counts[names[path]] > 1]
+        if not ambiguous:
+            return names
+        if all(level[path] == 2 for path in ambiguous):
+            raise UserError(
+                f"{ambiguous[0]} and {ambiguous[1]}: would be written to one name; separate them one by one"
+            )
+        for path in ambiguous:
+            level[path] = min(level[path] + 1, 2)

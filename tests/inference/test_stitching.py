@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from sepkit.errors import UserError
+from sepkit.inference.profiles import Profiles, measure_voices
+from sepkit.inference.stitching import ChunkEvidence, Chunking, Stitcher, _Orders, best_orders, chunking_of
+
+RATE = 8000
+
+
+def voice(seconds, pitch_hz, formants_hz, seed, rate=RATE):
+    """A voice: pulses at a pitch that wanders, through resonances that wander, in syllables with short pauses."""
+    generator = np.random.default_rng(seed)
+    length = round(seconds * rate)
+    time = np.arange(length) / rate
+    wander = np.interp(
+        time, np.arange(0, seconds + 1, 0.25), generator.normal(0, 1, len(np.arange(0, seconds + 1, 0.25)))
+    )
+    phase = np.cumsum(pitch_hz * (1 + 0.06 * wander)) / rate
+    spectrum = np.fft.rfft(np.diff(np.floor(phase), prepend=0) + 0.003 * generator.standard_normal(length))
+    frequencies = np.fft.rfftfreq(length, 1 / rate)
+    shape = sum(1 / (1 + ((frequencies - f) / 150) ** 2) / (1 + f / 500) for f in formants_hz)
+    syllables = np.interp(
+        time, np.arange(0, seconds + 1, 0.15), generator.uniform(0.05, 1, len(np.arange(0, seconds + 1, 0.15)))
+    )
+    sound = np.fft.irfft(spectrum * shape, length) * syllables
+    return (0.05 * sound / np.sqrt(np.mean(sound**2))).astype(np.float32)
+
+
+LOW = (110.0, (450.0, 1100.0, 2300.0))
+HIGH = (210.0, (650.0, 1700.0, 2900.0))
+MIDDLE = (150.0, (350.0, 2000.0, 2600.0))
+
+
+def sources_with_silences(seconds, seed, silences=(), voices=(LOW, HIGH)):
+    """(n, T) voices; of `silences`, (who, from, to) in seconds, nothing is heard."""
+    signals = np.stack([voice(seconds, *parameters, seed + i) for i, parameters in enumerate(voices)])
+    for who, start, stop in silences:
+        signals[who, round(start * RATE) : round(stop * RATE)] = 0
+    return signals
+
+
+def in_chunks(sources, chunking, seed, leak=0.05, noise=1e-4, lots=None):
+    """Estimates of chunks in orders drawn by lot, each with some of the other's and noise; and those orders."""
+    generator = np.random.default_rng(seed)
+    n, length = sources.shape
+    mixture = sources.sum(0)
+    for k in range(chunking.count(length)):
+        part = slice(k * chunking.hop, min(length, k * chunking.hop + chunking.chunk))
+        estimates = (1 - leak) * sources[:, part] + leak * mixture[part]
+        estimates = estimates + noise * generator.standard_normal(estimates.shape)
+        order = generator.permutation(n) if lots is None else lots[k]
+        yield estimates[order].astype(np.float32), np.argsort(order)
+
+
+def stitched_right(sources, chunking, kind, seed, **options):
+    """(K,) whether each chunk's order is that of the first."""
+    stitcher, truth = Stitcher(chunking, RATE, kind), []
+    for estimates, order in in_chunks(sources, chunking, seed, **options):
+        stitcher.add(estimates)
+        truth.append(order)
+    truth = np.stack(truth)
+    return (stitcher.orders() == truth[:, np.argsort(truth[0])]).all(1)
+
+
+# -------------------------------------------------------------------------------------------------------------- chunks
+
+
+@pytest.mark.parametrize("num_samples", [1, 5, 10, 11, 14, 15, 16, 100, 101])
+@pytest.mark.parametrize("chunking", [Chunking(10, 5), Chunking(10, 3), Chunking(10, 1), Chunking(7, 2)])
+def test_weights_of_all_chunks_are_one_everywhere(num_samples, chunking):
+    count, total, end = chunking.count(num_samples), np.zeros(num_samples), 0
+    for k in range(count):
+        start, end = k * chunking.hop, min(num_samples, k * chunking.hop + chunking.chunk)
+        assert end - start > (chunking.overlap if k else 0)
+        total[start:end] += chunking.weights(end - start, first=k == 0, last=k == count - 1)
+    assert end == num_samples
+    np.testing.assert_allclose(total, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(("chunk", "overlap"), [(0.0, 0.1), (10, 0), (10, 5.1), (10, -1), (float("inf"), 1), (10, 11)])
+def test_lengths_that_make_no_sense(chunk, overlap):
+    with pytest.raises(UserError, match=r"seconds: found") as caught:
+        chunking_of(RATE, chunk, overlap)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stitcher_that_is_not_there():
+    with pytest.raises(UserError, match="profile or overlap"):
+        Stitcher(Chunking(10, 5), RATE, "none")  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------------------- orders
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_orders_are_tables_of_permutations(n):
+    table, nats = _Orders(n), np.random.default_rng(n).normal(size=(n, n))
+    for s, before in enumerate(table.all):
+        for t, after in enumerate(table.all):
+            leads = table.all[table.between[s, t]]
+            assert (leads[before] == after).all()
+    # Brute force: from order s to order t, speaker j's estimates are before[j] and after[j].
+    sums = np.array([[nats[before, after].sum() for after in table.all] for before in table.all])
+    expected = np.log(0.9 * np.exp(sums) / np.exp(sums[0]).sum() + 0.1 / len(table.all))
+    np.testing.assert_allclose(table.of_overlap(nats), expected, atol=1e-9)
+    voices = np.array([sum(nats[order[j], j] for j in range(n)) for order in table.all])
+    assert table.of_voices(nats).argmax() == voices.argmax()
+
+
+def test_the_sequence_is_the_likeliest_of_all():
+    """Against brute force over all sequences, where no voice is heard."""
+    generator = np.random.default_rng(0)
+    silence = measure_voices(np.zeros((2, 800), np.float32), RATE, 1.0)
+    for _ in range(20):
+        evidence = [ChunkEvidence(generator.normal(0, 0.1, (2, 2)), np.zeros((2, 2)), silence) for _ in range(6)]
+        table = _Orders(2)
+        overlaps = [table.of_overlap(10 * chunk.agreement) for chunk in evidence]
+        sequences = [(0, *rest) for rest in np.ndindex(*[2] * 5)]
+        chances = [sum(overlaps[k][s[k - 1], s[k]] for k in range(1, 6)) for s in sequences]
+        best = table.all[list(sequences[int(np.argmax(chances))])]
+        np.testing.assert_array_equal(best_orders(evidence, 5.0), best)
+
+
+@pytest.mark.parametrize("kind", ["profile", "overlap"])
+@pytest.mark.parametrize("voices", [(LOW, HIGH), (LOW, HIGH, MIDDLE)])
+def test_chunks_in_any_order_are_restored(kind, voices):
+    sources = sources_with_silences(60, 10, voices=voices)
+    assert stitched_right(sources, Chunking(10 * RATE, 5 * RATE), kind, seed=1).all()
+
+
+def test_many_hypotheses_are_restored():
+    """Six estimates, of which four are nearly silent: more than all orders can be looked at for."""
+    sources = np.concatenate(
+        [sources_with_silences(20, 3), 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))]
+    )
+    right = stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), "profile", seed=2, leak=0.0)
+    assert right.all()
+
+
+def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
+    """Between two conversations of 40 s nobody speaks for 12 s: nothing in an overlap tells who is who after it.
+
+    One speaker is silent for 30 s in the second of them.
+    """
+    chunking = Chunking(5 * RATE, round(2.5 * RATE))
+    right = {"profile": [], "overlap": []}
+    for seed in range(8):
+        silences = [(0, 20, 32), (1, 20, 32), (seed % 2, 32, 62)]
+        sources = sources_with_silences(75, 100 + 2 * seed, silences)
+        lots = np.random.default_rng(seed).integers(0, 2, chunking.count(sources.shape[1]))
+        lots = [np.array([(0, 1), (1, 0)][lot]) for lot in lots]
+        for kind, results in right.items():
+            results.append(stitched_right(sources, chunking, kind, seed, lots=lots)[-3:].all())
+    assert np.mean(right["profile"]) == 1.0
+    assert 0.1 < np.mean(right["overlap"]) < 0.9
+
+
+def test_a_wrong_overlap_does_not_spoil_the_rest():
+    """A chunk in which the model changed the speakers over in the middle: what follows is as it was before."""
+    sources, chunking = sources_with_silences(60, 7), Chunking(10 * RATE, 5 * RATE)
+    right = {}
+    for kind in ("profile", "overlap"):
+        stitcher = Stitcher(chunking, RATE, kind)
+        for k, (estimates, _) in enumerate(in_chunks(sources, chunking, 0, lots=[np.arange(2)] * 20)):
+            if k == 4:
+                estimates[:, 5 * RATE :] = estimates[::-1, 5 * RATE :].copy()
+            stitcher.add(estimates)
+        orders = stitcher.orders()
+        right[kind] = np.concatenate([orders[:4, 0], orders[5:, 0]]) == 0
+    assert right["profile"].all() and not right["overlap"].all()
+
+
+def test_silence_and_level_do_not_count():
+    chunking = Chunking(5 * RATE, 2 * RATE)
+    stitcher = Stitcher(chunking, RATE)
+    for _ in range(4):
+        stitcher.add(np.zeros((2, 5 * RATE), np.float32))
+    np.testing.assert_array_equal(stitcher.orders(), [[0, 1]] * 4)
+    sources = sources_with_silences(30, 4)
+    orders = []
+    for level in (1.0, 1e-3):
+        stitcher = Stitcher(chunking, RATE)
+        for estimates, _ in in_chunks(sources, chunking, 5, noise=0):
+            stitcher.add((level * estimates).astype(np.float32))
+        orders.append(stitcher.orders())
+    np.testing.assert_array_equal(*orders)
+
+
+# -------------------------------------------------------------------------------------------------------------- voices
+
+
+@pytest.mark.parametrize("pitch_hz", [90.0, 140.0, 230.0])
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_pitch_is_that_of_the_voice(pitch_hz, rate):
+    sound = voice(4, pitch_hz, (500.0, 1500.0, 2500.0), 0, rate)
+    measured = measure_voices(np.stack([sound, 1e-4 * sound]), rate, float(np.mean(sound**2)))["pitch"]
+    assert measured.seconds[0] > 1 and measured.seconds[1] == 0
+    assert np.exp(measured.means[0, 0]) == pytest.approx(pitch_hz, rel=0.08)
+
+
+def test_likelihoods_leave_the_chunk_itself_out():
+    sources = sources_with_silences(20, 0)
+    power = float(np.mean(sources**2))
+    chunks = [measure_voices(sources[:, k * RATE * 4 : (k + 1) * RATE * 4], RATE, power) for k in range(5)]
+    orders = np.tile([0, 1], (5, 1))
+    usual = Profiles(chunks, 4.0).log_likelihoods(orders)
+    swapped = orders.copy()
+    swapped[2] = [1, 0]
+    other = Profiles(chunks, 4.0).log_likelihoods(swapped)
+    np.testing.assert_allclose(other[2], usual[2], atol=1e-9)
+    assert not np.allclose(other[1], usual[1])
+    for evidence in usual:
+        right, wrong = (sum(evidence[order[j], j] for j in range(2)) for order in permutations(range(2)))
+        assert right > wrong
