@@ -23,7 +23,16 @@ def main(
     channel: int | None = None,
     speakers: str | None = None,
     levels: Literal["mixture", "model"] = "mixture",
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    consistency: Literal["mixture"] | None = None,
+    format: Literal["wav", "flac"] = "wav",
+    subtype: Literal["FLOAT", "PCM_16"] | None = None,
+    rttm: bool = False,
+    chunk_seconds: float = 10.0,
+    overlap_seconds: float = 5.0,
+    whole_seconds: float = 30.0,
+    stitcher: Literal["profile", "overlap"] = "profile",
+    processes: int = 1,
+    summary: str | None = None,
     spread: bool = False,
     samples: int = 8,
     no_predict: bool = False,
@@ -52,7 +61,19 @@ def main(
             scores); default: an estimate for every hypothesis
         levels: mixture scales each estimate to the level it has in the mixture (with --stream: has had so far); model
             leaves it as it comes out
-        subtype: sample format of the wavs; PCM_16 falls back to FLOAT where an estimate would clip
+        consistency: mixture makes the estimates add up to the recording, sample by sample
+        format: of the estimates: wav or flac
+        subtype: sample format; where an estimate would clip, PCM_16 falls back to a wav of FLOAT; default: FLOAT for
+            wav, PCM_16 for flac
+        rttm: also write OUT/<relative path>.rttm: who speaks when
+        chunk_seconds: long recordings are separated in chunks of so many seconds, in bounded memory
+        overlap_seconds: what neighbouring chunks share, at most half of them
+        whole_seconds: recordings up to so long are separated as a whole (inf: all)
+        stitcher: tells which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by the
+            correlation of overlaps alone
+        processes: that separate recordings side by side on the CPU; torchrun shares them among accelerators and nodes
+        summary: JSON file to write counts, failures and real-time factor to; under torchrun FILE.rank0 ... and, when
+            all are there, FILE
         spread: also write OUT/<relative path>_s1_spread.npy ..., the standard deviation of every sample of an estimate
             over samples of a variational model's latents
         samples: how many samples of the latents for --spread
@@ -72,6 +93,7 @@ def main(
     """
     import sys
 
+    from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli.train import import_file
     from sepkit.errors import UserError
     from sepkit.inference import load_model, separate_files
@@ -88,12 +110,27 @@ def main(
     if sample_rate is not None:
         raise UserError("--sample-rate: goes with --stream only; files say theirs")
     wanted = _speakers(speakers)
+    rank, world_size = share()
     if hierarchy:
         if spread:
             raise UserError("--spread: does not go with --hierarchy; give one of them")
-        report = _replay(inputs, model, out, speakers, device=device, channel=channel, levels=levels, subtype=subtype)
+        report = _replay(
+            inputs, model, out, speakers, device=device, channel=channel, levels=levels, subtype=subtype or "FLOAT"
+        )
     else:
-        separator = load_model(model, device, levels, predict=not no_predict)
+        if processes > 1 and import_:
+            raise UserError("--processes: does not go with --import, whose maskers other processes do not know")
+        separator = load_model(
+            model,
+            device_of_rank(device),
+            levels,
+            predict=not no_predict,
+            consistency=consistency,
+            chunk_seconds=chunk_seconds,
+            overlap_seconds=overlap_seconds,
+            whole_seconds=whole_seconds,
+            stitcher=stitcher,
+        )
         report = separate_files(
             inputs,
             separator,
@@ -101,10 +138,17 @@ def main(
             channel=channel,
             speakers=wanted,
             subtype=subtype,
+            file_format=format,
+            rttm=rttm,
+            processes=processes,
+            rank=rank,
+            world_size=world_size,
             spread=spread,
             samples=samples,
             model_name=model,
         )
+    if summary is not None and not hierarchy:
+        _write_summary(report, Path(summary), rank, world_size)
     if report.failed:
         for reason in report.failed.values():
             print(f"sepkit separate: {reason}", file=sys.stderr)
@@ -113,6 +157,16 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _write_summary(report: FilesReport, path: Path, rank: int, world_size: int) -> None:
+    from sepkit.inference.reports import merge_summaries, write_summary
+
+    if world_size == 1:
+        write_summary(path, report.to_plain())
+        return
+    write_summary(path.with_name(f"{path.name}.rank{rank}"), report.to_plain() | {"world_size": world_size})
+    merge_summaries(path, world_size)
 
 
 def _stream(
@@ -130,7 +184,7 @@ def _stream(
     from sepkit.inference.pipe import separate_pipe
 
     for option, value in others.items():
-        if value not in (None, False, []):
+        if value is not None and value is not False and value != []:
             raise UserError(f"{option}: does not go with --stream, which reads and writes pipes; leave it out")
     if sys.stdin.isatty():
         raise UserError("--stream: standard input is a terminal, expected raw PCM; pipe a recording into it")
