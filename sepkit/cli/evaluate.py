@@ -21,6 +21,7 @@ def main(
     apart: bool = False,
     device: str = "cpu",
     processes: int | None = None,
+    continuity: float | None = None,
     leaderboard: list[str] | None = None,
     format: Literal["md", "latex", "csv"] = "md",
 ) -> Path | None:
@@ -45,6 +46,8 @@ def main(
         device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
+        continuity: Instead of metrics, of long recordings in chunks of so many seconds (5): how often the estimates of
+            --estimates change speakers, and what that costs; continuity.json and continuity.csv.
         leaderboard: Instead of measuring: folders of evaluations to make one table of.
         format: Of the leaderboard: md, latex or csv.
 
@@ -61,15 +64,19 @@ def main(
     if manifest is None:
         raise UserError("--manifest: none given, expected one or more, as sepkit prepare writes them")
 
+    if continuity is not None:
+        return _continuity(manifest, estimates, Path(out), continuity)
+
     if speakers is not None and model is None:
         raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
 
     if calibration and model is None:
         raise UserError("--calibration: estimates in files have no prediction to compare with; give --model")
 
+    from sepkit.cli._ranks import share
     from sepkit.evaluation.evaluate import evaluate
 
-    rank, world_size = _share()
+    rank, world_size = share()
     of_model = {} if model is None else _of_model(model, device, speakers, calibration)
     measured_std = of_model.pop("signal_std", None)
     failed = False
@@ -122,6 +129,24 @@ def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
                 f"--manifest {path}: another has the name {folder.name} too; with --apart each needs its own"
             )
     return [([path], folder) for path, folder in zip(manifests, folders, strict=True)]
+
+
+def _continuity(manifests: list[str], estimates: str | None, out: Path, chunk_seconds: float) -> Path:
+    from sepkit.errors import UserError
+    from sepkit.evaluation.continuity import measure_continuity
+
+    if estimates is None or len(manifests) > 1:
+        raise UserError("--continuity: expected --estimates, which `sepkit separate` wrote, and one manifest")
+    for found in measure_continuity(manifests[0], estimates, out, chunk_seconds)["mixtures"]:
+        counted = found["n_chunks"] - found["n_excluded"]
+        print(f"{found['id']}: all speak in {found['n_chunks']} chunks, {counted} of them separated by 3 dB or more")
+        if counted:
+            per_minute, share = found["changes_per_minute"], 100 * found["minority_share"]
+            print(f"  {found['changes']} changes, {per_minute:.2f} a minute; {share:.1f} % on the minority assignment")
+        if found["n_chunks"]:
+            best, fixed = found["oracle_si_sdri_db"], found["fixed_si_sdri_db"]
+            print(f"  SI-SDRi {best:.2f} dB with the best assignment of each chunk, {fixed:.2f} dB with one for all")
+    return out
 
 
 def _report(summary: dict[str, Any]) -> None:
@@ -228,14 +253,11 @@ def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
 
 
 def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibration: bool) -> dict[str, Any]:
-    import os
-
+    from sepkit.cli._ranks import device_of_rank
     from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
 
-    # As torchrun starts them: one process an accelerator.
-    local = os.environ.get("LOCAL_RANK")
-    separator = load_model(model, f"cuda:{local}" if device == "cuda" and local is not None else device)
+    separator = load_model(model, device_of_rank(device))
     separator.check_speakers(speakers)
     if calibration and separator.quality is None:
         raise UserError(
@@ -251,13 +273,6 @@ def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibra
         "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}",
         "signal_std": float(separator.model.signal_std),
     }
-
-
-def _share() -> tuple[int, int]:
-    """Rank and number of processes, as torchrun tells them: 0 of 1 without it."""
-    import os
-
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _command_line() -> str:

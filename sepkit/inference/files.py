@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,64 +27,14 @@ from sepkit.errors import UserError
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.recordings import FileRecording
+from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
 from sepkit.inference.separator import Separated, Separator, Speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
 
-FAILED = "failed.jsonl"
-
 Subtype = Literal["FLOAT", "PCM_16"]
 FileFormat = Literal["wav", "flac"]
-
-
-@dataclass
-class FilesReport:
-    """What became of a list of recordings; printing it tells in one line.
-
-    Args:
-        out: folder of the outputs.
-        separated: recordings separated by this call.
-        already_done: recordings an earlier call had separated in the same way.
-        failed: path -> reason; also written to the list.
-        audio_seconds: length of those that this call separated, together.
-        wall_seconds: how long the call took.
-        list_name: of the list of failures, in `out`.
-    """
-
-    out: Path
-    separated: int = 0
-    already_done: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    audio_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    list_name: str = FAILED
-
-    @property
-    def real_time_factor(self) -> float | None:
-        """Seconds it took for a second of sound, reading and writing included; None where nothing was separated."""
-        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
-
-    def __str__(self) -> str:
-        told = f"separated {self.separated}, already done {self.already_done}"
-        if self.failed:
-            told += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
-        factor = self.real_time_factor
-        return told if factor is None else f"{told}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
-
-    def to_plain(self) -> dict[str, Any]:
-        """What a JSON file can hold of it."""
-        return {
-            "n_recordings": self.separated + self.already_done + len(self.failed),
-            "n_separated": self.separated,
-            "n_already_done": self.already_done,
-            "n_failed": len(self.failed),
-            "failed": [{"input": name, "reason": reason} for name, reason in self.failed.items()],
-            "audio_seconds": self.audio_seconds,
-            "wall_seconds": self.wall_seconds,
-            "real_time_factor": self.real_time_factor,
-            "version": __version__,
-        }
 
 
 @dataclass(frozen=True)
@@ -383,21 +333,3 @@ def file_identity(path: Path) -> dict[str, int]:
     """Size and time of change of an input, by which a later call knows that it is still the same file."""
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}
-
-
-def failure_reason(error: Exception, path: Path) -> str:
-    """Why a recording could not be separated, in one line that names it."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
-    text = str(error)
-    return text if str(path) in text else f"{path}: {text}"
-
-
-def write_failures(path: Path, failed: dict[str, str]) -> None:
-    """Write the list of what failed, name -> reason, or remove that of an earlier call if nothing did."""
-    if not failed:
-        path.unlink(missing_ok=True)
-        return
-    with atomic_output(path) as temporary:
-        lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,26 @@
+"""What torchrun tells the processes that it starts."""
+
+from __future__ import annotations
+
+import os
+
+
+def share() -> tuple[int, int]:
+    """Rank and number of processes: 0 of 1 without torchrun."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def device_of_rank(device: str) -> str:
+    """The device of this process: of several accelerators the one that is its own.
+
+    Args:
+        device: as the user named it; "cuda", and "auto" where there are accelerators, mean one for each process.
+    """
+    local = os.environ.get("LOCAL_RANK")
+    if local is None or device not in ("cuda", "auto"):
+        return device
+    if device == "auto":
+        import torch
+
+        return f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{local}"

@@ -1,0 +1,120 @@
+"""What became of a list of recordings: in a line, as a list of failures, as a summary that ranks share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sepkit import __version__
+from sepkit.data._files import atomic_output
+
+__all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures", "write_summary"]
+
+FAILED = "failed.jsonl"
+
+
+@dataclass
+class FilesReport:
+    """What became of a list of recordings; printing it tells in one line.
+
+    Args:
+        out: folder of the outputs.
+        separated: recordings separated by this call.
+        already_done: recordings an earlier call had separated in the same way.
+        failed: path -> reason; also written to the list.
+        audio_seconds: length of those that this call separated, together.
+        wall_seconds: how long the call took.
+        list_name: of the list of failures, in `out`.
+    """
+
+    out: Path
+    separated: int = 0
+    already_done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    audio_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    list_name: str = FAILED
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds it took for a second of sound, reading and writing included; None where nothing was separated."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
+
+    def __str__(self) -> str:
+        told = f"separated {self.separated}, already done {self.already_done}"
+        if self.failed:
+            told += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
+        factor = self.real_time_factor
+        return told if factor is None else f"{told}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a JSON file can hold of it."""
+        return {
+            "n_recordings": self.separated + self.already_done + len(self.failed),
+            "n_separated": self.separated,
+            "n_already_done": self.already_done,
+            "n_failed": len(self.failed),
+            "failed": [{"input": name, "reason": reason} for name, reason in self.failed.items()],
+            "audio_seconds": self.audio_seconds,
+            "wall_seconds": self.wall_seconds,
+            "real_time_factor": self.real_time_factor,
+            "version": __version__,
+        }
+
+
+def failure_reason(error: Exception, path: Path) -> str:
+    """Why a recording could not be separated, in one line that names it."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"
+
+
+def write_failures(path: Path, failed: dict[str, str]) -> None:
+    """Write the list of what failed, name -> reason, or remove that of an earlier call if nothing did."""
+    if not failed:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_output(path) as temporary:
+        lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
+    """Write a summary, see `FilesReport.to_plain`."""
+    with atomic_output(path) as temporary:
+        temporary.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def merge_summaries(path: Path, world_size: int) -> None:
+    """Write the sum of the ranks' summaries, PATH.rank0 ..., where all of them are there.
+
+    Whichever rank ends last finds all. Those of an earlier call that had another number of ranks do not count.
+    """
+    parts = []
+    for rank in range(world_size):
+        try:
+            parts.append(json.loads(path.with_name(f"{path.name}.rank{rank}").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return
+    if any(part["world_size"] != world_size for part in parts):
+        return
+    counts = ("n_recordings", "n_separated", "n_already_done", "n_failed", "audio_seconds")
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in counts}
+    # Ranks work side by side: the slowest is how long it took.
+    seconds = max(part["wall_seconds"] for part in parts)
+    write_summary(
+        path,
+        total
+        | {
+            "failed": [failure for part in parts for failure in part["failed"]],
+            "wall_seconds": seconds,
+            "real_time_factor": seconds / total["audio_seconds"] if total["audio_seconds"] else None,
+            "world_size": world_size,
+            "version": __version__,
+        },
+    )
