@@ -69,7 +69,7 @@ class OnnxModel(nn.Module):
         self.hypotheses: int = description["hypotheses"]
         self.info: dict[str, Any] = description["info"]
         self.int8: bool = description["int8"]
-        self.config = None
+        self.config = self.encoding_prior = self.mask_prior = None
         self.masker = ExportedGraph()
         self.scoring_head = nn.Identity() if "scores" in self._outputs() else None
         self.encoding_family = self.mask_family = Deterministic("linear")
@@ -99,14 +99,17 @@ class OnnxModel(nn.Module):
             sources: must be None.
             active: must be None.
             reconstruct: must be False.
-            sample: must not be True.
+            sample: of no effect where the model was deterministic, as there.
 
         Raises:
-            ValueError: something that the graph does not have was asked for.
-            UserError: ONNX Runtime fails, on a mixture that is longer than the model takes for example.
+            ValueError: sources or reconstructions, which the graph does not have.
+            UserError: samples of a model that was variational, or ONNX Runtime fails, on a mixture that is longer than
+                the model takes for example.
         """
-        if sources is not None or reconstruct or sample:
-            raise ValueError("an exported model has no latents to sample, reconstruct from or look at sources with")
+        if sources is not None or reconstruct:
+            raise ValueError("an exported model has no encodings to decode, neither of the mixture nor of sources")
+        if sample and self.description["variational"]:
+            raise UserError(f"{self.path}: an exported model has no latents to sample; use the model it was made of")
         waveform = np.ascontiguousarray(mixture.detach().cpu().numpy(), dtype=np.float32)
         try:
             values = self.session.run(None, {"mixture": waveform})
@@ -154,6 +157,7 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         "signal_std": float,
         "info": dict,
         "int8": bool,
+        "variational": bool,
     }
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")

@@ -100,7 +100,7 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
 
     graph = onnx.load(str(source))
     kinds = ("MatMul", "Gemm", "LSTM", "Conv")
-    kept = [node.name for node in graph.graph.node if "/filterbank/" in node.name]
+    kept = [node.name for node in graph.graph.node if any("filterbank." in name for name in node.input)]
     with tempfile.TemporaryDirectory() as temporary, _quietly():
         draft = Path(temporary) / f"model{SUFFIX}"
         try:
@@ -212,6 +212,7 @@ def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
         "signal_std": float(model.signal_std),
         "info": model.info,
         "int8": False,
+        "variational": model.encoding_family.variational or model.mask_family.variational,
     }
 
 

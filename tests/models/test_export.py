@@ -1,0 +1,298 @@
+"""Exported models: ONNX Runtime gives what torch gives, at every length, and a separator takes either."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sepkit
+from sepkit.cli.main import main
+from sepkit.config import (
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    GammaConfig,
+    GaussianConfig,
+    ImprovedSuDoRMRFConfig,
+    LogNormalConfig,
+    MaskerConfig,
+    ModelConfig,
+    RecurrentConfig,
+    ScoringConfig,
+    SepFormerConfig,
+    STFTFilterbankConfig,
+    SuDoRMRFConfig,
+)
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_pretrained, save_model
+from sepkit.models.maskers import Masker
+from sepkit.registry import register
+
+onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
+
+from sepkit.inference.quantization import quantization_cost  # noqa: E402
+from sepkit.models.onnx import METADATA, OnnxModel  # noqa: E402
+from sepkit.models.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
+
+FREE = FreeFilterbankConfig(num_filters=12)
+TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
+SUDORMRF_BANK = FreeFilterbankConfig(12, 21, 10, padding=10, output_padding=9, multiple=80)
+SOFTMAX = DeterministicConfig(link="softmax")
+CONFIGS = {
+    "conv_tasnet": ModelConfig(filterbank=FREE, masker=TCN),
+    "as_asteroid": ModelConfig(filterbank=FREE, masker=TCN, pad="asteroid", hypotheses=3),
+    "causal": ModelConfig(filterbank=FREE, masker=replace(TCN, norm="cumulative_layer_norm", causal=True)),
+    "batch_norm": ModelConfig(filterbank=FREE, masker=replace(TCN, norm="batch_norm", skip_channels=0)),
+    "dual_path_rnn": ModelConfig(filterbank=FREE, masker=DualPathRNNConfig(6, 5, 20, 10, 2)),
+    "dual_path_gru": ModelConfig(
+        filterbank=FREE, masker=DualPathRNNConfig(6, 5, 21, 8, 1, rnn="gru", norm="channel_layer_norm")
+    ),
+    "sudormrf": ModelConfig(filterbank=SUDORMRF_BANK, masker=SuDoRMRFConfig(6, 12, 2, 3), masks=SOFTMAX),
+    "improved_sudormrf": ModelConfig(
+        filterbank=SUDORMRF_BANK, masker=ImprovedSuDoRMRFConfig(6, 12, 2, 3), pad="asteroid"
+    ),
+    "recurrent_stft": ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 16), masker=RecurrentConfig(hidden_size=8, num_layers=2)
+    ),
+    "variational": ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 32, deviation="predicted"),
+        encoding=GaussianConfig(),
+        masker=RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=2),
+        masks=LogNormalConfig(),
+        scoring=ScoringConfig(4),
+    ),
+    "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
+    "sepformer": ModelConfig(filterbank=FREE, masker=SepFormerConfig(8, 1, 10, 1, 2, 12)),
+}
+LENGTHS = [1, 17, 650, 2003]
+
+
+def made(config: ModelConfig) -> nn.Module:
+    torch.manual_seed(0)
+    model = build_model(config).eval()
+    model.set_signal_statistics(0.03, 0.2)
+    return model
+
+
+def complaint(call) -> str:
+    """The message of the UserError that the call raises, which must be one line."""
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_onnx_runtime_gives_what_torch_gives(name, tmp_path):
+    if name == "sepformer":
+        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
+    model = made(CONFIGS[name])
+    report = export_onnx(model, tmp_path / "model.onnx", LENGTHS)
+    assert list(report.differences) == LENGTHS and max(report.differences.values()) < TOLERANCE / 3
+    # Looked at by ONNX Runtime alone, with lengths and batches that the export has not seen.
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for batch, length in ((3, 777), (1, 1330)):
+        mixture = 0.1 * torch.randn(batch, length)
+        with torch.no_grad():
+            expected = model(mixture)
+        outputs = session.run(None, {"mixture": mixture.numpy()})
+        values = dict(zip([output.name for output in session.get_outputs()], outputs, strict=True))
+        largest = float(expected.estimates.abs().max())
+        np.testing.assert_allclose(values["estimates"], expected.estimates.numpy(), atol=1e-5 * largest, rtol=0)
+        assert ("scores" in values) == (expected.scores is not None)
+        if expected.scores is not None:
+            np.testing.assert_allclose(values["scores"], expected.scores.numpy(), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder with a model, and the same as a graph."""
+    folder = tmp_path_factory.mktemp("exported")
+    model = made(replace(CONFIGS["conv_tasnet"], scoring=ScoringConfig(4)))
+    save_model(model, folder / "exp" / "model", {"epoch": 3, "score_threshold": 0.25})
+    assert main(["export", str(folder / "exp"), "--out", str(folder / "model.onnx")]) == 0
+    return folder
+
+
+def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, capsys):
+    assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "again.onnx")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == str(tmp_path / "again.onnx") and "1 samples: differs from torch by" in lines[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
+
+
+@pytest.mark.parametrize("rate", [8000, 11025])
+def test_a_separator_takes_an_exported_model(exported, rate):
+    separators = [sepkit.load_model(exported / name) for name in ("exp", "model.onnx")]
+    graph = separators[1]
+    assert (graph.sample_rate, graph.hypotheses, graph.score_threshold) == (8000, 2, 0.25)
+    recording = 0.1 * np.random.default_rng(0).standard_normal(3001).astype(np.float32)
+    expected, found = (separator.separate(recording, rate) for separator in separators)
+    np.testing.assert_allclose(found.estimates, expected.estimates, atol=1e-5)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    np.testing.assert_array_equal(found.is_speaker, expected.is_speaker)
+    assert found.rates is None
+    # A deterministic model has no spread, exported or not.
+    assert not graph.separate(recording, rate, samples=2).spread.any()
+
+
+def test_exported_models_are_told_apart(exported, tmp_path):
+    export_onnx(made(CONFIGS["conv_tasnet"]), tmp_path / "other.onnx", [100])
+    prints = [sepkit.load_model(path).fingerprint() for path in (exported / "model.onnx", tmp_path / "other.onnx")]
+    assert prints[0] != prints[1] and prints[0] == sepkit.load_model(exported / "model.onnx").fingerprint()
+
+
+def test_an_exported_variational_model_is_not_sampled(tmp_path):
+    export_onnx(made(CONFIGS["variational"]), tmp_path / "model.onnx", [100])
+    separator = sepkit.load_model(tmp_path / "model.onnx")
+    recording = np.ones(500, np.float32)
+    assert "no latents to sample" in complaint(lambda: separator.separate(recording, 8000, samples=2))
+
+
+def test_commands_take_an_exported_model(exported, mixtures, tmp_path, capsys):
+    graph = str(exported / "model.onnx")
+    audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(900).astype(np.float32), 8000)
+    line = ["separate", str(tmp_path / "x.wav"), "--model", graph, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(line) == 0
+    assert (tmp_path / "out" / "x_s2.wav").is_file()
+    assert main(["evaluate", "--model", graph, "--manifest", str(mixtures), "--out", str(tmp_path / "scores")]) == 0
+    assert json.loads((tmp_path / "scores" / "summary.json").read_text())["n_utterances"] == 2
+    capsys.readouterr()
+    assert main(["models", "--model", graph]) == 0
+    described = capsys.readouterr().out
+    assert "sample_rate: 8000" in described and "epoch: 3" in described
+
+
+def test_what_an_exported_model_is_not_for(exported, capsys):
+    assert "separates and evaluates only" in complaint(lambda: load_pretrained(exported / "model.onnx"))
+    assert main(["export", str(exported / "model.onnx"), "--out", "again.onnx"]) == 2
+    model = OnnxModel(exported / "model.onnx")
+    with pytest.raises(ValueError, match="no encodings"):
+        model(torch.zeros(1, 100), reconstruct=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- int8
+
+
+@pytest.fixture
+def mixtures(tmp_path):
+    """A manifest of two mixtures of noises."""
+    generator = np.random.default_rng(0)
+    lines = []
+    for number in range(2):
+        sources = []
+        for name in "ab":
+            path = tmp_path / f"{name}{number}.wav"
+            audio.write(path, 0.2 * generator.standard_normal(4000).astype(np.float32), 8000)
+            sources.append({"path": path.name, "speaker": name, "sex": None, "start": 0, "gain": 1.0, "offset": 0})
+        entry = {"id": str(number), "sample_rate": 8000, "num_samples": 4000, "mode": "min", "mixture": None}
+        rest = {"resampler": "soxr_hq", "corpus": "none", "task": "sep_clean", "sources": sources, "noise": None}
+        lines.append(json.dumps(entry | rest))
+    (tmp_path / "test.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "test.jsonl"
+
+
+@pytest.mark.parametrize("name", ["conv_tasnet", "variational"])
+def test_int8_is_smaller_and_its_cost_is_measured(name, mixtures, tmp_path):
+    wide = {"conv_tasnet": ConvTasNetConfig(64, 128, 64, blocks=2, repeats=1)}
+    config = replace(CONFIGS[name], masker=wide.get(name, RecurrentConfig(rnn="lstm", hidden_size=64, num_layers=2)))
+    whole, small = tmp_path / "whole.onnx", tmp_path / "small.onnx"
+    export_onnx(made(config), whole, [500])
+    assert quantize_onnx(whole, small) >= 2
+    assert small.stat().st_size < 0.6 * whole.stat().st_size
+    assert OnnxModel(small).int8 and not OnnxModel(whole).int8
+    noise, of_sources = quantization_cost(whole, small), quantization_cost(whole, small, mixtures)
+    assert noise.float_db is None and noise.against_float_db > 5
+    assert of_sources.mixtures == 2 and of_sources.float_db is not None and of_sources.int8_db is not None
+    # Nothing lost against itself.
+    same = quantization_cost(whole, whole, mixtures, first=1)
+    assert same.mixtures == 1 and same.float_db == same.int8_db and same.against_float_db > of_sources.against_float_db
+
+
+def test_the_command_quantises_and_prints_the_cost(exported, mixtures, tmp_path, capsys):
+    out = str(tmp_path / "small.onnx")
+    line = ["export", str(exported / "exp"), "--out", out]
+    assert main([*line, "--int8", "--manifest", str(mixtures), "--first", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "SI-SDR of int8 against float on 1 mixtures" in text and "dB lost" in text
+    assert text.splitlines()[-1] == out
+    assert main([*line, "--manifest", str(mixtures)]) == 2
+    assert "--int8" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------- what cannot be
+
+
+@dataclass
+class FixedConfig(MaskerConfig, name="fixed_length_of_a_test"):
+    """A masker that no graph holds, in one of two ways."""
+
+    way: str = "counts"
+
+
+@register(FixedConfig)
+class Fixed(Masker):
+    def __init__(self, encoding_dim, hypotheses=2, values_per_dimension=1, *, way="counts"):
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        self.way = way
+
+    def forward(self, features):
+        if self.way == "counts":
+            # int() makes the number of frames of the example a constant of the graph.
+            features = features * int(features.shape[-1]) / 1000
+        elif self.way == "eigenvalues":
+            features = features * torch.linalg.eigvalsh(features @ features.transpose(1, 2))[:, :, None]
+        return features[:, None, None].expand(-1, self.hypotheses, 1, -1, -1)
+
+
+@pytest.mark.parametrize(("way", "message"), [("counts", "differs from torch by"), ("eigenvalues", "no ONNX graph")])
+def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp_path):
+    model = made(ModelConfig(filterbank=FREE, masker=FixedConfig(way)))
+    assert message in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_quantise(tmp_path):
+    export_onnx(made(ModelConfig(filterbank=FREE, masker=FixedConfig("no"))), tmp_path / "model.onnx", [100])
+    line = complaint(lambda: quantize_onnx(tmp_path / "model.onnx", tmp_path / "small.onnx"))
+    assert "nothing in it can be quantised" in line
+    assert not (tmp_path / "small.onnx").exists()
+
+
+def test_a_path_that_is_not_to_be_written(tmp_path):
+    model = made(CONFIGS["conv_tasnet"])
+    assert "ends in .onnx" in complaint(lambda: export_onnx(model, tmp_path / "model.pt"))
+    (tmp_path / "file").write_text("")
+    assert "cannot be written to" in complaint(lambda: export_onnx(model, tmp_path / "file" / "model.onnx", [100]))
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_a_missing_package_is_named(exported, package, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    model = made(CONFIGS["conv_tasnet"])
+    assert "sepkit[export]" in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
+    if package == "onnxruntime":
+        assert "sepkit[export]" in complaint(lambda: OnnxModel(exported / "model.onnx"))
+
+
+def test_files_that_are_no_exported_model(exported, tmp_path):
+    path = tmp_path / "model.onnx"
+    assert "no such file" in complaint(lambda: sepkit.load_model(path))
+    for content in (b"", b"no graph", (exported / "model.onnx").read_bytes()[:3000]):
+        path.write_bytes(content)
+        assert "model.onnx" in complaint(lambda: sepkit.load_model(path))
+    for metadata in ({}, {METADATA: "{"}, {METADATA: "[]"}, {METADATA: '{"format": 99}'}, {METADATA: '{"format": 1}'}):
+        graph = onnx.load(str(exported / "model.onnx"))
+        del graph.metadata_props[:]
+        onnx.helper.set_model_props(graph, metadata)
+        onnx.save(graph, str(path))
+        assert "model.onnx" in complaint(lambda: OnnxModel(path))
