@@ -56,6 +56,9 @@ class OnnxModel(nn.Module):
         UserError: no such file, no such graph, or ONNX Runtime is not installed.
     """
 
+    signal_mean: Tensor
+    signal_std: Tensor
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         path = Path(path)
