@@ -14,13 +14,7 @@ def device_of_rank(device: str) -> str:
     """The device of this process: of several accelerators the one that is its own.
 
     Args:
-        device: as the user named it; "cuda", and "auto" where there are accelerators, mean one for each process.
+        device: as the user named it; "cuda" means one for each process that torchrun starts on a machine.
     """
     local = os.environ.get("LOCAL_RANK")
-    if local is None or device not in ("cuda", "auto"):
-        return device
-    if device == "auto":
-        import torch
-
-        return f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{local}"
+    return f"cuda:{local}" if device == "cuda" and local is not None else device

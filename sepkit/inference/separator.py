@@ -501,7 +501,8 @@ def load_model(
 
 def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        # Of several accelerators each process that torchrun starts has its own.
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

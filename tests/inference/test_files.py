@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator, separate_files
-from sepkit.inference.files import find_recordings, name_outputs
+from sepkit.inference.activity import ActivityMeter, rttm_lines
+from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.reports import merge_summaries, write_summary
 from sepkit.models import build_model
 
 CONFIG = ModelConfig(
@@ -264,3 +267,132 @@ def test_a_model_that_cannot_tell_stops_before_anything_is_written(tmp_path, sep
     with pytest.raises(UserError, match="no scores"):
         separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", speakers="auto")
     assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------------------ long, formats, many at once
+
+
+@pytest.fixture
+def chunked():
+    torch.manual_seed(0)
+    return Separator(build_model(CONFIG), chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 11025])
+def test_long_files_are_separated_as_arrays_are(tmp_path, chunked, sample_rate):
+    waveform = record(tmp_path / "x.wav", 3 * sample_rate + 1, sample_rate)
+    expected = chunked.separate(waveform, sample_rate)
+    separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", rttm=True)
+    assert files_of(tmp_path / "out") == ["x.json", "x.rttm", "x_s1.wav", "x_s2.wav"]
+    for index, estimate in enumerate(expected.estimates, start=1):
+        np.testing.assert_allclose(audio.read(tmp_path / "out" / f"x_s{index}.wav"), estimate, atol=1e-6)
+    told = json.loads((tmp_path / "out" / "x.json").read_text())
+    assert (told["num_samples"], told["sample_rate"]) == (len(waveform), sample_rate)
+    assert told["gains"] == pytest.approx(expected.gains.tolist(), rel=1e-5)
+    assert separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", rttm=True).already_done == 1
+
+
+def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
+    for name, seconds, level in (("quiet", 0.5, 0.01), ("long", 2, 0.01), ("loud", 0.5, 30.0), ("long_loud", 2, 30.0)):
+        record(tmp_path / "in" / f"{name}.wav", round(seconds * 8000), level=level)
+    separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac")
+    names = [name for name in files_of(tmp_path / "out") if "_s" in name]
+    loud = [f"{name}_s{k}.wav" for name in ("long_loud", "loud") for k in (1, 2)]
+    assert names == sorted(loud + [f"{name}_s{k}.flac" for name in ("long", "quiet") for k in (1, 2)])
+    assert capsys.readouterr().err.count("would clip") == 2
+    assert json.loads((tmp_path / "out" / "loud.json").read_text())["peak"] > 1
+    assert separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac").already_done == 4
+    with pytest.raises(UserError, match="flac cannot hold"):
+        separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac", subtype="FLOAT")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.5])
+@pytest.mark.parametrize("sample_rate", [8000, 44100])
+def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
+    torch.manual_seed(0)
+    options = {"chunk_seconds": 0.5, "overlap_seconds": 0.2, "whole_seconds": 1.0}
+    separator = Separator(build_model(CONFIG), consistency="mixture", **options)
+    waveform = record(tmp_path / "x.wav", round(seconds * sample_rate) + 3, sample_rate)
+    separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
+    total = sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2))
+    np.testing.assert_allclose(total, waveform, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 800, 8000])
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24"])
+def test_short_files_of_few_and_many_bits(tmp_path, separator, num_samples, subtype):
+    samples = 0.1 * np.random.default_rng(0).standard_normal(num_samples)
+    soundfile.write(tmp_path / "x.wav", samples, 8000, subtype=subtype)
+    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", rttm=True)
+    assert report.separated == 1 and audio.info(tmp_path / "out" / "x_s2.wav").num_samples == num_samples
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path, chunked, monkeypatch):
+    for name, seconds in (("short", 0.5), ("long", 2)):
+        record(tmp_path / "in" / f"{name}.wav", round(seconds * 8000))
+    read, blocks = audio.read, audio.read_blocks
+
+    def grow(function, path, *args, **kwargs):
+        found = list(function(path, *args, **kwargs))
+        with open(path, "ab") as file:
+            file.write(b"more")
+        return found
+
+    monkeypatch.setattr(audio, "read", lambda *args, **kwargs: np.array(grow(read, *args, **kwargs)))
+    monkeypatch.setattr(audio, "read_blocks", lambda *args, **kwargs: iter(grow(blocks, *args, **kwargs)))
+    report = separate_files([tmp_path / "in"], chunked, tmp_path / "out")
+    assert len(report.failed) == 2 and all("changed while it was read" in reason for reason in report.failed.values())
+    assert files_of(tmp_path / "out") == ["failed.jsonl"]
+
+
+def test_ranks_share_the_files_and_the_last_sums_up(tmp_path, separator):
+    for name in "abc":
+        record(tmp_path / "in" / f"{name}.wav")
+    (tmp_path / "in" / "d.wav").write_text("no audio")
+    path, out = tmp_path / "sum.json", tmp_path / "out"
+    for rank, expected in enumerate([(2, 0), (1, 1)]):
+        report = separate_files([tmp_path / "in"], separator, out, rank=rank, world_size=2)
+        assert (report.separated, len(report.failed)) == expected
+        write_summary(tmp_path / f"sum.json.rank{rank}", report.to_plain() | {"world_size": 2})
+        merge_summaries(path, 2)
+        assert path.exists() == (rank == 1)
+    total = json.loads(path.read_text())
+    assert (total["n_recordings"], total["n_separated"], total["n_failed"]) == (4, 3, 1)
+    assert total["audio_seconds"] == pytest.approx(3 * 400 / 8000) and total["real_time_factor"] > 0
+    assert (out / "failed_rank1.jsonl").exists() and not (out / "failed_rank0.jsonl").exists()
+    assert separate_files([tmp_path / "in"], separator, out).already_done == 3
+
+
+@pytest.mark.slow
+def test_processes_do_as_one_does(tmp_path, separator):
+    for name in "abcd":
+        record(tmp_path / "in" / f"{name}.wav")
+    (tmp_path / "in" / "bad.wav").write_text("no audio")
+    one = separate_files([tmp_path / "in"], separator, tmp_path / "one")
+    two = separate_files([tmp_path / "in"], separator, tmp_path / "two", processes=2)
+    assert (two.separated, list(two.failed)) == (one.separated, list(one.failed)) == (4, [str(tmp_path / "in/bad.wav")])
+    for name in files_of(tmp_path / "one"):
+        if name.endswith(".wav"):
+            np.testing.assert_allclose(
+                audio.read(tmp_path / "one" / name), audio.read(tmp_path / "two" / name), atol=1e-6
+            )
+
+
+def test_who_speaks_when(tmp_path):
+    """Tones that start and stop, at one level, with one estimate that leaks into the other."""
+    rate = 8000
+    time = np.arange(10 * rate) / rate
+    first = 0.1 * np.sin(2 * np.pi * 300 * time) * ((time > 1) & (time < 4) | (time > 4.1) & (time < 5))
+    second = 0.1 * np.sin(2 * np.pi * 900 * time) * ((time > 3) & (time < 6) | (time > 8) & (time < 8.1)) + 0.05 * first
+    meter = ActivityMeter(2, rate)
+    for start in range(0, len(time), 777):
+        meter.add(np.stack([first, second])[:, start : start + 777].astype(np.float32))
+    turns = meter.segments()
+    np.testing.assert_allclose(turns[0], [(1, 4)], atol=0.05)
+    np.testing.assert_allclose(turns[1], [(3, 3)], atol=0.05)
+    lines = rttm_lines("my talk", turns)
+    assert [line.split()[:3] + line.split()[7:8] for line in lines] == [
+        ["SPEAKER", "my_talk", "1", "s1"],
+        ["SPEAKER", "my_talk", "1", "s2"],
+    ]
+    assert all(len(line.split()) == 10 for line in lines)

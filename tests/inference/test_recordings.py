@@ -1,0 +1,174 @@
+"""Long recordings in chunks, against the same as a whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference import Separator
+from sepkit.inference.levels import gains_of, products_of, residual_shares
+from sepkit.models import EncoderMaskerDecoder, build_model, save_model
+from sepkit.models.filterbanks import STFTFilterbank
+from sepkit.models.latents import Deterministic
+
+
+class BandSplit(nn.Module):
+    """Masks that give the lower half of the bins to the first hypothesis and the upper half to the second."""
+
+    hypotheses = 2
+
+    def forward(self, features):
+        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
+        masks = torch.stack([lower, 1 - lower])
+        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+
+
+def band_split(**options):
+    """A model that hears no more than a frame."""
+    linear = Deterministic("linear")
+    model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(), linear, linear, sample_rate=8000)
+    return Separator(model, **options)
+
+
+def noise(num_samples, seed=0):
+    return (0.1 * np.random.default_rng(seed).standard_normal(num_samples)).astype(np.float32)
+
+
+CHUNKS = {"chunk_seconds": 0.4, "overlap_seconds": 0.15, "whole_seconds": 0.0}
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 7999, 11025, 22050, 44100, 48000])
+@pytest.mark.parametrize("extra", [0, 1])
+def test_chunks_are_the_whole_where_the_model_hears_little(sample_rate, extra):
+    waveform = noise(2 * sample_rate + extra)
+    whole = band_split(whole_seconds=float("inf")).separate(waveform, sample_rate)
+    chunked = band_split(**CHUNKS).separate(waveform, sample_rate)
+    assert chunked.estimates.shape == (2, len(waveform)) and chunked.sample_rate == sample_rate
+    np.testing.assert_allclose(chunked.gains, whole.gains, rtol=1e-3)
+    # Edges of chunks are a frame of 32 ms, which has the smallest weights.
+    assert np.abs(chunked.estimates - whole.estimates).max() < 0.02
+    assert np.square(chunked.estimates - whole.estimates).sum() < 1e-4 * np.square(whole.estimates).sum()
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 15, 16, 17, 3199, 3200, 3201, 4400, 5200, 5201, 7000])
+@pytest.mark.parametrize("sample_rate", [8000, 44100])
+def test_every_length_comes_back(num_samples, sample_rate):
+    waveform = noise(num_samples)
+    estimates = band_split(**CHUNKS).separate(waveform, sample_rate).estimates
+    assert estimates.shape == (2, num_samples) and np.isfinite(estimates).all()
+
+
+@pytest.mark.parametrize("gain", [1e-3, 30.0])
+@pytest.mark.parametrize("consistency", [None, "mixture"])
+def test_levels_follow_the_recording(gain, consistency):
+    waveform = noise(16000)
+    separator = band_split(**CHUNKS, consistency=consistency)
+    usual, scaled = (separator.separate(factor * waveform, 8000).estimates for factor in (1.0, np.float32(gain)))
+    np.testing.assert_allclose(scaled, gain * usual, atol=1e-4 * gain)
+
+
+def test_gains_are_those_of_the_joined_estimates():
+    """Computed from sums over chunks, against the waveforms themselves."""
+    torch.manual_seed(0)
+    config = ModelConfig(
+        filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+    )
+    model, waveform = build_model(config), noise(16001)
+    raw = Separator(model, levels="model", **CHUNKS).separate(waveform, 8000)
+    expected = [np.linalg.lstsq(row[:, None], waveform, rcond=None)[0][0] for row in raw.estimates]
+    np.testing.assert_allclose(Separator(model, **CHUNKS).separate(waveform, 8000).gains, expected, rtol=1e-4)
+    both = np.linalg.lstsq(raw.estimates.T, waveform, rcond=None)[0]
+    consistent = Separator(model, consistency="mixture", **CHUNKS).separate(waveform, 8000)
+    np.testing.assert_allclose(consistent.gains, both, rtol=1e-3)
+    np.testing.assert_allclose(consistent.estimates.sum(0), waveform, atol=1e-6)
+
+
+def test_silence_stays_silent_and_a_pause_does_no_harm():
+    separator = band_split(**CHUNKS)
+    np.testing.assert_array_equal(separator.separate(np.zeros(16000, np.float32), 8000).estimates, 0)
+    waveform = noise(16000)
+    waveform[5000:12000] = 0
+    assert np.abs(separator.separate(waveform, 8000).estimates[:, 5500:11500]).max() < 1e-6
+
+
+def test_paths_bytes_and_arrays_are_the_same(tmp_path):
+    separator, waveform = band_split(**CHUNKS), np.stack([noise(9000), noise(9000, 1)])
+    path = audio.write(tmp_path / "x.wav", waveform, 11025)
+    expected = separator.separate(waveform, 11025, channel=1).estimates
+    data = path.read_bytes()
+    for given in (path, str(path), data, io.BytesIO(data)):
+        np.testing.assert_array_equal(separator.separate(given, channel=1).estimates, expected)
+    np.testing.assert_array_equal(separator.separate(torch.from_numpy(waveform[1]), 11025).estimates, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "sample_rate", "channel", "word"),
+    [
+        (b"no audio", None, None, "cannot be read as audio"),
+        (b"no audio", 8000, None, "sample_rate"),
+        ("/no/such/file.wav", None, None, "no such file"),
+        (np.zeros(10), None, None, "sample_rate"),
+        (np.zeros((2, 10)), 8000, 2, "channel"),
+        (np.zeros(10), 8000, -1, "channel"),
+    ],
+)
+def test_inputs_that_make_no_sense(given, sample_rate, channel, word):
+    with pytest.raises(UserError, match=word) as caught:
+        band_split().separate(given, sample_rate, channel=channel)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"chunk_seconds": 0}, {"overlap_seconds": 6.0}, {"whole_seconds": float("nan")}, {"stitcher": "none"}]
+)
+def test_options_that_make_no_sense(options):
+    with pytest.raises(UserError, match="found"):
+        band_split(**options)
+
+
+def test_least_squares_gains_of_duplicates_are_finite():
+    mixture = noise(1000)
+    estimates = np.stack([mixture, mixture, np.zeros(1000, np.float32)])
+    products = products_of(mixture, estimates)
+    gains = gains_of(products, "mixture", "mixture", np.arange(3))
+    np.testing.assert_allclose(gains, [0.5, 0.5, 0], atol=1e-6)
+    assert residual_shares(products, gains, np.arange(3)).sum() == pytest.approx(1)
+
+
+MEASURE = """
+import resource, sys, json
+import torch
+torch.set_num_threads(1)
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+from sepkit.inference import load_model, separate_files
+report = separate_files([sys.argv[1]], load_model(sys.argv[2]), sys.argv[3])
+print(json.dumps([before, peak(), report.separated]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hours", "sample_rate"), [(0.1, 44100), (3.0, 8000)])
+def test_memory_does_not_grow_with_length(tmp_path, hours, sample_rate):
+    """The model that is meant for the box, untrained, in a process of its own."""
+    config = ModelConfig(
+        filterbank=STFTFilterbankConfig(),
+        masker=RecurrentConfig(hidden_size=256 if hours < 1 else 4, num_layers=3 if hours < 1 else 1),
+    )
+    save_model(build_model(config), tmp_path / "model")
+    audio.write(tmp_path / "x.flac", noise(round(3600 * hours * sample_rate)), sample_rate, subtype="PCM_16")
+    command = [sys.executable, "-c", MEASURE, tmp_path / "x.flac", tmp_path / "model", tmp_path / "out"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    before, after, separated = json.loads(done.stdout.splitlines()[-1])
+    assert separated == 1 and after - before < 250
+    assert audio.info(tmp_path / "out" / "x_s2.wav").num_samples == round(3600 * hours * sample_rate)
