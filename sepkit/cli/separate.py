@@ -104,7 +104,9 @@ def main(
     model = default_model() if model is None else model
     if stream:
         others = {"INPUT": inputs, "--out": out, "--channel": channel, "--speakers": speakers, "--spread": spread}
-        return _stream(model, device, levels, sample_rate, sample_format, others | {"--hierarchy": hierarchy})
+        others |= {"--hierarchy": hierarchy, "--consistency": consistency, "--subtype": subtype, "--rttm": rttm}
+        others |= {"--processes": processes > 1, "--format": format != "wav", "--summary": summary}
+        return _stream(model, device, levels, sample_rate, sample_format, others)
     if not inputs or out is None:
         raise UserError("expected recordings and --out FOLDER (or --stream, to separate what comes in by a pipe)")
     if sample_rate is not None:

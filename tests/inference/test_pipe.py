@@ -137,7 +137,7 @@ def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(mode
 
 
 @pytest.mark.parametrize(
-    "options", [["x.wav"], ["--out", "out"], ["--speakers", "2"], ["--spread"], ["--hierarchy"], ["--channel", "0"]]
+    "options", [["x.wav"], ["--out", "out"], ["--speakers", "2"], ["--rttm"], ["--processes", "2"], ["--channel", "0"]]
 )
 def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
     assert main(["separate", *options, "--stream", "--model", model]) == 2
