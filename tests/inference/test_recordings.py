@@ -160,11 +160,10 @@ print(json.dumps([before, peak(), report.separated]))
 @pytest.mark.slow
 @pytest.mark.parametrize(("hours", "sample_rate"), [(0.1, 44100), (3.0, 8000)])
 def test_memory_does_not_grow_with_length(tmp_path, hours, sample_rate):
-    """The model that is meant for the box, untrained, in a process of its own."""
-    config = ModelConfig(
-        filterbank=STFTFilterbankConfig(),
-        masker=RecurrentConfig(hidden_size=256 if hours < 1 else 4, num_layers=3 if hours < 1 else 1),
-    )
+    """A process of its own; the first time with a model of the size of the one in the box."""
+    size, layers = (256, 3) if hours < 1 else (4, 1)
+    masker = RecurrentConfig(hidden_size=size, num_layers=layers)
+    config = ModelConfig(filterbank=STFTFilterbankConfig(kernel_size=256, stride=128), masker=masker)
     save_model(build_model(config), tmp_path / "model")
     audio.write(tmp_path / "x.flac", noise(round(3600 * hours * sample_rate)), sample_rate, subtype="PCM_16")
     command = [sys.executable, "-c", MEASURE, tmp_path / "x.flac", tmp_path / "model", tmp_path / "out"]

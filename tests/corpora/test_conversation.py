@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.corpora.conversation import LONGEST_SILENCE_SECONDS, prepare_conversation
+from sepkit.data import audio
+from sepkit.data.manifest import read_manifest
+from sepkit.data.mixing import mix_entry
+from sepkit.errors import UserError
+
+RATE = 8000
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory):
+    """Three speakers of test with two recordings, one of train."""
+    folder = tmp_path_factory.mktemp("speech")
+    generator = np.random.default_rng(0)
+    for name in ("test/a", "test/b", "test/c", "train/d"):
+        for number in range(2):
+            samples = 0.1 * generator.standard_normal(3 * RATE + 100 * number).astype(np.float32)
+            audio.write(folder / name / f"{number}.wav", samples, RATE)
+    return folder
+
+
+def test_a_conversation_is_the_sum_of_its_sources(tmp_path, speech):
+    manifest = prepare_conversation(speech, tmp_path / "out", minutes=2.005, seed=3)
+    (entry,) = read_manifest(manifest)
+    mixed = mix_entry(entry)
+    assert mixed.mixture.shape == (round(120.3 * RATE),) and len(entry.sources) == 2
+    np.testing.assert_array_equal(mixed.sources.sum(0), mixed.mixture)
+    assert {source.speaker for source in entry.sources} < {"a", "b", "c"}
+    assert np.abs(mixed.mixture).max() < 1
+    # Silences of one speaker, turns, and both at once.
+    speaks = np.abs(mixed.sources[:, : 120 * RATE].reshape(2, -1, RATE // 10)).max(-1) > 0
+    for row in speaks:
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], row, [True]]).astype(int)))
+        silences = np.diff(edges)[::2] / 10
+        assert silences.max() <= LONGEST_SILENCE_SECONDS and 0.05 < row.mean() < 0.95
+    assert speaks.all(0).any() and (speaks[0] & ~speaks[1]).any() and (speaks[1] & ~speaks[0]).any()
+
+
+def test_the_same_seed_makes_the_same_and_another_another(tmp_path, speech):
+    made = {}
+    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
+        prepare_conversation(speech, tmp_path / name, minutes=0.5, seed=seed)
+        made[name] = (tmp_path / name / "mixture.flac").read_bytes()
+    assert made["one"] == made["same"] != made["other"]
+    with pytest.raises(UserError, match="made with"):
+        prepare_conversation(speech, tmp_path / "one", minutes=0.5, seed=5)
+
+
+def test_chosen_speakers_and_another_rate(tmp_path, speech):
+    options = {"minutes": 0.2, "speakers": 3, "chosen": ["c", "a", "b"], "sample_rate": 11025}
+    (entry,) = read_manifest(prepare_conversation(speech, tmp_path / "out", **options))
+    assert [source.speaker for source in entry.sources] == ["c", "a", "b"] and entry.sample_rate == 11025
+    assert audio.info(tmp_path / "out" / "s3.flac").num_samples == (12 * 11025)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"minutes": 0}, "minutes"),
+        ({"minutes": float("nan")}, "minutes"),
+        ({"speakers": 0}, "speakers"),
+        ({"speakers": 4}, "expected at least 4"),
+        ({"chosen": ["a", "d"]}, "'d' has no recordings"),
+        ({"chosen": ["a"]}, "expected 2"),
+        ({"split": "dev"}, "found 0 speakers"),
+    ],
+)
+def test_bad_arguments_are_told_in_one_line(tmp_path, speech, options, word):
+    with pytest.raises(UserError, match=word) as caught:
+        prepare_conversation(speech, tmp_path / "out", **({"minutes": 0.1} | options))
+    assert "\n" not in str(caught.value)
+
+
+def test_command_line(tmp_path, speech, capsys):
+    line = ["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]
+    assert main(line) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "conversation.jsonl")
