@@ -20,11 +20,12 @@ OWN_FILES = ("model.safetensors", "model.yaml", "quality.yaml", "README.md")
 """What a model of sepkit's is on the hub."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_FILE = re.compile(r".*\.(bin|ckpt|onnx|pt|pth|safetensors|tar|ya?ml)", re.IGNORECASE)
 
 
 def is_repository(name: str) -> bool:
-    """Whether `name` reads as OWNER/NAME, with or without @REVISION."""
-    return _REPOSITORY.fullmatch(name) is not None
+    """Whether `name` reads as OWNER/NAME, with or without @REVISION, and not as the path of a file."""
+    return _REPOSITORY.fullmatch(name) is not None and _FILE.fullmatch(name) is None
 
 
 def fetch(repository: str, files: Sequence[str]) -> Path:
@@ -62,7 +63,8 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
         raise UserError(f"{repository}: the repository has no revision {revision}") from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"{repository}: no such repository on the Hugging Face hub (a private one needs `hf auth login`)"
+            f"{repository}: no such path here, and no such repository on the Hugging Face hub "
+            "(a private one needs `hf auth login`)"
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise UserError(

@@ -138,7 +138,8 @@ def _session(path: Path) -> Any:
         raise UserError(_MISSING) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    # Only what is fatal: errors are raised, and told in one line.
+    options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # as above
