@@ -20,7 +20,7 @@
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 tables and figures, 5 report. The same command again continues.
 # What is measured is the model of the last epoch, as in the thesis: the best one on validation may come from before the
 # rate had reached its target. Tables and figures: EXP/curves/levels, and EXP/curves/KIND for the further conditions.
-# Time: eight models with conf/cpu.yaml, half an hour on two cores with --jobs 2, and a quarter for all conditions.
+# Time: nine models with conf/cpu.yaml, half an hour on two cores with --jobs 2, and a quarter for all conditions.
 # Limits: two fixed "speakers"; nothing is said about speech.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
@@ -32,7 +32,7 @@ stage=1
 stop_stage=5
 conf=conf/cpu.yaml
 prepare_options="by conf"
-rates="6 10 16 25 40 65 100 160"
+rates="6 10 16 25 40 65 100 160 320"
 levels="noise_low noise_high"
 conditions="noise_none noise_0_25 noise_0_75 noise_modulated noise_band pulses_2 pulses_4 overtones_none overtones_one_more
   overtones_twice widths_any widths_short widths_long frequencies_expanded frequencies_near frequencies_overlapping"

@@ -116,7 +116,7 @@ def test_a_second_time_nothing_is_trained_or_measured_again(
 
 def test_all_conditions_are_measured_with_the_last_model(dry: Callable[..., str], tmp_path: Path) -> None:
     output = dry("--stage", "2", "--stop-stage", "3")
-    rates = ["6", "10", "16", "25", "40", "65", "100", "160"]
+    rates = ["6", "10", "16", "25", "40", "65", "100", "160", "320"]
     assert f"--target-rates {' '.join(rates)} --jobs 2" in output
     measured = re.findall(r"--model \S+/(\S+)/last_model --manifest (.+) --apart", output)
     assert [name for name, _ in measured] == [f"rate_{rate}" for rate in sorted(rates)]
