@@ -47,7 +47,7 @@ class Trait:
 
 
 TRAITS = (Trait("cepstra", 5.0, 0.1, 2.0), Trait("pitch", 3.0, 0.15, 0.5))
-"""Measured once on read speech; what they are matters less than that they are not too sure."""
+"""Plausible values, fitted to nothing; what they are matters less than that they are not too sure."""
 
 
 @dataclass
