@@ -214,7 +214,7 @@ TINY_MASKER = {
 def _write_recordings(folder: Path) -> None:
     """A tree split/speaker/file.wav of coloured noise."""
     generator = np.random.default_rng(0)
-    for split, speakers in (("train", 3), ("dev", 2), ("test", 2)):
+    for split, speakers in (("train", 3), ("dev", 4), ("test", 2)):
         for speaker in range(speakers):
             for utterance in range(2):
                 noise = np.cumsum(generator.standard_normal(16000)) / 300
@@ -261,7 +261,8 @@ def _type(arguments: list[str]) -> None:
     """Run a command of the README at a tiny size."""
     options: list[str] = []
     if arguments[0] == "prepare":
-        options = ["--test-mixtures", "4", "--segment-seconds", "1"]
+        # A prediction of quality is fitted on no fewer than these.
+        options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]
     elif arguments[0] in ("train", "smoke") and "--help" not in arguments:
         options = [*TINY_RUN, *TINY_MASKER[arguments[arguments.index("--config") + 1]]]
     try:
