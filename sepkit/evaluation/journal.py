@@ -52,16 +52,16 @@ class Journal:
             raise UserError(
                 f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"
             ) from error
+        # The last line of a killed run may be torn: nothing may be appended to it.
+        self._before_next = "\n" if self._file.tell() else ""
         with self._file:
-            # The last line of a killed run may be torn: nothing may be appended to it.
-            if self._file.tell():
-                self._file.write("\n")
             yield self
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row, which has a `key`, on disk at once."""
         self.rows[row["key"]] = row
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.write(self._before_next + json.dumps(row, ensure_ascii=False) + "\n")
+        self._before_next = ""
         self._file.flush()
 
 

@@ -148,8 +148,9 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
     whole = evaluate([corpus.manifest], tmp_path / "whole", separate=corpus.separator(), fingerprint="a")
     assert resumed.summary["metrics"] == whole.summary["metrics"]
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "whole" / "utterances.csv").read_bytes()
+    written = (tmp_path / "out" / "journal.jsonl").read_bytes()
     evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
-    assert separator.calls == 5
+    assert separator.calls == 5 and (tmp_path / "out" / "journal.jsonl").read_bytes() == written
 
 
 def test_processes_give_the_same_rows(corpus: Any, tmp_path: Path) -> None:

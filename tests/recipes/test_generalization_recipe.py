@@ -152,7 +152,7 @@ def test_second_run_does_nothing_again(
     after = files(tmp_path)
     assert before.keys() == after.keys()
     changed = {Path(name).name for name in before if before[name] != after[name]}
-    kept = (".safetensors", ".ckpt", "metrics.jsonl", "quality.yaml", ".wav")
+    kept = (".safetensors", ".ckpt", "metrics.jsonl", "quality.yaml", "journal.jsonl", ".wav")
     assert not [name for name in changed if name.endswith(kept)]
 
 
