@@ -21,10 +21,26 @@ from jsonargparse import ArgumentError, ArgumentParser
 from sepkit.config import Choice, TrainConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError
 
+MODEL_SENTENCE = (
+    "MODEL is a folder or file that `sepkit train` wrote (EXP, EXP/model), the name of a model that ships with sepkit, "
+    "asteroid:FILE, speechbrain:FOLDER, either with OWNER/NAME on the Hugging Face hub instead, hf:OWNER/NAME for one "
+    "of sepkit's there, or, to separate and evaluate only, FILE.onnx that `sepkit export` wrote; `sepkit models` lists "
+    "them."
+)
+"""What every command says that takes a MODEL."""
 
-def new_parser(program: str, description: str, usage: str | None = None) -> ArgumentParser:
-    """An empty parser whose mistakes are raised, so that `parse` can say them in one line."""
-    return ArgumentParser(prog=program, usage=usage, description=description, exit_on_error=False)
+
+def new_parser(program: str, description: str, usage: str | None = None, takes_model: bool = False) -> ArgumentParser:
+    """An empty parser whose mistakes are raised, so that `parse` can say them in one line.
+
+    Args:
+        program: for the usage line.
+        description: above the options.
+        usage: the usage line; None: made from the options.
+        takes_model: whether the help says at its end what MODEL means.
+    """
+    epilog = MODEL_SENTENCE if takes_model else None
+    return ArgumentParser(prog=program, usage=usage, description=description, epilog=epilog, exit_on_error=False)
 
 
 def parse(parser: ArgumentParser, arguments: list[str]) -> Any:
@@ -43,11 +59,12 @@ def call(function: Callable[..., Any], program: str, arguments: list[str]) -> An
     """What `function` returns for a command line made from its signature.
 
     Parameters before `*` are positional arguments, keyword-only ones options (`speaker_from` is `--speaker-from`),
-    and the docstring is the help.
+    and the docstring is the help. Where that says MODEL, the help ends with what it means.
     """
     documentation = docstring_parser.parse(function.__doc__ or "")
     help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documentation.params}
-    parser = new_parser(program, documentation.short_description or "")
+    takes_model = any("MODEL" in text for text in help_of.values())
+    parser = new_parser(program, documentation.short_description or "", takes_model=takes_model)
     hints = typing.get_type_hints(function)
     signature = inspect.signature(function)
     for name, parameter in signature.parameters.items():
@@ -166,7 +183,8 @@ def parse_config(
     for argument in arguments:
         tree = _with_parts(TrainConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
     config = from_dict(TrainConfig, tree)
-    parser = new_parser(program, description, f"{program} [--config FILE ...] [--key.sub value ...] [options]")
+    usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
+    parser = new_parser(program, description, usage, takes_model=True)
     parser.add_argument(
         "--config", action="append", type=str, help="YAML file, or a name under conf/; may be repeated, later ones win"
     )

@@ -30,7 +30,7 @@ def main(
     Args:
         out: Folder for utterances.csv and summary.json; with --leaderboard the file for the table.
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
-        model: MODEL to measure: a folder or file that `sepkit train` wrote, or asteroid:FILE.
+        model: MODEL to measure.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
         metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
             si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command.

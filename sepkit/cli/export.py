@@ -20,7 +20,7 @@ def main(
     samples); `sepkit separate --model FILE.onnx` takes it.
 
     Args:
-        model: what `sepkit separate` takes as --model, but for an exported one
+        model: MODEL to write
         out: file to write, FILE.onnx
         int8: quantise weights and activations to 8 bits (matrix products, LSTMs, convolutions), and measure what it
             costs

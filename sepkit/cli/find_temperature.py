@@ -39,7 +39,7 @@ def main(
         points: .npy or .csv file of points (N, d)
         three_gaussians: the data of figure 1 of the annealed MCL paper instead of a file
         manifest: manifest of mixtures with sources, dev.jsonl for example
-        model: folder or file that `sepkit train` wrote (EXP, EXP/model), or asteroid:FILE
+        model: MODEL whose hypotheses are matched
         epochs: with --model: epochs of annealing, from the initial temperature to the floor
         cost: with --model: neg_si_sdr, neg_snr, mse ...; default: that of the run's configuration
         hypotheses: how many move freely; default: 6 for points, as many as sources for a manifest

@@ -30,7 +30,7 @@ def main(
     chunk_seconds: float = 10.0,
     overlap_seconds: float = 5.0,
     whole_seconds: float = 30.0,
-    stitcher: Literal["profile", "overlap"] = "profile",
+    stitcher: Literal["profile", "overlap", "none"] = "profile",
     processes: int = 1,
     summary: str | None = None,
     spread: bool = False,
@@ -52,8 +52,7 @@ def main(
 
     Args:
         inputs: audio files, or folders that are searched for them
-        model: folder or file that `sepkit train` wrote (EXP, EXP/model), FILE.onnx, or what else `sepkit models` lists;
-            default: the model that ships with sepkit
+        model: MODEL to separate with; default: the one that ships with sepkit
         out: folder of the estimates
         device: cpu, cuda, cuda:1 ..., or auto (an accelerator where there is one)
         channel: which channel to separate, from 0; default: the mean of all
@@ -70,7 +69,7 @@ def main(
         overlap_seconds: what neighbouring chunks share, at most half of them
         whole_seconds: recordings up to so long are separated as a whole (inf: all)
         stitcher: tells which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by the
-            correlation of overlaps alone
+            correlation of overlaps alone, none leaves it to the model
         processes: that separate recordings side by side on the CPU; torchrun shares them among accelerators and nodes
         summary: JSON file to write counts, failures and real-time factor to; under torchrun FILE.rank0 ... and, when
             all are there, FILE

@@ -130,7 +130,7 @@ class Separator:
         overlap_seconds: what neighbouring chunks share, at most half of them.
         whole_seconds: recordings up to so long are separated as a whole; infinity: all are.
         stitcher: how the order of estimates in chunks is found: "profile" from overlaps and voices, "overlap" from
-            overlaps alone, see `sepkit.inference.stitching`.
+            overlaps alone, "none": it is left as the model gives it. See `sepkit.inference.stitching`.
 
     Raises:
         UserError: no such device or stitcher, or lengths out of range.
@@ -306,7 +306,7 @@ class Separator:
         if samples is not None:
             raise UserError(
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
-                "(whole_seconds: infinity) or cut it"
+                "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
             )
 
     def separate_long(

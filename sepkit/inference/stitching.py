@@ -36,8 +36,8 @@ __all__ = [
     "compare_overlap",
 ]
 
-StitcherKind = Literal["profile", "overlap"]
-STITCHERS: tuple[str, ...] = ("profile", "overlap")
+StitcherKind = Literal["profile", "overlap", "none"]
+STITCHERS: tuple[str, ...] = ("profile", "overlap", "none")
 
 # Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads.
 _NATS_PER_SECOND = 10.0
@@ -163,8 +163,8 @@ class Stitcher:
     Args:
         chunking: of the signal.
         sample_rate: Hz.
-        kind: "profile" chooses the orders of all chunks together from overlaps and voices; "overlap" goes from chunk to
-            chunk by the correlation of the overlap alone, to compare with.
+        kind: "profile" chooses the orders of all chunks together from overlaps and voices. To compare with: "overlap"
+            goes from chunk to chunk by the correlation of the overlap alone; "none" leaves the model's own orders.
 
     Raises:
         UserError: no such kind.
@@ -194,6 +194,8 @@ class Stitcher:
 
     def orders(self) -> np.ndarray:
         """(K, n) int64, [k, j] which estimate of chunk k is speaker j; the first chunk's estimates keep their order."""
+        if self.kind == "none":
+            return np.tile(np.arange(len(self.evidence[0].correlation)), (len(self.evidence), 1))
         if self.kind == "overlap":
             return _chain([chunk.correlation for chunk in self.evidence])
         return best_orders(self.evidence, self.chunking.hop / self.sample_rate)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from sepkit.cli import main as module
+from sepkit.cli._parser import MODEL_SENTENCE
 from sepkit.cli.main import COMMANDS, main
 from sepkit.errors import UserError
 
@@ -24,6 +26,15 @@ def test_every_command_has_help(name, capsys):
         main([name, "--help"])
     assert exit_.value.code == 0
     assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["train", "separate", "evaluate", "find-temperature", "export", "models", "smoke"])
+def test_what_a_model_is_is_said_alike_everywhere(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert MODEL_SENTENCE in " ".join(capsys.readouterr().out.split())
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    assert MODEL_SENTENCE in readme.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def test_lengths_that_make_no_sense(chunk, overlap):
 
 
 def test_a_stitcher_that_is_not_there():
-    with pytest.raises(UserError, match="profile or overlap"):
-        Stitcher(Chunking(10, 5), RATE, "none")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="profile or overlap or none"):
+        Stitcher(Chunking(10, 5), RATE, "best")  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------------------------- orders
@@ -131,6 +131,14 @@ def test_the_sequence_is_the_likeliest_of_all():
 def test_chunks_in_any_order_are_restored(kind, voices):
     sources = sources_with_silences(60, 10, voices=voices)
     assert stitched_right(sources, Chunking(10 * RATE, 5 * RATE), kind, seed=1).all()
+
+
+def test_orders_of_the_model_can_be_left():
+    sources, chunking = sources_with_silences(30, 10), Chunking(10 * RATE, 5 * RATE)
+    stitcher = Stitcher(chunking, RATE, "none")
+    for estimates, _ in in_chunks(sources, chunking, seed=1):
+        stitcher.add(estimates)
+    np.testing.assert_array_equal(stitcher.orders(), [[0, 1]] * 5)
 
 
 def test_many_hypotheses_are_restored():
