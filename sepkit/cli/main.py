@@ -1,6 +1,7 @@
 """`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
 
-0 done, 1 a failure, 2 the user's mistake.
+0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened; SEPKIT_MALLOC=default
+leaves the memory allocator as it comes (see `sepkit.cli._allocator`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sepkit import __version__
+from sepkit.cli._allocator import raise_thresholds
 from sepkit.errors import UserError
 
 COMMANDS = {
@@ -50,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
+        if argv is None:
+            # Only where the process is the command: whoever calls this function decides about the allocator.
+            raise_thresholds()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
             print(result, flush=True)

@@ -1,0 +1,64 @@
+"""Memory that is freed stays with the process, to be used again.
+
+glibc asks the kernel for every block above 32 MB, and gives it back when it is freed: then each operation on a long
+recording has its result faulted in again, page by page, which takes longer than most operations. With both thresholds
+raised such blocks come from the heap. What a command needs at most grows little; between operations it keeps what it
+once had.
+
+SEPKIT_MALLOC=default leaves the allocator as it comes; so do MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and
+GLIBC_TUNABLES, whose user has made a choice. Other C libraries than glibc are left alone. Only a process that is
+the `sepkit` command does this, and those it starts: never one that imports sepkit.
+
+Source: mallopt(3).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sepkit.errors import UserError
+
+__all__ = ["VARIABLE", "raise_thresholds"]
+
+VARIABLE = "SEPKIT_MALLOC"
+_DEFAULT, _RAISED = "default", "raised"
+# As mallopt and glibc's variables, which child processes read as they start, name them.
+_TRIM, _MMAP = (-1, "MALLOC_TRIM_THRESHOLD_"), (-3, "MALLOC_MMAP_THRESHOLD_")
+_CHOSEN_BY_USER = (_TRIM[1], _MMAP[1], "GLIBC_TUNABLES")
+# mallopt takes an int. Versions of glibc that refuse so much take 32 MiB, which is still above what they start with.
+_MOST, _MOST_OF_OLD = 2**31 - 1, 32 * 2**20
+
+
+def raise_thresholds() -> bool:
+    """Whether the thresholds are raised now, see above.
+
+    Raises:
+        UserError: SEPKIT_MALLOC is something else than default or raised.
+    """
+    chosen = os.environ.get(VARIABLE, _RAISED)
+    if chosen not in (_DEFAULT, _RAISED):
+        raise UserError(f"{VARIABLE}: found {chosen!r}, expected {_DEFAULT} or {_RAISED}")
+    if chosen == _DEFAULT or any(name in os.environ for name in _CHOSEN_BY_USER) or not _is_glibc():
+        return False
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    for parameter, variable in (_MMAP, _TRIM):
+        accepted = next((size for size in (_MOST, _MOST_OF_OLD) if mallopt(parameter, size)), None)
+        if accepted is None:
+            return False
+        os.environ[variable] = str(accepted)
+    return True
+
+
+def _is_glibc() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (AttributeError, OSError, ValueError):
+        return False
