@@ -9,6 +9,7 @@ from torch.nn import functional
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.folded import conv_tasnet_trunk, is_foldable
 from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -144,13 +145,22 @@ class ConvTasNetMasker(Masker):
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        return self.values(self.trunk(features, state))
+
+    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """The sum of skip outputs (without a skip path, of residuals), (B, C, F), of features (B, K, F)."""
+        if state is None and is_foldable(self, features, (ConvTasNetMasker, TemporalBlock)):
+            return conv_tasnet_trunk(self, features)
         x = self.bottleneck(normalize(self.norm, features, state))
         skip_sum = x.new_zeros(())
         for block in self.blocks:
             residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)
             x = x + residual
             skip_sum = skip_sum + skip
-        summary = skip_sum * self.skip_scale if self.skip_channels else x
+        return skip_sum * self.skip_scale if self.skip_channels else x
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
         return self.unflatten(self.output(self.activation(summary)))
 
     def stream(self) -> FrameStream:

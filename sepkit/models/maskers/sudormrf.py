@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
 from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.maskers.folded import is_foldable, sudormrf_trunk
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
 
@@ -167,8 +168,17 @@ class SuDoRMRFMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        x = self.expand(self.blocks(self.bottleneck(self.norm(features))))
-        return self.unflatten(self.output(x))
+        return self.values(self.trunk(features))
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """The output of the last block, (B, C, F), of features (B, K, F)."""
+        if is_foldable(self, features, (SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters)):
+            return sudormrf_trunk(self, features)
+        return self.blocks(self.bottleneck(self.norm(features)))
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        return self.unflatten(self.output(self.expand(summary)))
 
 
 @register(ImprovedSuDoRMRFConfig)
@@ -211,7 +221,17 @@ class ImprovedSuDoRMRFMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.unflatten(self.output(self.blocks(self.bottleneck(self.norm(features)))))
+        return self.values(self.trunk(features))
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """The output of the last block, (B, C, F), of features (B, K, F)."""
+        if is_foldable(self, features, (ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions)):
+            return sudormrf_trunk(self, features)
+        return self.blocks(self.bottleneck(self.norm(features)))
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        return self.unflatten(self.output(summary))
 
 
 def _require_sizes(bottleneck_channels: int, hidden_channels: int, blocks: int, upsampling_depth: int) -> None:
