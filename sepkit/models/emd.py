@@ -12,12 +12,16 @@ from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, ModelConfig, Pri
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, LatentFamily
+from sepkit.models.maskers.base import FramewiseEnd
 from sepkit.models.priors import Prior
 from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
 
 __all__ = ["EncoderMaskerDecoder", "build_model"]
+
+# Of `EncoderMaskerDecoder.estimates`: some MB of masks, which stay in a cache.
+_TILE_FRAMES = 1024
 
 
 class EncoderMaskerDecoder(nn.Module):
@@ -156,6 +160,38 @@ class EncoderMaskerDecoder(nn.Module):
         if self.mask_prior is not None:
             separation.mask_prior = self.mask_prior()
         return separation
+
+    @property
+    def makes_only_estimates(self) -> bool:
+        """Whether all there is to know of a separation is its estimates: latents are points, and nothing is scored."""
+        variational = self.encoding_family.variational or self.mask_family.variational
+        return not variational and self.scoring_head is None and self.scale_decoder is None
+
+    def estimates(self, mixture: Tensor) -> Tensor:
+        """The estimates (B, n, T) alone of mixtures (B, T): those of `forward` where nothing is sampled.
+
+        Masks, by far the largest of all that a model makes, are never all in memory, if the masker ends in layers that
+        see one frame at a time.
+
+        Raises:
+            ValueError: see `forward`.
+        """
+        if not isinstance(self.masker, FramewiseEnd):
+            return self(mixture, sample=False).estimates
+        _check_mixture(mixture)
+        bank = self.filterbank
+        z = self.encoding_family.at_test(self.encode(mixture))
+        summary = self.masker.trunk(bank.features(z))
+        frames = z.shape[-1]
+        decoded = z.new_zeros(len(z), self.hypotheses, (frames - 1) * bank.stride + bank.kernel_size)
+        for start in range(0, frames, _TILE_FRAMES):
+            tile = slice(start, start + _TILE_FRAMES)
+            masks = self.mask_family.at_test(self.mask_family.posterior(self.masker.values(summary[..., tile])))
+            waveforms = bank.decode_frames(bank.apply_mask(masks, z[..., tile]))
+            first = start * bank.stride
+            decoded[..., first : first + waveforms.shape[-1]] += waveforms
+        trimmed = nn.functional.pad(decoded, (-bank.padding, bank.decoder.output_padding - bank.padding))
+        return self._crop(trimmed, mixture.shape[-1]) * self.signal_std
 
     def _look_at_sources(
         self,

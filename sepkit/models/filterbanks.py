@@ -86,12 +86,18 @@ class Filterbank(nn.Module, ABC):
         return self.encode(nn.functional.pad(waveform, (shift, 0)))[..., first : first + frames]
 
     def decode_frames(self, encoding: Tensor) -> Tensor:
-        """Waveforms (B, n, (F - 1) * stride + kernel_size) of encodings (B, n, K_full, F), both ends untrimmed."""
-        length = (encoding.shape[-1] - 1) * self.stride + self.kernel_size
-        around = math.ceil(self.padding / self.stride)
-        decoded = self.decode(nn.functional.pad(encoding, (around, around)))
-        start = around * self.stride - self.padding
-        return decoded[..., start : start + length]
+        """Waveforms (B, n, (F - 1) * stride + kernel_size) of encodings (B, n, K_full, F), both ends untrimmed.
+
+        One product, and the sum of what overlaps: with one output channel torch's transposed convolution takes many
+        times longer on a processor.
+        """
+        frames = encoding.shape[-1]
+        # (K_full, kernel_size): as asteroid_filterbanks makes it for its own transposed convolution.
+        filters = self.decoder.get_filters()[:, 0]
+        synthesised = torch.matmul(filters.t(), encoding).flatten(0, -3)
+        length = (frames - 1) * self.stride + self.kernel_size
+        added = nn.functional.fold(synthesised, (1, length), (1, self.kernel_size), stride=(1, self.stride))
+        return added.view(*encoding.shape[:-2], length)
 
     @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.models.norms import StreamState
 
-__all__ = ["FrameStream", "Masker", "MaskerStream", "looks_ahead", "require_at_least"]
+__all__ = ["FrameStream", "FramewiseEnd", "Masker", "MaskerStream", "looks_ahead", "require_at_least"]
 
 
 class MaskerStream(Protocol):
@@ -29,6 +29,22 @@ class MaskerStream(Protocol):
             features: (B, K, F), the next frames; F >= 0.
             end: these are the last: values come out for all that are still without.
         """
+        ...
+
+
+@runtime_checkable
+class FramewiseEnd(Protocol):
+    """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
+
+    Values, which are many more than what they come from, can so be made for some frames at a time.
+    """
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """What the values are made from, (B, C, F), of features (B, K, F)."""
+        ...
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F') of any frames of it, (B, C, F')."""
         ...
 
 

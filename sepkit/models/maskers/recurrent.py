@@ -57,9 +57,16 @@ class RecurrentMasker(Masker):
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        return self.values(self.trunk(features, state))
+
+    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """The output of the recurrent layers, (B, C, F), of features (B, K, F)."""
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
-        hidden = run_rnn(self.rnn, frames, state)
-        return self.unflatten(self.output(hidden).permute(1, 2, 0))
+        return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        return self.unflatten(self.output(summary.permute(2, 0, 1)).permute(1, 2, 0))
 
     def stream(self) -> FrameStream:
         """A new stream, without look-ahead. Its state: the recurrent state, and the norm's sums.
