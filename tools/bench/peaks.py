@@ -1,0 +1,107 @@
+"""What this machine can do at most, and what a model asks of it: multiply-adds, and memory that is read and written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+_MATRIX = 2048
+_VECTOR_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Of this machine, at a number of threads.
+
+    Args:
+        gflops: 1e9 operations a second of a product of two float32 matrices, a multiply-add being two.
+        gigabytes_per_second: read and written by a sum of two float32 vectors that no cache holds.
+    """
+
+    gflops: float
+    gigabytes_per_second: float
+
+
+def measure_peaks(
+    threads: int, seconds: float = 2.0, matrix: int = _MATRIX, vector_bytes: int = _VECTOR_BYTES
+) -> Peaks:
+    """The best of what is seen in some seconds.
+
+    Args:
+        threads: of torch, which stays so.
+        seconds: for about so long each.
+        matrix: rows and columns.
+        vector_bytes: of each of three vectors.
+    """
+    torch.set_num_threads(threads)
+    a, b, c = torch.randn(3, matrix, matrix)
+    x, y, z = torch.ones(3, vector_bytes // 4)
+    product = _least_seconds(lambda: torch.mm(a, b, out=c), seconds)
+    total = _least_seconds(lambda: torch.add(x, y, out=z), seconds)
+    return Peaks(2e-9 * matrix**3 / product, 3e-9 * vector_bytes / total)
+
+
+def _least_seconds(function: Callable[[], Any], seconds: float) -> float:
+    function()
+    least, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        function()
+        least = min(least, time.perf_counter() - start)
+    return least
+
+
+def multiply_adds(function: Callable[[], Any]) -> int:
+    """Of convolutions, matrix products, attention and LSTMs in a call; what goes sample by sample is not counted."""
+    recurrent = {
+        torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
+        torch.ops.aten.lstm: _refuse,
+        torch.ops.aten.gru: _refuse,
+    }
+    with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
+        function()
+    return counter.get_total_flops() // 2
+
+
+def _lstm_operations(
+    input_shape: torch.Size, input_weights: torch.Size, hidden_weights: torch.Size, *_: Any, **__: Any
+) -> int:
+    """Of one layer in one direction, which torch on a CPU leaves to oneDNN as a whole. Input (T, B, features)."""
+    frames, batch = input_shape[:2]
+    return 2 * frames * batch * (input_weights[0] * input_weights[1] + hidden_weights[0] * hidden_weights[1])
+
+
+def _refuse(*_: Any, **__: Any) -> int:
+    raise NotImplementedError("a recurrent operation that is not counted")
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up the bytes of what operations read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        returns = function._schema.returns
+        is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+        if not is_view:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs or {}, result)) if isinstance(leaf, Tensor)]
+            self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return result
+
+
+def bytes_moved(function: Callable[[], Any]) -> int:
+    """Bytes that the operations of a call read and write, as though no cache kept any of it."""
+    with _Traffic() as traffic:
+        function()
+    return traffic.bytes

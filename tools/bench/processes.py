@@ -1,0 +1,162 @@
+"""Functions in processes of their own, called in turns, so that their times and their memory are theirs alone.
+
+Nothing heavy is imported here: memory is counted from `import torch` on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+# Calls shorter than this are made once untimed before each timed one: the other process had the caches.
+_SHORT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory of a process at its peak, in MB above that after `import torch`.
+
+    Args:
+        before: the first call: imports, weights, inputs.
+        peak: of all.
+    """
+
+    before: float
+    peak: float
+
+
+class Contestant:
+    """A function in a process of its own, which waits between calls.
+
+    Args:
+        maker: "module:function"; called there, it gives the function without arguments that is timed.
+        arguments: of the maker.
+        threads: of torch.
+    """
+
+    def __init__(self, maker: str, *arguments: Any, threads: int = 1) -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            self._do(_begin, maker, arguments, threads)
+        except BaseException:
+            self._pool.shutdown()
+            raise
+
+    def seconds(self, clock: str = "perf_counter") -> float:
+        """The time of one call.
+
+        Args:
+            clock: a function of `time`; process_time leaves out the time in which other programs had the processor.
+        """
+        return self._do(_seconds, clock)
+
+    def save(self, path: Path) -> None:
+        """One call more, whose result (a tensor) goes to a .npy file."""
+        self._do(_save, path)
+
+    def result(self) -> Any:
+        """What one call more returns."""
+        return self._do(_result)
+
+    def memory(self) -> Memory:
+        """Of all so far."""
+        return self._do(_memory)
+
+    def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._pool.submit(function, *arguments).result()
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+
+def take_turns_apart(contestants: Mapping[str, Contestant], turns: int, clock: str) -> dict[str, list[float]]:
+    """The seconds of every call of every contestant, called A B A B ... after one call each to warm up.
+
+    Args:
+        contestants: by name.
+        turns: how many.
+        clock: see `Contestant.seconds`.
+    """
+    warm_up = {name: contestant.seconds() for name, contestant in contestants.items()}
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(turns):
+        for name, contestant in contestants.items():
+            if warm_up[name] < _SHORT_SECONDS:
+                contestant.seconds()
+            times[name].append(contestant.seconds(clock))
+    return times
+
+
+def once(function: str, *arguments: Any, threads: int = 1) -> Any:
+    """What "module:function" returns in a new process."""
+    with Contestant("tools.bench.processes:bound", function, *arguments, threads=threads) as contestant:
+        return contestant.result()
+
+
+def bound(function: str, *arguments: Any) -> Callable[[], Any]:
+    """ "module:function" with its arguments."""
+    module, name = function.split(":")
+    return lambda: getattr(importlib.import_module(module), name)(*arguments)
+
+
+def resident_peak_mb() -> float:
+    """The most memory that was resident of this process."""
+    try:
+        # Unlike that of getrusage, which a process inherits from the one that started it.
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**10
+    except (OSError, StopIteration):
+        of_unit = 2**20 if sys.platform == "darwin" else 2**10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / of_unit
+
+
+# -------------------------------------------------------------------------------------------------- in the process
+
+_STATE: dict[str, Any] = {}
+
+
+def _begin(maker: str, arguments: tuple[Any, ...], threads: int) -> None:
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(threads)
+    after_torch = resident_peak_mb()
+    function = bound(maker, *arguments)()
+    _STATE.update(function=function, after_torch=after_torch, before=resident_peak_mb() - after_torch)
+
+
+def _seconds(clock: str) -> float:
+    read: Callable[[], float] = getattr(time, clock)
+    began = read()
+    _STATE["function"]()
+    return read() - began
+
+
+def _save(path: Path) -> None:
+    import numpy as np
+
+    np.save(path, _STATE["function"]().detach().numpy())
+
+
+def _result() -> Any:
+    return _STATE["function"]()
+
+
+def _memory() -> Memory:
+    return Memory(_STATE["before"], resident_peak_mb() - _STATE["after_torch"])
