@@ -17,8 +17,8 @@ from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
 from sepkit.inference.levels import Products, distribute_residual
+from sepkit.inference.run_model import run_model
 from sepkit.inference.stitching import Chunking, Stitcher, StitcherKind
-from sepkit.inference.uncertainty import rates_of
 from sepkit.models import EncoderMaskerDecoder
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "LongSeparation",
     "PiecewiseSeparation",
     "Recording",
-    "check_finite",
     "separate_long",
 ]
 
@@ -255,15 +254,11 @@ class PiecewiseSeparation:
             return
         mixtures = np.stack(self._batch)
         self._batch = []
-        with torch.inference_mode():
-            separation = self._model(torch.as_tensor(mixtures, device=self._device))
-        estimates = separation.estimates.float().cpu().numpy()
-        check_finite(estimates)
-        scores = None if separation.scores is None else separation.scores.float().cpu().numpy()
-        # Of a batch the mean: what is told of the recording is a mean over chunks anyway.
-        rates = rates_of(separation)
-        for index, (mixture, of_chunk) in enumerate(zip(mixtures, estimates, strict=True)):
-            self._add(mixture, of_chunk, None if scores is None else scores[index], rates, last)
+        # Of a batch the mean rates: what is told of the recording is a mean over chunks anyway.
+        output = run_model(self._model, torch.as_tensor(mixtures, device=self._device))
+        for index, (mixture, of_chunk) in enumerate(zip(mixtures, output.estimates, strict=True)):
+            scores = None if output.scores is None else output.scores[index]
+            self._add(mixture, of_chunk, scores, output.rates, last)
 
     def _add(
         self,
@@ -439,13 +434,3 @@ class _Reader:
             self._held = np.concatenate([self._held, next(self._blocks)])
         taken, self._held = self._held[:count], self._held[count:]
         return taken
-
-
-def check_finite(waveforms: np.ndarray) -> None:
-    """Nothing, where all samples are finite.
-
-    Raises:
-        UserError: some are not.
-    """
-    if not np.isfinite(waveforms).all():
-        raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")

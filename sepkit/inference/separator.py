@@ -31,9 +31,9 @@ from sepkit.inference.recordings import (
     ArrayRecording,
     LongSeparation,
     Recording,
-    check_finite,
     separate_long,
 )
+from sepkit.inference.run_model import check_finite, run_model
 from sepkit.inference.stitching import STITCHERS, StitcherKind, chunking_of
 from sepkit.inference.uncertainty import (
     check_samples,
@@ -266,12 +266,10 @@ class Separator:
         # A recording shorter than one sample of the model's rate.
         mixture = mixture if mixture.size else recording[:1]
         on_device = torch.as_tensor(mixture, device=self.device)
-        with torch.inference_mode():
-            separation = self.model(on_device.unsqueeze(0))
-        estimates = separation.estimates[0].float().cpu().numpy()
-        check_finite(estimates)
+        output = run_model(self.model, on_device.unsqueeze(0), keep_separation=self.quality is not None)
+        estimates, separation = output.estimates[0], output.separation
         products = products_of(mixture, estimates)
-        scores = None if separation.scores is None else separation.scores[0].float().cpu().numpy()
+        scores = None if output.scores is None else output.scores[0]
 
         def distinct(gains: np.ndarray) -> Tensor:
             return distinct_hypotheses(
@@ -288,8 +286,8 @@ class Separator:
                 separated.estimates = distribute_residual(recording, separated.estimates, shares)
         else:
             separated.estimates = np.zeros((0, recording.size), np.float32)
-        separated.rates, separated.sample_rate = rates_of(separation), rate
-        if self.quality is not None:
+        separated.rates, separated.sample_rate = output.rates, rate
+        if self.quality is not None and separation is not None:
             features = recording_features(self.model, on_device, separation, self.quality.samples, self.quality.seed)
             self._predict(separated, self.quality, features)
         if samples is not None:

@@ -36,10 +36,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.jit._trace import is_tracing
 from torch.nn.modules import module as nn_module
 
 from sepkit.models.norms import GlobalLayerNorm
@@ -54,12 +56,12 @@ if TYPE_CHECKING:
         SuDoRMRFMasker,
     )
 
-__all__ = ["conv_tasnet_trunk", "is_foldable", "sudormrf_trunk"]
+__all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "is_foldable", "is_plain", "sudormrf_trunk"]
 
 # Frames in a tile: with 512 channels of float32 two MB, which stay in a cache.
 _TILE = 1024
 # A variance below this share of the square of the mean has lost too many digits in E[h^2] - E[h]^2.
-_LEAST_RELATIVE_VARIANCE = 1e-2
+LEAST_RELATIVE_VARIANCE = 1e-2
 _DTYPES = (torch.float32, torch.float64)
 _PLAIN = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
 
@@ -75,15 +77,25 @@ def is_foldable(masker: nn.Module, features: Tensor, own: tuple[type[nn.Module],
         features: (B, K, F).
         own: types of its modules beside convolutions, PReLU and norms.
     """
-    if masker.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    return not masker.training and not torch.is_grad_enabled() and is_plain(masker, features, own)
+
+
+def is_plain(masker: nn.Module, features: Tensor, own: tuple[type[nn.Module], ...]) -> bool:
+    """Whether nothing but the masker's own operations is between its input and its output, on a processor.
+
+    See `is_foldable`, for any mode.
+    """
+    if torch.is_autocast_enabled("cpu"):
         return False
     if type(features) is not Tensor or features.device.type != "cpu" or features.dtype not in _DTYPES:
         return False
-    if torch.jit.is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
+    if is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
         return False
     if nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks:
         return False
-    if torch.overrides._get_current_function_mode_stack() or torch._C._functorch.maybe_current_level() is not None:
+    if nn_module._global_backward_hooks or nn_module._global_backward_pre_hooks:
+        return False
+    if torch.overrides._get_current_function_mode_stack() or is_functorch_wrapped_tensor(features):
         return False
     return all(_is_plain(module, own, features.dtype) for module in masker.modules())
 
@@ -91,7 +103,7 @@ def is_foldable(masker: nn.Module, features: Tensor, own: tuple[type[nn.Module],
 def _is_plain(module: nn.Module, own: tuple[type[nn.Module], ...], dtype: torch.dtype) -> bool:
     if type(module) not in _PLAIN + own or "forward" in vars(module):
         return False
-    if module._forward_hooks or module._forward_pre_hooks:
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
     weights = [weight for weight in module._parameters.values() if weight is not None]
     return all(type(weight) is nn.Parameter and weight.dtype is dtype and weight.is_cpu for weight in weights)
@@ -117,19 +129,21 @@ def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     """(F, C) of features (K, F)."""
-    channels, blocks = masker.bottleneck_channels, list(masker.blocks)
+    channels = masker.bottleneck_channels
+    # Torch's containers do not tell the types of what they hold; `is_foldable` has seen to them.
+    blocks: list[Any] = list(masker.blocks)
     hidden_channels = blocks[0].depthwise.out_channels
     frames = features.shape[-1]
     # Residual and skip sums side by side, and what is still to be added to every frame of them.
     sums = features.new_zeros(frames, channels + masker.skip_channels)
     carried = features.new_zeros(channels + masker.skip_channels)
-    _folded_bottleneck(masker.norm, masker.bottleneck, features, sums[:, :channels])
+    norm: Any = masker.norm
+    _folded_bottleneck(norm, masker.bottleneck, features, sums[:, :channels])
     hidden = features.new_empty(frames, hidden_channels)
+    moments = _Moments()
+    for rows in _tiles(frames):
+        _expand(blocks[0], sums[rows, :channels], carried[:channels], hidden[rows], moments)
     for index, block in enumerate(blocks):
-        if index == 0:
-            moments = _Moments()
-            for rows in _tiles(frames):
-                _expand(block, sums[rows, :channels], carried[:channels], hidden[rows], moments)
         moments = _depthwise_block(block, hidden, moments)
         matrix, constant = _folded_pointwise(block.output, *moments.affine(block.norm, hidden))
         carried += constant
@@ -148,7 +162,8 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
 
 def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: _Moments) -> None:
     """The block's activated expansion of x + constant, before its norm."""
-    widen, activation, _ = block.expand
+    parts: Any = block.expand
+    widen, activation, _ = parts
     _pointwise(widen, x, constant, out)
     _activate(activation, out, out)
     moments.add(out)
@@ -156,10 +171,11 @@ def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, mome
 
 def _depthwise_block(block: TemporalBlock, hidden: Tensor, moments: _Moments) -> _Moments:
     """Norm, depthwise convolution and activation in place, before the second norm; the moments of the result."""
-    scale, shift = moments.affine(block.expand[2], hidden)
+    parts: Any = block
+    scale, shift = moments.affine(parts.expand[2], hidden)
     activated = _Moments()
-    for rows, tile in _depthwise(block.depthwise, hidden, scale, shift, len(hidden)):
-        _activate(block.activation, tile, hidden[rows])
+    for rows, tile in _depthwise(parts.depthwise, hidden, scale, shift, len(hidden)):
+        _activate(parts.activation, tile, hidden[rows])
         activated.add(hidden[rows])
     return activated
 
@@ -173,7 +189,8 @@ def _sudormrf(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor)
     _folded_bottleneck(masker.norm, masker.bottleneck, features, x)
     carried = features.new_zeros(x.shape[-1])
     hidden = features.new_empty(len(x), masker.hidden_channels)
-    for block in masker.blocks:
+    blocks: list[Any] = list(masker.blocks)
+    for block in blocks:
         merged = _Moments()
         _resolve(block.resolutions, x, carried, hidden, merged)
         norm, activation = block.resolutions.merge
@@ -189,7 +206,8 @@ def _sudormrf(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor)
 
 def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tensor, merged: _Moments) -> None:
     """All resolutions of x + constant, summed into `hidden` before the norm of the sum, whose moments are taken."""
-    widen, norm, activation = resolutions.expand
+    parts: Any = resolutions
+    widen, norm, activation = parts.expand
     moments = _Moments()
     for rows in _tiles(len(x)):
         _pointwise(widen, x[rows], constant, hidden[rows])
@@ -198,15 +216,17 @@ def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tens
     for rows in _tiles(len(x)):
         torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
         _activate(activation, hidden[rows], hidden[rows])
-    levels, scale, shift = [hidden], None, None
-    scales, shifts = [], []
-    for index, (convolution, norm) in enumerate(resolutions.levels):
+    levels: list[Tensor] = [hidden]
+    scales: list[Tensor] = []
+    shifts: list[Tensor] = []
+    for index, (convolution, norm) in enumerate(parts.levels):
         source = levels[-1]
         # The first resolution takes the place of its source.
         if index > 0:
             levels.append(source.new_empty(-(-len(source) // convolution.stride[0]), source.shape[1]))
         moments = _Moments()
-        for rows, tile in _depthwise(convolution, source, scale, shift, len(levels[-1])):
+        before = (scales[-1], shifts[-1]) if index > 0 else (None, None)
+        for rows, tile in _depthwise(convolution, source, *before, len(levels[-1])):
             moments.add(levels[-1][rows].copy_(tile))
         scale, shift = moments.affine(norm, levels[-1])
         scales.append(scale)
@@ -237,8 +257,9 @@ def _project_and_normalise(
     block: SuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
 ) -> None:
     """Puts the output of a block of the first version in the place of its input x."""
-    project, project_norm = block.project
-    norm, output_activation = block.output
+    parts: Any = block
+    project, project_norm = parts.project
+    norm, output_activation = parts.output
     projected, moments = torch.empty_like(x), _Moments()
     for rows in _tiles(len(x)):
         tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
@@ -277,7 +298,7 @@ class _Moments:
         """Scale and shift (C,) by which the norm maps the values: all that were added, two-dimensional."""
         mean = self.total / self.count
         variance = self.squares / self.count - mean**2
-        if math.isfinite(mean) and variance < _LEAST_RELATIVE_VARIANCE * mean**2:
+        if math.isfinite(mean) and variance < LEAST_RELATIVE_VARIANCE * mean**2:
             centred = (float((tile - mean).square().sum(dtype=torch.float64)) for tile in values.split(_TILE))
             variance = sum(centred) / self.count
         scale = norm.gamma * (variance + norm.eps) ** -0.5
@@ -288,11 +309,11 @@ def _tiles(frames: int) -> Iterator[slice]:
     return (slice(start, min(start + _TILE, frames)) for start in range(0, frames, _TILE))
 
 
-def _activate(activation: nn.Module, x: Tensor, out: Tensor) -> None:
-    """PReLU of x (F, C), or the identity."""
+def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
+    """PReLU of x (F, C)."""
     slope = activation.weight
     if slope.numel() == 1:
-        torch._C._nn.leaky_relu(x, float(slope), out=out)
+        torch.ops.aten.leaky_relu.out(x, float(slope), out=out)
     else:
         out.copy_(torch.prelu(x, slope))
 
@@ -330,20 +351,20 @@ def _depthwise(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Rows, and a depthwise convolution's output (F', C) in them, of scale * source + shift (F, C), tile by tile.
 
-    Once a tile is out, its rows of a source of the same length may be overwritten. The tile itself lasts until the next.
+    Once a tile is out, its rows of a source of the same length may be overwritten; the tile lasts until the next one.
     """
-    stride, dilation, padding = layer.stride[0], layer.dilation[0], layer.padding[0]
+    stride, dilation, padding = layer.stride[0], layer.dilation[0], int(layer.padding[0])
     taps = layer.weight[:, 0].t()
     constant = torch.zeros_like(taps[0]) if layer.bias is None else layer.bias
     outside = None
-    if shift is not None:
+    if scale is not None and shift is not None:
         outside = taps * shift
         taps, constant = taps * scale, constant + outside.sum(0)
     taps = taps.contiguous()
     offsets = [tap * dilation - padding for tap in range(len(taps))]
     # Taps that reach every frame go first: they need no start value.
     order = sorted(range(len(taps)), key=lambda tap: abs(offsets[tap]))
-    reach = max(0, -offsets[0])
+    reach = max(0, -offsets[0]) if stride == 1 else 0
     step = max(_TILE, reach)
     buffer = source.new_empty(min(step, frames), source.shape[1])
     past = source[:0]

@@ -1,0 +1,67 @@
+"""One call of a model, and what the rest of this package wants of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.errors import UserError
+from sepkit.inference.uncertainty import rates_of
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.types import Separation
+
+__all__ = ["ModelOutput", "check_finite", "run_model"]
+
+
+@dataclass
+class ModelOutput:
+    """What a model makes of a batch of mixtures.
+
+    Args:
+        estimates: (B, n, T) float32, finite.
+        scores: (B, n) float32 log-odds, where the model has a scoring head.
+        rates: nats, of the batch's mean, where its latents are variational; see `rates_of`.
+        separation: with latents, where it was asked for, or where estimates are not all there is to know.
+    """
+
+    estimates: np.ndarray
+    scores: np.ndarray | None
+    rates: dict[str, float] | None
+    separation: Separation | None
+
+
+def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bool = False) -> ModelOutput:
+    """The output of a model in evaluation mode; a model of which only estimates come never holds all its masks.
+
+    Args:
+        model: or an exported one.
+        mixtures: (B, T), on the device of the model.
+        keep_separation: whether the separation itself is wanted.
+
+    Raises:
+        UserError: estimates that are not finite.
+    """
+    separation = scores = rates = None
+    with torch.inference_mode():
+        if not keep_separation and isinstance(model, EncoderMaskerDecoder) and model.makes_only_estimates:
+            estimates = model.estimates(mixtures)
+        else:
+            separation = model(mixtures)
+            estimates, rates = separation.estimates, rates_of(separation)
+            scores = None if separation.scores is None else separation.scores.float().cpu().numpy()
+    on_cpu = estimates.float().cpu().numpy()
+    check_finite(on_cpu)
+    return ModelOutput(on_cpu, scores, rates, separation)
+
+
+def check_finite(waveforms: np.ndarray) -> None:
+    """Nothing, where all samples are finite.
+
+    Raises:
+        UserError: some are not.
+    """
+    if not np.isfinite(waveforms).all():
+        raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")
