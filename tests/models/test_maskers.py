@@ -186,9 +186,9 @@ class TestDualPathRNN:
         x = torch.randn(2, 3, frames, dtype=torch.float64)
         chunks = segment(x, chunk_size, hop_size)
         other = torch.randn_like(chunks)
-        back = overlap_add(other.permute(0, 3, 1, 2), frames, hop_size)
+        back = overlap_add(other.permute(1, 3, 2, 0), frames, hop_size)
         torch.testing.assert_close((chunks * other).sum(), (x * back).sum())
-        count = overlap_add(torch.ones_like(chunks).permute(0, 3, 1, 2), frames, hop_size)
+        count = overlap_add(torch.ones_like(chunks).permute(1, 3, 2, 0), frames, hop_size)
         assert (count >= 1).all()
         if chunk_size % hop_size == 0:
             assert (count == chunk_size // hop_size).all()
@@ -196,7 +196,7 @@ class TestDualPathRNN:
     def test_chunks_are_those_of_torch_unfold(self):
         x = torch.randn(2, 3, 29)
         expected = functional.unfold(x.unsqueeze(-1), (8, 1), padding=(8, 0), stride=(4, 1)).view(2, 3, 8, -1)
-        assert torch.equal(segment(x, 8, 4).permute(0, 3, 2, 1), expected)
+        assert torch.equal(segment(x, 8, 4).permute(1, 3, 0, 2), expected)
 
     @pytest.mark.parametrize(
         "changes",

@@ -9,7 +9,9 @@ from torch.nn import functional
 from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.folded import is_foldable, is_plain
 from sepkit.models.maskers.recurrent import build_rnn, run_rnn
+from sepkit.models.maskers.time_major import dual_path_blocks, dual_path_trunk, dual_path_values
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
 from sepkit.registry import register
 
@@ -17,7 +19,7 @@ __all__ = ["DualPathBlock", "DualPathRNNMasker", "overlap_add", "segment"]
 
 
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    """Overlapping chunks (B, S, Q, C), S chunks of Q = chunk_size frames, of x (B, C, F).
+    """Overlapping chunks (Q, B, S, C), S chunks of Q = chunk_size frames, of x (B, C, F).
 
     A chunk of zeros is put at both ends: every frame lies in equally many chunks, where the hop divides the chunk.
     """
@@ -25,7 +27,8 @@ def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
 
 
 def _cut(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    return x.unfold(-1, chunk_size, hop_size).permute(0, 2, 3, 1).contiguous()
+    """Chunks (Q, B, S, C) of x (B, C, F)."""
+    return x.unfold(-1, chunk_size, hop_size).permute(3, 0, 2, 1).contiguous()
 
 
 def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
@@ -45,6 +48,9 @@ def _fold(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tenso
 
 class Path(nn.Module):
     """A recurrent network along one axis of the chunks, a linear layer and a norm; the input is added back.
+
+    Attributes:
+        low_precision: see `DualPathRNNMasker`.
 
     Args:
         channels: C, channels in and out.
@@ -68,20 +74,30 @@ class Path(nn.Module):
     ) -> None:
         super().__init__()
         self.rnn = build_rnn(rnn, channels, hidden_channels, num_layers, bidirectional, dropout)
-        self.rnn.batch_first = True
         self.linear = nn.Linear(hidden_channels * (2 if bidirectional else 1), channels)
         self.norm = build_norm(norm, channels)
+        self.low_precision = False
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """(B, *, time, C) -> (B, *, time, C), sequences along the last axis but one.
+        """(time, B, *, C) -> (*, B, time, C): the axes are exchanged for a path along the other one.
 
         Args:
             x: input.
             state: where the sequences go on from those of the block before; None: they start here.
         """
-        hidden = run_rnn(self.rnn, x.flatten(0, 1), state)
-        update = self.linear(hidden).view_as(x)
-        return x + self.norm(update.movedim(-1, 1)).movedim(1, -1)
+        normalised = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
+        return (x + normalised).transpose(0, 2).contiguous()
+
+    def update(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """What goes through the norm, of the shape of `x`."""
+        sequences = x.flatten(1, 2)
+        if not self.low_precision:
+            return self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            update = self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
+        if state is not None:
+            state[self.rnn] = tuple(tensor.to(x.dtype) for tensor in state[self.rnn])
+        return update.to(x.dtype)
 
 
 class DualPathBlock(nn.Module):
@@ -98,9 +114,8 @@ class DualPathBlock(nn.Module):
         self.inter = Path(bidirectional=bidirectional, **path)  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """(B, S, Q, C) -> (B, S, Q, C); with a state, the chunks go on from those before."""
-        across = self.intra(chunks).transpose(1, 2).contiguous()
-        return self.inter(across, state).transpose(1, 2).contiguous()
+        """(Q, B, S, C) -> (Q, B, S, C); with a state, the chunks go on from those before."""
+        return self.inter(self.intra(chunks), state)
 
 
 @register(DualPathRNNConfig)
@@ -108,6 +123,10 @@ class DualPathRNNMasker(Masker):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
 
     With bidirectional=False and channel_layer_norm or batch_norm no frame hears more than the rest of its last chunk.
+
+    Attributes:
+        low_precision: whether the recurrent networks and the linear layers behind them compute in bfloat16; norms,
+            residual sums and all else do not, and weights stay as they are. Can be set; of LSTMs alone.
 
     Args:
         encoding_dim: K.
@@ -186,19 +205,52 @@ class DualPathRNNMasker(Masker):
         self.gate = nn.Sequential(nn.Conv1d(bottleneck_channels, bottleneck_channels, 1), nn.Sigmoid())
         self.output = nn.Conv1d(bottleneck_channels, values_per_dimension * encoding_dim, 1, bias=False)
 
+    @property
+    def low_precision(self) -> bool:
+        """Whether the recurrent networks compute in bfloat16."""
+        return any(module.low_precision for module in self.modules() if isinstance(module, Path))
+
+    @low_precision.setter
+    def low_precision(self, value: bool) -> None:
+        paths = [module for module in self.modules() if isinstance(module, Path)]
+        if value and not all(isinstance(path.rnn, nn.LSTM) for path in paths):
+            raise UserError("precision: found bfloat16, but this dual_path_rnn has rnn: gru; only lstm goes with it")
+        for path in paths:
+            path.low_precision = value
+
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
-        return self.finish(overlap_add(self.process(chunks), features.shape[-1], self.hop_size))
+        return self.values(self.trunk(features))
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """Sums of processed chunks, and in how many a frame lies, (B, C + 1, F), of features (B, K, F)."""
+        if is_foldable(self, features, _OWN):
+            return dual_path_trunk(self, features)
+        frames = self.bottleneck(self.norm(features))
+        chunks = segment(frames, self.chunk_size, self.hop_size)
+        chunks = dual_path_blocks(self, chunks) if is_plain(self, features, _OWN) else self.process(chunks)
+        return overlap_add(self.ready_to_add(chunks), features.shape[-1], self.hop_size)
 
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """Chunks (B * n, C, S, Q) of all hypotheses, of chunks (B, S, Q, C) of the mixture."""
+        """Chunks (Q, B, S, C) behind all blocks; with a state, they go on from those before."""
         for block in self.blocks:
             chunks = block(chunks, state)
-        return self.spread(chunks.permute(0, 3, 1, 2)).unflatten(1, (self.hypotheses, -1)).flatten(0, 1)
+        return chunks
 
-    def finish(self, x: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of the hypotheses' frames (B * n, C, F)."""
+    def ready_to_add(self, chunks: Tensor) -> Tensor:
+        """Chunks (B, C + 1, S, Q) behind the activation, of chunks (Q, B, S, C): their last row is 1."""
+        active = self.spread[0](chunks).permute(1, 3, 2, 0)
+        return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C + 1, F)."""
+        if is_foldable(self, summary, _OWN):
+            return dual_path_values(self, summary)
+        # The hypotheses' convolution is linear: behind the sum it has fewer frames to do. Each chunk brings its bias.
+        convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
+        assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
+        spread = convolution(summed.unsqueeze(-1)).squeeze(-1) + (held - 1) * convolution.bias[:, None]
+        x = spread.unflatten(1, (self.hypotheses, -1)).flatten(0, 1)
         raw = self.output(self.value(x) * self.gate(x))
         return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, x.shape[-1])
 
@@ -215,11 +267,14 @@ class DualPathRNNMasker(Masker):
         return DualPathRNNStream(self)
 
 
+_OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, nn.Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
+
+
 class DualPathRNNStream:
     """A causal dual-path masker on its way through one recording.
 
     Its state: frames that fill no chunk yet, the recurrent state across chunks of every block at every position in a
-    chunk, and the sum of the chunks that reach into frames of the future.
+    chunk, and the sum and number of the chunks that reach into frames of the future.
 
     Attributes:
         lookahead_frames: a frame's value is there with the last chunk that holds the frame.
@@ -260,20 +315,20 @@ class DualPathRNNStream:
         final = final[..., skipped : final.shape[-1] - max(0, self._next_output - self._heard)]
         if final.shape[-1] == 0:
             return features.new_zeros(batch, masker.hypotheses, masker.values_per_dimension, masker.encoding_dim, 0)
-        return masker.finish(final)
+        return masker.values(final)
 
     def _add(self, frames: Tensor, count: int) -> Tensor:
-        """The first count * hop_size frames (B * n, C, F') of the sum, which are final; the rest is kept."""
+        """The first count * hop_size frames (B, C + 1, F') of the sum, which are final; the rest is kept."""
         masker = self._masker
         chunk_size, hop_size = masker.chunk_size, masker.hop_size
         if self._overlap is None:
             batch, channels = frames.shape[:2]
-            self._overlap = frames.new_zeros(batch * masker.hypotheses, channels, chunk_size - hop_size)
+            self._overlap = frames.new_zeros(batch, channels + 1, chunk_size - hop_size)
         if count == 0:
             return self._overlap[..., :0]
         used = (count - 1) * hop_size + chunk_size
         chunks = masker.process(_cut(frames[..., :used], chunk_size, hop_size), self._state)
-        total = _fold(chunks, used, hop_size)
+        total = _fold(masker.ready_to_add(chunks), used, hop_size)
         total[..., : chunk_size - hop_size] += self._overlap
         final, self._overlap = total.split([count * hop_size, chunk_size - hop_size], dim=-1)
         return final
