@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PROCESSES ?= 2
 PYTEST_ARGS ?=
+# Of the benchmark; not what a terminal calls LINES, its height.
+BENCH_LINES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
 STAMP := $(VENV)/.installed
 BIN := $(abspath $(VENV))/bin
@@ -15,7 +17,7 @@ help:
 	@echo "make demo       synthesise speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make lint       ruff, pyright and the floors of the house"
-	@echo "make bench      side by side with other toolkits; writes tools/bench/results/"
+	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
 
 install: $(STAMP)
 
@@ -45,4 +47,4 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/python -m tools.bench
+	$(BIN)/python -m tools.bench $(BENCH_LINES)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
 from tools.bench import contestants, separate
 from tools.bench.inputs import REAL, SHAPED, two_voices
-from tools.bench.processes import Contestant, Memory, bound, once
-from tools.bench.timing import seconds_of
+from tools.bench.processes import Contestant, once
 
 TINY = {
     "Conv-TasNet": {"n_filters": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8, "n_blocks": 2, "n_repeats": 1},
@@ -24,35 +21,11 @@ def _no_recordings(monkeypatch):
     pytest.importorskip("asteroid", reason="asteroid is missing: pip install 'sepkit[peers]'")
     monkeypatch.delenv("SEPKIT_DATA", raising=False)
     monkeypatch.delenv("SEPKIT_BENCH_MODEL", raising=False)
-    # The process of the tests keeps its allocator.
-    monkeypatch.setenv("SEPKIT_MALLOC", "default")
-
-
-class InThisProcess:
-    """Stands in for `Contestant` where its processes would only cost time."""
-
-    def __init__(self, maker, *arguments, threads=1):
-        self.call = bound(maker, *arguments)()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def seconds(self, clock="perf_counter"):
-        return seconds_of(self.call, getattr(time, clock))
-
-    def save(self, path):
-        np.save(path, self.call().numpy())
-
-    def memory(self):
-        return Memory(1.0, 2.0)
 
 
 @pytest.fixture
-def in_this_process(monkeypatch):
-    monkeypatch.setattr(separate, "Contestant", InThisProcess)
+def in_this_process(monkeypatch, contestant_in_this_process):
+    monkeypatch.setattr(separate, "Contestant", contestant_in_this_process)
 
 
 def row(model, seconds=0.5, way="whole", **options):

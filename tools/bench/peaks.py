@@ -61,11 +61,8 @@ def _least_seconds(function: Callable[[], Any], seconds: float) -> float:
 
 def multiply_adds(function: Callable[[], Any]) -> int:
     """Of convolutions, matrix products, attention and LSTMs in a call; what goes sample by sample is not counted."""
-    recurrent = {
-        torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
-        torch.ops.aten.lstm: _refuse,
-        torch.ops.aten.gru: _refuse,
-    }
+    # Other recurrent layers come as matrix products.
+    recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
     with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
         function()
     return counter.get_total_flops() // 2
@@ -77,10 +74,6 @@ def _lstm_operations(
     """Of one layer in one direction, which torch on a CPU leaves to oneDNN as a whole. Input (T, B, features)."""
     frames, batch = input_shape[:2]
     return 2 * frames * batch * (input_weights[0] * input_weights[1] + hidden_weights[0] * hidden_weights[1])
-
-
-def _refuse(*_: Any, **__: Any) -> int:
-    raise NotImplementedError("a recurrent operation that is not counted")
 
 
 class _Traffic(TorchDispatchMode):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 
@@ -110,8 +112,30 @@ def environment(*packages: str) -> dict[str, Any]:
     import torch
 
     return {
-        "machine": platform.processor() or platform.machine(),
+        "machine": _processor(),
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()}, {' '.join(platform.libc_ver()) or 'C library unknown'}",
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "versions": {package: metadata.version(package) for package in ("sepkit", "torch", *packages)},
+        "versions": {package: _version(package) for package in ("sepkit", "torch", *packages)},
+        "measured_on": time.strftime("%Y-%m-%d"),
     }
+
+
+def _processor() -> str:
+    """What the processor calls itself, and the wide instructions that it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict([part.strip() for part in line.split(":", 1)] for line in lines if ":" in line)
+    flags = set(fields.get("flags", "").split())
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return ", ".join([fields.get("model name", platform.machine()), *wide])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,187 @@
+"""How time and memory grow with duration, sources, hypotheses and batch: slopes on logarithmic axes."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig
+from sepkit.data import audio
+from sepkit.models import build_model, save_model
+from sepkit.objectives.assignment import MCL, PIT
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+from tools.bench.inputs import SAMPLE_RATE, two_voices
+from tools.bench.processes import Contestant
+from tools.bench.timing import environment, take_turns
+
+DURATIONS_SECONDS = (4.0, 15.0, 60.0, 240.0, 960.0, 3600.0)
+# Shorter recordings are separated as a whole, and each of their samples once, not twice.
+FIRST_IN_CHUNKS_SECONDS = 60.0
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 20)
+BATCHES = (1, 2, 4, 8, 16)
+BATCH, NUM_SAMPLES = 8, 32000
+LEAST_TURNS = 5
+# What a fit to noisy times may be above the exponent that is meant.
+SLACK = 0.1
+_THREE_CALLS_BELOW_SECONDS = 5.0
+
+Call = Callable[[], Any]
+
+
+def run(
+    durations_seconds: Sequence[float] = DURATIONS_SECONDS,
+    counts: Sequence[int] = COUNTS,
+    batches: Sequence[int] = BATCHES,
+    seconds: float = 10.0,
+) -> dict[str, Any]:
+    """Times on one thread, by the processor's time, and the exponents of power laws fitted to them.
+
+    By duration: `sepkit separate` from disk to disk in a process for each duration, with a Conv-TasNet of 0.1 million
+    weights, and its peak memory above that after `import torch`. The exponents are of recordings in chunks alone, where
+    time ought to be linear and memory constant. By sources, n: cost and optimal matching of n estimates and n sources,
+    whose pairs are n^2, and the model with n masks. By hypotheses: MCL of n estimates and two sources. By batch: the
+    model on that many mixtures. An exponent below the one that is asked means that some of the work does not grow.
+
+    Args:
+        durations_seconds: of recordings.
+        counts: of sources and of hypotheses.
+        batches: how many mixtures.
+        seconds: for about so long each row that is no duration.
+    """
+    torch.set_num_threads(1)
+    rows = [*_by_duration(durations_seconds)]
+    for what, axis, exponent, values, calls in _in_memory(counts, batches):
+        rows.append(_row(what, axis, values, _medians(calls, seconds), exponent))
+    return {"rows": rows, "batch": BATCH, "num_samples": NUM_SAMPLES, "environment": environment()}
+
+
+def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
+    """The slope of the straight line, by least squares, through the logarithms.
+
+    Args:
+        values: at least two, positive.
+        measured: positive.
+    """
+    return float(np.polyfit(np.log(values), np.log(measured), 1)[0])
+
+
+def _row(
+    what: str, axis: str, values: Sequence[float], measured: Sequence[float], exponent: float, unit: str = "seconds"
+) -> dict[str, Any]:
+    """A record; `exponent` is the one that is meant."""
+    found, most = fit_exponent(values, measured), exponent + SLACK
+    print(f"{what} by {axis}: exponent {found:.2f} (at most {most:.1f} asked)", flush=True)
+    return {
+        "what": what,
+        "by": axis,
+        "values": list(values),
+        unit: list(measured),
+        "exponent": found,
+        "most_exponent": most,
+        "met": found <= most,
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- durations
+
+
+def separates(folder: Path) -> Call:
+    """Maker of a call that separates folder/mixture.wav as the command does, with its allocator."""
+    from sepkit.cli._allocator import raise_thresholds
+    from sepkit.inference import load_model, separate_files
+
+    raise_thresholds()
+    separator = load_model(folder / "model", predict=False)
+
+    def call() -> None:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        report = separate_files([folder / "mixture.wav"], separator, folder / "out")
+        if report.failed or not report.separated:
+            raise RuntimeError(str(report))
+
+    return call
+
+
+def _by_duration(durations_seconds: Sequence[float]) -> list[dict[str, Any]]:
+    seconds, memory = [], []
+    with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
+        folder = Path(name)
+        save_model(_model(2), folder / "model", {})
+        for duration in durations_seconds:
+            audio.write(folder / "mixture.wav", two_voices(duration)[0].sum(0), SAMPLE_RATE)
+            with Contestant("tools.bench.scaling:separates", folder) as process:
+                calls = 3 if process.seconds() < _THREE_CALLS_BELOW_SECONDS else 1
+                seconds.append(statistics.median(process.seconds("process_time") for _ in range(calls)))
+                memory.append(process.memory().peak)
+            print(f"{duration:g} s from disk to disk: {seconds[-1]:.2f} s, {memory[-1]:.0f} MB", flush=True)
+    first = next((k for k, duration in enumerate(durations_seconds) if duration >= FIRST_IN_CHUNKS_SECONDS), 0)
+    chunked = durations_seconds[first:] if len(durations_seconds[first:]) > 1 else durations_seconds
+    first = len(durations_seconds) - len(chunked)
+    what, axis = "separation in chunks, disk to disk", "duration in seconds"
+    every = {"all_values": list(durations_seconds), "all_seconds": seconds, "all_peak_memory_mb": memory}
+    return [
+        _row(f"time of {what}", axis, chunked, seconds[first:], 1.0) | every,
+        _row(f"peak memory of {what}", axis, chunked, memory[first:], 0.0, "peak_memory_mb"),
+    ]
+
+
+def _model(hypotheses: int) -> Any:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        hypotheses=hypotheses,
+        filterbank=FreeFilterbankConfig(num_filters=64, kernel_size=16, stride=8),
+        masker=ConvTasNetConfig(bottleneck_channels=32, hidden_channels=64, skip_channels=32, blocks=6, repeats=2),
+    )
+    return build_model(config).eval()
+
+
+# --------------------------------------------------------------------------------------------------------- in memory
+
+
+def _in_memory(
+    counts: Sequence[int], batches: Sequence[int]
+) -> list[tuple[str, str, float, Sequence[int], Mapping[int, Call]]]:
+    """What, by what, the exponent that is meant, values, and a call for each."""
+    signals = torch.randn(BATCH, max(counts), NUM_SAMPLES, generator=torch.Generator().manual_seed(0))
+    estimates = signals.flip(1) + 0.5 * torch.randn(signals.shape, generator=torch.Generator().manual_seed(1))
+    mixtures = torch.from_numpy(two_voices(NUM_SAMPLES / SAMPLE_RATE)[0].sum(0)).repeat(max(batches), 1)
+    model = _model(2)
+
+    def matching(n: int) -> Call:
+        # The last n of both hold each other's partners, in another order.
+        pairs = estimates[:, :n].contiguous(), signals[:, -n:].contiguous()
+        return lambda: PIT()(pairwise_neg_si_sdr(*pairs))
+
+    def winners(n: int) -> Call:
+        pairs = estimates[:, :n].contiguous(), signals[:, -2:].contiguous()
+        return lambda: MCL()(pairwise_neg_si_sdr(*pairs))
+
+    def forward(model: Any, batch: int) -> Call:
+        def call() -> None:
+            with torch.inference_mode():
+                model(mixtures[:batch])
+
+        return call
+
+    return [
+        ("cost and matching", "sources", 2.0, counts, {n: matching(n) for n in counts}),
+        ("model", "sources", 1.0, counts, {n: forward(_model(n), 1) for n in counts}),
+        ("cost and winners", "hypotheses", 1.0, counts, {n: winners(n) for n in counts}),
+        ("model", "batch", 1.0, batches, {batch: forward(model, batch) for batch in batches}),
+    ]
+
+
+def _medians(calls: Mapping[int, Call], seconds: float) -> list[float]:
+    for call in calls.values():
+        call()
+    named = {str(value): call for value, call in calls.items()}
+    times = take_turns(named, seconds, LEAST_TURNS, time.process_time)
+    return [statistics.median(values) for values in times.values()]
