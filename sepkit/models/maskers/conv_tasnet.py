@@ -10,6 +10,7 @@ from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
 from sepkit.models.maskers.folded import conv_tasnet_trunk, is_foldable
+from sepkit.models.maskers.recomputed import is_recomputable, temporal_blocks
 from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -152,6 +153,9 @@ class ConvTasNetMasker(Masker):
         if state is None and is_foldable(self, features, (ConvTasNetMasker, TemporalBlock)):
             return conv_tasnet_trunk(self, features)
         x = self.bottleneck(normalize(self.norm, features, state))
+        if state is None and is_recomputable(self, x, (ConvTasNetMasker, TemporalBlock)):
+            summary = temporal_blocks(self, x)
+            return summary * self.skip_scale if self.skip_scale != 1 and self.skip_channels else summary
         skip_sum = x.new_zeros(())
         for block in self.blocks:
             residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)
