@@ -1,0 +1,85 @@
+"""From an experiment to the model that ships, at tiny size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import sepkit
+from sepkit.config import GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.data import audio
+from sepkit.models import build_model, save_model
+from tools import box
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    torch.manual_seed(0)
+    config = ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 32),
+        encoding=GaussianConfig(),
+        masker=RecurrentConfig(hidden_size=4, num_layers=1),
+        masks=LogNormalConfig(),
+    )
+    save_model(build_model(config), tmp_path / "exp" / "model", {"epoch": 3})
+    objective = {"objective": {"cost": {"name": "blr_nll"}, "assignment": {"name": "pit"}}}
+    (tmp_path / "exp" / "config.yaml").write_text(yaml.safe_dump(objective))
+    return tmp_path / "exp"
+
+
+@pytest.fixture
+def manifests(tmp_path) -> list[Path]:
+    """Of development and test mixtures: tones in noise, of other frequencies."""
+    generator, paths = np.random.default_rng(0), []
+    for split, count in (("dev", 30), ("test", 3)):
+        rows = []
+        for index in range(count):
+            files = []
+            for speaker in range(2):
+                tone = np.sin(np.arange(8000) * generator.uniform(0.05, 1.0)) * generator.uniform(0.02, 0.2)
+                files.append(tmp_path / f"{split}_{index}_{speaker}.wav")
+                audio.write(files[-1], (tone + 0.01 * generator.standard_normal(8000)).astype(np.float32), 8000)
+            sources = [{"path": str(path), "speaker": path.stem, "num_samples": 8000} for path in files]
+            rows.append({"id": f"{split}{index}", "sample_rate": 8000, "num_samples": 8000, "sources": sources})
+        paths.append(tmp_path / f"{split}.jsonl")
+        paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return paths
+
+
+def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, manifests, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "package" / "boxed"
+    arguments = [str(experiment), "--dev", str(manifests[0]), "--tests", str(manifests[1]), "--out", str(out)]
+    assert box.main([*arguments, "--samples", "2"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "model.safetensors",
+        "model.yaml",
+        "quality.yaml",
+    ]
+    card = (out / "README.md").read_text()
+    assert "license: cc-by-4.0" in card and "LibriSpeech" in card and "blr_nll and rates, matched by pit" in card
+    summary = json.loads((experiment / "box" / "test" / "summary.json").read_text())
+    assert f"{summary['metrics']['si_sdri_db']['mean']:.2f}" in card
+    separator = sepkit.load_model(out)
+    assert separator.quality is not None and separator.model.info["epoch"] == 3
+    # Again: with other weights nothing of the old ones stays.
+    save_model(build_model(separator.model.config), experiment / "model", {"epoch": 4})
+    assert box.main([*arguments, "--samples", "2"]) == 0
+    assert sepkit.load_model(out).model.info["epoch"] == 4
+
+
+def test_what_shipped_stays_where_a_command_fails(experiment, tmp_path, capsys):
+    out = tmp_path / "package" / "boxed"
+    out.mkdir(parents=True)
+    (out / "README.md").write_text("the old one")
+    missing = str(tmp_path / "missing.jsonl")
+    assert box.main([str(experiment), "--dev", missing, "--tests", missing, "--out", str(out)]) == 2
+    assert "missing.jsonl" in capsys.readouterr().err
+    assert [path.name for path in out.parent.iterdir()] == ["boxed"]
+    assert (out / "README.md").read_text() == "the old one"
