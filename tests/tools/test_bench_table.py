@@ -100,7 +100,11 @@ def test_every_line_of_the_tool_has_a_note():
 
 def test_quality_by_chunks(tmp_path):
     quality = {"what": "loss by chunks", "most_loss_db": 0.1, "model": "boxed", "input": "speech"}
-    measured = quality | {"whole_si_sdri_db": 9.0, "chunked_si_sdri_db": 8.95, "loss_db": 0.05}
+    measured = quality | {
+        "whole_si_sdri_db": {"one_order": 9.0, "any_order": 9.0},
+        "chunked_si_sdri_db": {"one_order": 8.95, "any_order": 9.01},
+        "loss_db": 0.05,
+    }
     assert cells(page(tmp_path, separate=separate(PAIR, quality=measured)), "loss")["met"] == "yes"
     worse = measured | {"loss_db": 0.11}
     assert cells(page(tmp_path, separate=separate(PAIR, quality=worse)), "loss")["met"] == "**no**"

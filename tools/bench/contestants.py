@@ -33,6 +33,8 @@ MODELS = {
 SEPFORMER = "SepFormer"
 """speechbrain's, of its WSJ0-2mix recipe."""
 
+_WINDOW_SECONDS = 5
+
 _SEPFORMER_YAML = """
 sample_rate: 8000
 num_spks: 2
@@ -151,25 +153,25 @@ def _sepformer_parts(sizes: Mapping[str, int]) -> dict[str, nn.Module]:
 # --------------------------------------------------------------------------------------------------------- in memory
 
 
-def ours(folder: Path, name: str, precision: str = "float32", raised: bool = False) -> Call:
+def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = False) -> Call:
     """Our model's estimates (2, T) of the mixture.
 
     Args:
         folder: see `prepare`.
         name: of the model.
-        precision: see `Separator`.
+        low_precision: whether recurrent networks compute in bfloat16, see `DualPathRNNMasker`.
         raised: whether the allocator's thresholds are raised, as the `sepkit` command does.
     """
     import torch
 
     _raise_thresholds(raised)
     model, mixture = _our_model(folder, name), _mixture(folder)
-    if precision != "float32":
-        model = _separator(model, precision=precision).model
+    if low_precision:
+        model.masker.low_precision = True
 
     def call() -> Tensor:
         with torch.inference_mode():
-            return model(mixture).estimates[0]
+            return model.estimates(mixture)[0]
 
     return call
 
@@ -337,19 +339,34 @@ def likeness_db(expected: np.ndarray, folder: Path) -> float:
     return max(float(np.min(si_sdr_db(found[order], expected))) for order in ([0, 1], [1, 0]))
 
 
-def improvement_db(model: str, voices: np.ndarray, whole_seconds: float) -> float:
-    """Mean SI-SDR improvement of a trained model on the sum of two sources, in the better order.
+def improvements_db(model: str, voices: np.ndarray, whole_seconds: float) -> dict[str, float]:
+    """Mean SI-SDR improvement of a trained model on the sum of two sources.
+
+    "one_order" has the better order of the estimates throughout, "any_order" the better one of each window of 5 s:
+    where a model or a stitcher swaps speakers, the first falls and the second does not.
 
     Args:
         model: see `sepkit.load_model`.
         voices: (2, T) at 8 kHz.
         whole_seconds: see `Separator`.
     """
-    from sepkit.evaluation.metrics import si_sdri_db
+    from sepkit.evaluation.metrics import si_sdr_db, si_sdri_db
     from sepkit.inference import load_model
     from tools.bench.inputs import SAMPLE_RATE
+
+    def in_better_order(estimates: np.ndarray, voices: np.ndarray) -> np.ndarray:
+        # A silent source has no score, and takes what is left.
+        return max(
+            (estimates, estimates[::-1]), key=lambda ordered: np.nan_to_num(si_sdr_db(ordered, voices), nan=0.0).sum()
+        )
 
     separator = load_model(model, predict=False, whole_seconds=whole_seconds)
     mixture = voices.sum(0)
     estimates = separator.separate(mixture, SAMPLE_RATE).estimates
-    return max(float(np.mean(si_sdri_db(estimates[order], voices, mixture))) for order in ([0, 1], [1, 0]))
+    cuts = range(_WINDOW_SECONDS * SAMPLE_RATE, len(mixture) - SAMPLE_RATE, _WINDOW_SECONDS * SAMPLE_RATE)
+    windows = zip(np.split(estimates, cuts, -1), np.split(voices, cuts, -1), strict=True)
+    orders = {
+        "one_order": in_better_order(estimates, voices),
+        "any_order": np.concatenate([in_better_order(*window) for window in windows], -1),
+    }
+    return {name: float(np.mean(si_sdri_db(ordered, voices, mixture))) for name, ordered in orders.items()}

@@ -206,9 +206,13 @@ def _quality(found: Mapping[str, Any]) -> Cells:
         "against": "the whole file",
         "asked": f"at most {found['most_loss_db']:g} dB",
         "met": met_cell([found["loss_db"] <= found["most_loss_db"]]),
-        "difference": f"{found['loss_db']:.2f} dB ({found['whole_si_sdri_db']:.2f} as a whole, "
-        f"{found['chunked_si_sdri_db']:.2f} in chunks)",
+        "difference": f"{found['loss_db']:.2f} dB; "
+        f"{_both_ways(found, 'one_order')} in one order, {_both_ways(found, 'any_order')} in any order of windows of 5 s",
     }
+
+
+def _both_ways(found: Mapping[str, Any], order: str) -> str:
+    return f"{found['chunked_si_sdri_db'][order]:.2f} against {found['whole_si_sdri_db'][order]:.2f}"
 
 
 # -------------------------------------------------------------------------------------------- lines of other forms
