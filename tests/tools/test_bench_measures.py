@@ -34,7 +34,7 @@ def test_bytes_moved():
 
 
 def test_peaks_are_plausible():
-    peaks = measure_peaks(1, seconds=0.1, matrix=256, vector_bytes=2**22)
+    peaks = measure_peaks(1, seconds=0.1, matrices=(128, 256), vector_bytes=2**22)
     assert 0.1 < peaks.gflops < 10_000 and 0.1 < peaks.gigabytes_per_second < 2000
 
 

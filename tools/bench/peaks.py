@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-_MATRIX = 2048
+_MATRICES = (512, 1024, 2048)
 _VECTOR_BYTES = 256 * 2**20
 
 
@@ -31,22 +32,24 @@ class Peaks:
 
 
 def measure_peaks(
-    threads: int, seconds: float = 2.0, matrix: int = _MATRIX, vector_bytes: int = _VECTOR_BYTES
+    threads: int, seconds: float = 2.0, matrices: Sequence[int] = _MATRICES, vector_bytes: int = _VECTOR_BYTES
 ) -> Peaks:
     """The best of what is seen in some seconds.
 
     Args:
         threads: of torch, which stays so.
         seconds: for about so long each.
-        matrix: rows and columns.
+        matrices: rows and columns of those whose product is tried.
         vector_bytes: of each of three vectors.
     """
     torch.set_num_threads(threads)
-    a, b, c = torch.randn(3, matrix, matrix)
     x, y, z = torch.ones(3, vector_bytes // 4)
-    product = _least_seconds(lambda: torch.mm(a, b, out=c), seconds)
+    products = []
+    for size in matrices:
+        a, b, c = torch.randn(3, size, size)
+        products.append(2e-9 * size**3 / _least_seconds(partial(torch.mm, a, b, out=c), seconds))
     total = _least_seconds(lambda: torch.add(x, y, out=z), seconds)
-    return Peaks(2e-9 * matrix**3 / product, 3e-9 * vector_bytes / total)
+    return Peaks(max(products), 3e-9 * vector_bytes / total)
 
 
 def _least_seconds(function: Callable[[], Any], seconds: float) -> float:

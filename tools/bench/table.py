@@ -207,7 +207,7 @@ def _quality(found: Mapping[str, Any]) -> Cells:
         "asked": f"at most {found['most_loss_db']:g} dB",
         "met": met_cell([found["loss_db"] <= found["most_loss_db"]]),
         "difference": f"{found['loss_db']:.2f} dB; "
-        f"{_both_ways(found, 'one_order')} in one order, {_both_ways(found, 'any_order')} in any order of windows of 5 s",
+        f"{_both_ways(found, 'one_order')} in one order, {_both_ways(found, 'any_order')} in any of 5 s",
     }
 
 
