@@ -100,7 +100,8 @@ def _rows(n: int, peer: str, levels_db: Sequence[float], seconds: float, threads
 def _contestants(n: int) -> dict[str, Loss]:
     from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
     from fast_bss_eval.torch import si_sdr_pit_loss
-    from torchmetrics.functional.audio import permutation_invariant_training, scale_invariant_signal_distortion_ratio
+    from torchmetrics.functional.audio.pit import permutation_invariant_training
+    from torchmetrics.functional.audio.sdr import scale_invariant_signal_distortion_ratio
 
     def ours(head: Assignment) -> Loss:
         return lambda estimates, sources: head(pairwise_neg_si_sdr(estimates, sources)).mean()

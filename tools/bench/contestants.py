@@ -10,7 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sepkit.inference import Separator
     from sepkit.models import EncoderMaskerDecoder
+    from sepkit.models.maskers import DualPathRNNMasker
 
 Call = Callable[[], Any]
 
@@ -167,7 +168,7 @@ def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = Fa
     _raise_thresholds(raised)
     model, mixture = _our_model(folder, name), _mixture(folder)
     if low_precision:
-        model.masker.low_precision = True
+        cast("DualPathRNNMasker", model.masker).low_precision = True
 
     def call() -> Tensor:
         with torch.inference_mode():
@@ -193,9 +194,7 @@ def theirs(folder: Path, name: str, sizes: Mapping[str, int], double: bool = Fal
         separate = _sepformer(folder / "model", {**_SEPFORMER_SIZES, **sizes}, dtype)
     else:
         model = _asteroid(folder, name, sizes).to(dtype)
-
-        def separate(mixture: Tensor) -> Tensor:
-            return model(mixture.unsqueeze(1))[0]
+        separate = lambda mixture: model(mixture.unsqueeze(1))[0]  # noqa: E731
 
     def call() -> Tensor:
         with torch.inference_mode():
@@ -308,8 +307,8 @@ def theirs_on_disk(folder: Path, name: str, sizes: Mapping[str, int], chunk_seco
     from asteroid.separate import file_separate
 
     model = _asteroid(folder, name, sizes)
-    window = 2 * round(chunk_seconds * model.sample_rate / 2)
-    joined = LambdaOverlapAdd(model, 2, window, window // 2, window="hann").eval()
+    window = 2 * round(chunk_seconds * cast(float, model.sample_rate) / 2)
+    joined: Any = LambdaOverlapAdd(model, 2, window, window // 2, window="hann").eval()
     (folder / "theirs").mkdir(exist_ok=True)
     return lambda: file_separate(
         joined, str(folder / "mixture.wav"), output_dir=str(folder / "theirs"), force_overwrite=True

@@ -118,9 +118,8 @@ def _pairs(count: int) -> list[tuple[Path, Path]]:
     generator = np.random.default_rng(0)
     speakers = sorted(by_speaker)
     chosen = [generator.choice(len(speakers), size=2, replace=False) for _ in range(count)]
-    return [
-        tuple(by_speaker[speakers[k]][generator.integers(len(by_speaker[speakers[k]]))] for k in two) for two in chosen
-    ]
+    paths = [[by_speaker[speakers[k]][generator.integers(len(by_speaker[speakers[k]]))] for k in two] for two in chosen]
+    return [(first, second) for first, second in paths]
 
 
 def _ours(corpus: Path, entries: list[MixtureEntry], out: Path, processes: int) -> None:
