@@ -64,7 +64,7 @@ def calibrate(
         raise UserError(f"first: found {first}, expected at least 1 mixture")
     entries = list(read_manifest(manifest))[:first]
     # Without a predictor of its own, whose time would be lost.
-    plain = Separator(separator.model, separator.device)
+    plain = Separator(separator.model, separator.device, precision=separator.precision)
     skipped: dict[str, str] = {}
     rows: list[dict[str, np.ndarray]] = []
     targets: list[np.ndarray] = []

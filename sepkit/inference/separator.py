@@ -26,6 +26,7 @@ from sepkit.inference.levels import (
     products_of,
     residual_shares,
 )
+from sepkit.inference.precision import Precision, set_precision
 from sepkit.inference.quality import QualityPredictor, read_quality
 from sepkit.inference.recordings import (
     ArrayRecording,
@@ -132,8 +133,13 @@ class Separator:
         stitcher: how the order of estimates in chunks is found: "profile" from overlaps and voices, "overlap" from
             overlaps alone, "none": it is left as the model gives it. See `sepkit.inference.stitching`.
 
+        precision: "bfloat16": the recurrent networks of dual_path_rnn compute in it, nothing else does. Faster on
+            processors that have it. Estimates differ by some -57 dB with masks by a sigmoid and -40 dB by a relu, both
+            seen with asteroid's sizes, untrained.
+
     Raises:
-        UserError: no such device or stitcher, or lengths out of range.
+        UserError: no such device or stitcher, lengths out of range, or a precision that the model or the processor does
+            not have.
     """
 
     def __init__(
@@ -149,9 +155,12 @@ class Separator:
         overlap_seconds: float = 5.0,
         whole_seconds: float = 30.0,
         stitcher: StitcherKind = "profile",
+        precision: Precision = "float32",
     ) -> None:
         self.device = _device(device)
         self.model = model.to(self.device).eval()
+        set_precision(self.model, precision, self.device)
+        self.precision: Precision = precision
         self.levels: Levels = levels
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if score_threshold is None else score_threshold)
@@ -209,6 +218,7 @@ class Separator:
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": self._whole_seconds if math.isfinite(self._whole_seconds) else None,
             "stitcher": self.stitcher,
+            "precision": self.precision,
         }
 
     def is_long(self, num_samples: int, sample_rate: int) -> bool:

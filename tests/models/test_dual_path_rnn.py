@@ -193,6 +193,7 @@ def test_a_tile_of_the_trunk_has_its_own_values():
     torch.testing.assert_close(torch.cat(tiles, -1), whole)
 
 
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 class TestLowPrecision:
     def masker(self) -> DualPathRNNMasker:
         return masker_of(bottleneck_channels=32, hidden_channels=32, chunk_size=20, hop_size=10, repeats=4)

@@ -1,0 +1,84 @@
+"""The option for bfloat16: what it changes, what it leaves, and where it is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import DeterministicConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.errors import UserError
+from sepkit.inference import Separator
+from sepkit.inference.precision import Precision
+from sepkit.models import EncoderMaskerDecoder, build_model
+
+needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
+
+
+def model_of(masker: DualPathRNNConfig | RecurrentConfig, link: str = "sigmoid") -> EncoderMaskerDecoder:
+    torch.manual_seed(0)
+    masks = DeterministicConfig(link=link)  # type: ignore[arg-type]
+    return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
+
+
+def dual_path(rnn: str = "lstm", link: str = "sigmoid") -> EncoderMaskerDecoder:
+    return model_of(DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), link)  # type: ignore[arg-type]
+
+
+def recording() -> np.ndarray:
+    """Two seconds like speech: syllables of harmonics of a moving pitch."""
+    time = np.arange(16000) / 8000
+    phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(3 * time)) / 8000
+    syllables = np.clip(np.sin(2 * np.pi * 4 * time), 0, 1)
+    voice = sum(np.sin(k * phase) / k for k in range(1, 20))
+    return (0.1 * syllables * voice + 1e-3 * np.random.default_rng(0).standard_normal(16000)).astype(np.float32)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("link", "least_db"), [("sigmoid", 50), ("relu", 36)])
+def test_how_far_estimates_are_above_what_they_differ_by(link: str, least_db: float):
+    # Masks of an untrained model are around 0.5 by a sigmoid, which the errors are small beside, and near 0 by a relu.
+    model, mixture = dual_path(link=link), recording()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    exact = Separator(model, levels="model").separate(mixture, 8000).estimates
+    separator = Separator(model, levels="model", precision="bfloat16")
+    found = separator.separate(mixture, 8000).estimates
+    assert found.dtype == np.float32
+    noise = np.sum((found - exact) ** 2)
+    assert noise > 0
+    assert 10 * np.log10(np.sum(exact**2) / noise) > least_db
+    assert separator.way()["precision"] == "bfloat16"
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    # And back.
+    np.testing.assert_array_equal(Separator(model, levels="model").separate(mixture, 8000).estimates, exact)
+
+
+@needs_bfloat16
+def test_of_long_recordings():
+    chunks = {"chunk_seconds": 1.0, "overlap_seconds": 0.5, "whole_seconds": 0.0}
+    exact, found = (
+        Separator(dual_path(), precision=precision, **chunks).separate(recording(), 8000).estimates
+        for precision in ("float32", "bfloat16")
+    )
+    assert not np.array_equal(found, exact)
+    assert np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "message"),
+    [
+        (model_of(RecurrentConfig(hidden_size=4, num_layers=1)), "bfloat16", "found bfloat16, which RecurrentMasker"),
+        pytest.param(dual_path("gru"), "bfloat16", "found bfloat16, but .* rnn: gru", marks=needs_bfloat16),
+        (dual_path(), "float16", "found 'float16', expected float32 or bfloat16"),
+    ],
+)
+def test_refusals(model: EncoderMaskerDecoder, precision: Precision, message: str):
+    with pytest.raises(UserError, match=f"^precision: {message}"):
+        Separator(model, precision=precision)
+
+
+def test_a_processor_without_it_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    with pytest.raises(UserError, match=r"^precision: found bfloat16, which this processor"):
+        Separator(dual_path(), precision="bfloat16")
+    assert Separator(dual_path()).precision == "float32"
