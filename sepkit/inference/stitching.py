@@ -213,8 +213,10 @@ def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
 def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.ndarray:
     """(K, n) the orders that overlaps and voices together make most likely; the first chunk keeps its own.
 
-    First from chunk to chunk with profiles of the speakers so far; then, in turns, profiles are made of all other
-    chunks, and the likeliest sequence of orders found for them (Viterbi), until nothing changes any more.
+    In turns, profiles are made of all other chunks, and the likeliest sequence of orders found for them (Viterbi),
+    until nothing changes any more. That may end where the halves of a recording agree with themselves alone, so it
+    begins from several sequences, and the likeliest end is taken: from chunk to chunk with profiles of the speakers so
+    far, by overlaps alone, and as the model gives them, since many models keep speakers in their places.
 
     Args:
         evidence: of each chunk.
@@ -226,14 +228,32 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
     if n > _MOST_IN_ALL_ORDERS:
         return _from_first(_go_through(overlaps, profiles.running(), None))
     table = _Orders(n)
-    orders = _go_through(overlaps, profiles.running(), table)
-    seen = {orders.tobytes()}
+    starts = [
+        _go_through(overlaps, profiles.running(), table),
+        _chain(overlaps),
+        np.tile(np.arange(n), (len(overlaps), 1)),
+    ]
+    ends: dict[bytes, tuple[float, np.ndarray]] = {}
+    for orders in starts:
+        _settle(orders, overlaps, profiles, table, ends)
+    return max(ends.values(), key=lambda end: end[0])[1]
+
+
+def _settle(
+    orders: np.ndarray,
+    overlaps: Sequence[np.ndarray],
+    profiles: Profiles,
+    table: _Orders,
+    seen: dict[bytes, tuple[float, np.ndarray]],
+) -> None:
+    """Adds to `seen` the sequences that one leads to, with how likely they are, until one was seen before."""
     for _ in range(_MOST_ROUNDS):
-        orders = _likeliest(overlaps, profiles.log_likelihoods(orders), table)
+        orders = _from_first(orders)
         if orders.tobytes() in seen:
-            break
-        seen.add(orders.tobytes())
-    return _from_first(orders)
+            return
+        voices = profiles.log_likelihoods(orders)
+        seen[orders.tobytes()] = _log_likelihood(orders, overlaps, voices, table), orders
+        orders = _likeliest(overlaps, voices, table)
 
 
 def _from_first(orders: np.ndarray) -> np.ndarray:
@@ -246,10 +266,14 @@ class _Orders:
 
     def __init__(self, n: int) -> None:
         self.all = np.array(list(permutations(range(n))))
-        numbers = {tuple(order): index for index, order in enumerate(self.all)}
+        self._numbers = {tuple(order): index for index, order in enumerate(self.all.tolist())}
         inverse = np.argsort(self.all, axis=1)
-        self.between = np.array([[numbers[tuple(after[back])] for after in self.all] for back in inverse])
+        self.between = np.array([self.numbers(self.all[:, back]) for back in inverse])
         self._columns = np.arange(n)
+
+    def numbers(self, orders: np.ndarray) -> np.ndarray:
+        """(K,) which of all orders each of (K, n) is."""
+        return np.array([self._numbers[tuple(order)] for order in orders.tolist()])
 
     def of_pairs(self, nats: np.ndarray, misleads: float) -> np.ndarray:
         """(..., n!) logarithms of orders' probabilities, from nats [..., i, j] for i being followed, or meant, by j.
@@ -286,6 +310,16 @@ def _go_through(overlaps: Sequence[np.ndarray], running: RunningProfiles, table:
         orders.append(order)
         running.add(k, order)
     return np.stack(orders)
+
+
+def _log_likelihood(orders: np.ndarray, overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Orders) -> float:
+    """How likely a sequence of orders is, nats, with profiles of all other chunks in the same orders."""
+    states = table.numbers(orders)
+    total = float(table.of_voices(voices)[np.arange(len(states)), states].sum())
+    return total + sum(
+        float(table.of_overlap(overlap)[before, after])
+        for overlap, before, after in zip(overlaps[1:], states[:-1], states[1:], strict=True)
+    )
 
 
 def _likeliest(overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Orders) -> np.ndarray:

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from sepkit.errors import UserError
-from sepkit.inference.profiles import Profiles, measure_voices
-from sepkit.inference.stitching import ChunkEvidence, Chunking, Stitcher, _Orders, best_orders, chunking_of
+from sepkit.inference.profiles import Measured, Profiles, measure_voices
+from sepkit.inference.stitching import (
+    ChunkEvidence,
+    Chunking,
+    Stitcher,
+    _go_through,
+    _Orders,
+    best_orders,
+    chunking_of,
+)
 
 RATE = 8000
 
@@ -181,6 +189,22 @@ def test_a_wrong_overlap_does_not_spoil_the_rest():
         orders = stitcher.orders()
         right[kind] = np.concatenate([orders[:4, 0], orders[5:, 0]]) == 0
     assert right["profile"].all() and not right["overlap"].all()
+
+
+def test_halves_that_agree_with_themselves_alone_are_not_the_end():
+    """Voices much alike, and one overlap that misleads: chunk by chunk nothing would ever lead back."""
+    generator = np.random.default_rng(0)
+    evidence = []
+    for k in range(60):
+        means = np.array([[0.2], [-0.2]]) + 0.3 * generator.standard_normal((2, 1))
+        pitch = Measured(np.ones(2), means, np.array([[120.0]]), 120)
+        cepstra = Measured(np.zeros(2), np.zeros((2, 16)), np.zeros((16, 16)), 0)
+        agreement = np.zeros((2, 2)) if k == 0 else np.eye(2)[:: -1 if k == 30 else 1]
+        evidence.append(ChunkEvidence(agreement, agreement, {"cepstra": cepstra, "pitch": pitch}))
+    overlaps = [3 * chunk.agreement for chunk in evidence]
+    chained = _go_through(overlaps, Profiles([chunk.voices for chunk in evidence], 5.0).running(), _Orders(2))
+    assert (chained[:30, 0] == 0).all() and (chained[30:, 0] == 1).all()
+    assert (best_orders(evidence, 5.0)[:, 0] == 0).all()
 
 
 def test_silence_and_level_do_not_count():
