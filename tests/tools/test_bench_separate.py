@@ -76,6 +76,11 @@ def test_outputs_that_differ_are_an_error(in_this_process, monkeypatch):
         separate.run([row("Conv-TasNet")], 0.1, 1.0)
 
 
+def test_a_precision_that_is_refused_is_left_out_with_its_reason(in_this_process):
+    (record,) = separate.run([row("Conv-TasNet", way="bfloat16")], 0.1, 1.0)["rows"]
+    assert "precision" in record["left_out"] and "ratio" not in record
+
+
 def test_bfloat16_has_its_signal_to_noise_ratio(in_this_process):
     (record,) = separate.run([row("DPRNN", way="bfloat16")], 0.1, 1.0)["rows"]
     assert 30 < record["snr_db"] < 90 and record["least_snr_db"] == 50

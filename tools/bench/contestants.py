@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from sepkit.inference import Separator
     from sepkit.models import EncoderMaskerDecoder
-    from sepkit.models.maskers import DualPathRNNMasker
 
 Call = Callable[[], Any]
 
@@ -160,7 +159,7 @@ def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = Fa
     Args:
         folder: see `prepare`.
         name: of the model.
-        low_precision: whether recurrent networks compute in bfloat16, see `DualPathRNNMasker`.
+        low_precision: whether in bfloat16, see `Separator`.
         raised: whether the allocator's thresholds are raised, as the `sepkit` command does.
     """
     import torch
@@ -168,7 +167,7 @@ def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = Fa
     _raise_thresholds(raised)
     model, mixture = _our_model(folder, name), _mixture(folder)
     if low_precision:
-        cast("DualPathRNNMasker", model.masker).low_precision = True
+        model = _separator(model, precision="bfloat16").model
 
     def call() -> Tensor:
         with torch.inference_mode():

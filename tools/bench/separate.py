@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sepkit.errors import UserError
 from tools.bench import contestants
 from tools.bench.contestants import SEPFORMER
 from tools.bench.inputs import two_voices
@@ -166,10 +167,14 @@ def _row(row: Row, threads: int, peaks: Mapping[str, Mapping[str, float]]) -> di
         torch.set_num_threads(threads)
         record["input"] = contestants.prepare(folder, row.model, row.sizes, row.seconds)
         with ExitStack() as stack:
-            ours, theirs = (
-                stack.enter_context(Contestant(f"{_MAKERS}:{maker}", *arguments, threads=threads))
-                for maker, arguments in _sides(row, folder)
-            )
+            try:
+                ours, theirs = (
+                    stack.enter_context(Contestant(f"{_MAKERS}:{maker}", *arguments, threads=threads))
+                    for maker, arguments in _sides(row, folder)
+                )
+            except UserError as error:
+                print(f"{row.what}: left out, {error}", flush=True)
+                return record | {"left_out": str(error)}
             times = take_turns_apart({"ours": ours, "theirs": theirs}, row.turns, clock)
             memory = {"ours": ours.memory(), "theirs": theirs.memory()}
             if row.way != "chunked":
