@@ -598,9 +598,15 @@ class TrainerConfig:
     """Epochs between validations."""
     keep_every_epochs: int = 0
     """Epochs between models kept in EXP/models, for `sepkit separate --hierarchy`; 0 means none."""
-    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """auto: bf16-mixed on GPUs that compute in it, else 32-true."""
+    tf32: bool = False
+    """Products of float32 matrices in TF32, on GPUs that have it; the objective stays in float32."""
     compile: bool = False
-    """Compile the model with torch.compile."""
+    """Compile the model with torch.compile: for GPUs. On CPUs it turns Conv-TasNet's and DPRNN's own fast paths off."""
+    gradient_checkpointing: bool = False
+    """For long segments: keep only the input of each block of the masker, and do the block again in the backward
+    pass. Same gradients, less memory, about a third more time. Conv-TasNet on CPUs does so anyway, at no cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = 1
     num_nodes: int = 1

@@ -9,7 +9,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
 from sepkit.objectives.annealing import spread_db
 from sepkit.registry import build
 from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
-from sepkit.training.task import SeparationTask
+from sepkit.training.task import SeparationTask, matmul_precision
 
 __all__ = ["is_first_process", "signal_statistics", "train"]
 
@@ -51,6 +51,7 @@ CHANGEABLE = frozenset(
         "trainer.validate_every_epochs",
         "trainer.keep_every_epochs",
         "trainer.compile",
+        "trainer.gradient_checkpointing",
         "trainer.accelerator",
         "trainer.devices",
         "trainer.num_nodes",
@@ -94,7 +95,7 @@ def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = N
         say(_describe(config, task))
         if resuming:
             say(f"resuming from {state}")
-    with _quiet_lightning(), _one_line_from_workers():
+    with _quiet_lightning(), _one_line_from_workers(), _products(config.trainer):
         trainer = _make_trainer(config, out, task, limit_batches)
         if config.trainer.compile:
             task.model.compile()
@@ -177,6 +178,21 @@ def _check_device(trainer: TrainerConfig) -> None:
     gpus = torch.cuda.device_count()
     if trainer.accelerator != "cpu" and 0 < gpus < trainer.devices:
         raise UserError(f"trainer.devices: found {trainer.devices}, but there are {gpus} GPUs here")
+
+
+def _precision(trainer: TrainerConfig) -> Any:
+    """What `auto` comes to on this machine; else what was asked for."""
+    if trainer.precision != "auto":
+        return trainer.precision
+    # Older GPUs emulate bfloat16, more slowly than they compute in float32.
+    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
+    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+
+
+def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
+    # To a CPU "high" may mean other things.
+    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
+    return matmul_precision("high" if trainer.tf32 and on_gpu else "highest")
 
 
 def _check_same_run(config: TrainConfig, out: Path) -> None:
@@ -337,7 +353,7 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         strategy=strategy,
         # Requeueing is left to the recipe: the same command again resumes.
         plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
-        precision=options.precision,
+        precision=_precision(options),
         sync_batchnorm=options.sync_batchnorm,
         max_epochs=options.max_epochs,
         check_val_every_n_epoch=options.validate_every_epochs,
@@ -362,7 +378,7 @@ def _describe(config: TrainConfig, task: SeparationTask) -> str:
     lines = [
         f"{parameters:,} parameters; {len(task.train_data)} training mixtures an epoch",
         f"effective batch {batch} = {data.batch_size} mixtures of {data.segment_seconds:g} s"
-        f" x {devices} x {trainer.accumulate_batches} accumulated; precision {trainer.precision}",
+        f" x {devices} x {trainer.accumulate_batches} accumulated; precision {_precision(trainer)}",
     ]
     if task.dev_data is None:
         lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")

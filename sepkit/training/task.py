@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,9 +29,10 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, ObjectiveResult, build_objective, hard_si_sdr_db
+from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.types import Batch, Separation
 
-__all__ = ["Position", "SeparationTask", "TrainingDiverged", "latents_of"]
+__all__ = ["Position", "SeparationTask", "TrainingDiverged", "latents_of", "matmul_precision"]
 
 MAX_SAVED_BAD_BATCHES = 100
 
@@ -165,6 +166,12 @@ class SeparationTask(LightningModule):
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         return torch.optim.Adam(parameters, lr=trainer.learning_rate, weight_decay=trainer.weight_decay, fused=True)
 
+    def on_fit_start(self) -> None:
+        """Prepares the blocks, now that the device is known."""
+        if self.config.trainer.gradient_checkpointing:
+            with self.trainer.precision_plugin.forward_context():
+                checkpoint_blocks(self.model)
+
     def on_train_start(self) -> None:
         """Builds the objective, now that the model's stored deviation is known."""
         saved, found = self.position.batches_per_epoch, int(self.trainer.num_training_batches)
@@ -233,7 +240,8 @@ class SeparationTask(LightningModule):
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> ObjectiveResult:
         """The objective in at least float32, outside autocast."""
-        with torch.autocast(self.device.type, enabled=False):
+        # Costs are differences of large numbers; TF32 has three digits.
+        with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
             if separation.estimates.dtype in (torch.float16, torch.bfloat16):
                 separation.estimates = separation.estimates.float()
             return self.objective(batch, separation)
@@ -414,6 +422,17 @@ class SeparationTask(LightningModule):
         self.position = Position(**checkpoint["position"])
         self.position.enter_epoch()
         self._objective_state = checkpoint.get("objective")
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Products of float32 matrices as torch.set_float32_matmul_precision has them; afterwards as before."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def latents_of(model: EncoderMaskerDecoder) -> Latents:

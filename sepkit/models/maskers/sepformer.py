@@ -98,6 +98,11 @@ class SepFormerMasker(Masker):
         self.network.activation = nn.Identity()  # type: ignore[assignment]
         self.network.end_conv1x1 = nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False)
 
+    @property
+    def blocks(self) -> nn.Module:
+        """The dual-path blocks."""
+        return self.network.dual_mdl
+
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F).
 

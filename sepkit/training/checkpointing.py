@@ -1,0 +1,64 @@
+"""Gradient checkpointing: blocks forget what is inside them, and make it again when its gradient is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
+from sepkit.models.maskers.recomputed import is_recomputable
+
+__all__ = ["checkpoint_blocks"]
+
+
+def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
+    """Lets each block of the masker keep nothing but its input for the backward pass; gradients stay the same.
+
+    Where the blocks of Conv-TasNet do so by themselves, faster (see `recomputed`), they are left alone.
+
+    Args:
+        model: whose masker has `blocks`; on the device and in the precision it is trained with.
+
+    Raises:
+        UserError: the masker has no blocks, or blocks with batch normalisation.
+    """
+    masker = model.masker
+    blocks = getattr(masker, "blocks", None)
+    if not isinstance(blocks, nn.Module):
+        raise UserError(
+            "trainer.gradient_checkpointing: found true, but this masker has no blocks that could be done again one by"
+            " one; expected false, or one of conv_tasnet, dual_path_rnn, sudormrf, improved_sudormrf and sepformer"
+        )
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
+        raise UserError(
+            "trainer.gradient_checkpointing: found true, but batch normalisation would count every batch twice; "
+            "expected false, or another norm"
+        )
+    if isinstance(masker, ConvTasNetMasker):
+        weight = next(masker.parameters())
+        x = weight.new_zeros(1, masker.bottleneck_channels, 1)
+        if is_recomputable(masker, x, (ConvTasNetMasker, TemporalBlock)):
+            return
+    for block in blocks.children():
+        block.forward = _Checkpointed(block.forward)
+
+
+class _Checkpointed:
+    """A forward method that is called again in the backward pass.
+
+    Args:
+        forward: the method.
+    """
+
+    def __init__(self, forward: Any) -> None:
+        self._forward = forward
+
+    def __call__(self, *inputs: Tensor | None) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*inputs)
+        return checkpoint(self._forward, *inputs, use_reentrant=False)

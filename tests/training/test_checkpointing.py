@@ -1,0 +1,166 @@
+"""Gradient checkpointing, and precisions that depend on the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sepkit.config import (
+    ConvTasNetConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    ImprovedSuDoRMRFConfig,
+    ModelConfig,
+    RecurrentConfig,
+    SepFormerConfig,
+    SuDoRMRFConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder, build_model
+from sepkit.objectives.objective import Objective
+from sepkit.training import run
+from sepkit.training.checkpointing import checkpoint_blocks
+from sepkit.training.run import train
+from sepkit.training.task import matmul_precision
+
+SMALL: dict[str, Any] = {
+    "conv_tasnet": ConvTasNetConfig(
+        bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1, norm="channel_layer_norm"
+    ),
+    "dual_path_rnn": DualPathRNNConfig(
+        bottleneck_channels=4, hidden_channels=4, chunk_size=6, hop_size=3, repeats=2, num_layers=2, dropout=0.3
+    ),
+    "sudormrf": SuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
+    "improved_sudormrf": ImprovedSuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
+    "sepformer": SepFormerConfig(
+        model_dim=4, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=6, dropout=0.1
+    ),
+}
+
+
+def model_of(masker: Any) -> EncoderMaskerDecoder:
+    torch.manual_seed(0)
+    return build_model(
+        ModelConfig(masker=masker, filterbank=FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4))
+    )
+
+
+def gradients(model: EncoderMaskerDecoder) -> tuple[dict[str, Tensor], int]:
+    """Gradients, with the same dropout each time, and how many values were kept for them."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    torch.manual_seed(1)
+    mixture = torch.randn(2, 400)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = model.train()(mixture).estimates.square().sum()
+    loss.backward()
+    named = {name: weight.grad for name, weight in model.named_parameters()}
+    return {name: gradient for name, gradient in named.items() if gradient is not None}, sum(kept.values())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_stay_and_memory_goes(name: str) -> None:
+    if name == "sepformer":
+        pytest.importorskip("speechbrain")
+    plain, checkpointed = model_of(SMALL[name]), model_of(SMALL[name])
+    checkpoint_blocks(checkpointed)
+    (expected, kept), (found, kept_less) = gradients(plain), gradients(checkpointed)
+    assert kept_less < kept
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+    assert checkpointed.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_conv_tasnet_on_a_processor_does_so_by_itself() -> None:
+    model = model_of(replace(SMALL["conv_tasnet"], norm="global_layer_norm"))
+    checkpoint_blocks(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        checkpoint_blocks(model)
+    assert any("forward" in vars(module) for module in model.modules())
+
+
+def test_maskers_that_cannot_are_refused() -> None:
+    with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* no blocks"):
+        checkpoint_blocks(model_of(RecurrentConfig()))
+    with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* batch normalisation"):
+        checkpoint_blocks(model_of(replace(SMALL["conv_tasnet"], norm="batch_norm")))
+
+
+def test_training_ends_with_the_same_weights(config: TrainConfig, tmp_path: Path) -> None:
+    model = replace(config.model, masker=SMALL["dual_path_rnn"])
+    for name, on in (("plain", False), ("checkpointed", True)):
+        trainer = replace(config.trainer, gradient_checkpointing=on, max_epochs=1)
+        train(replace(config, model=model, trainer=trainer), tmp_path / name, limit_batches=2)
+    expected, found = (
+        load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("plain", "checkpointed")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bfloat16", "accelerator", "expected"),
+    [
+        (False, False, "auto", "32-true"),
+        (True, True, "auto", "bf16-mixed"),
+        (True, False, "auto", "32-true"),
+        (True, True, "cpu", "32-true"),
+    ],
+)
+def test_automatic_precision(
+    gpu: bool, bfloat16: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16 and not including_emulation
+    )
+    assert run._precision(TrainerConfig(precision="auto", accelerator=accelerator)) == expected
+    assert run._precision(TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
+
+
+def test_the_objective_is_never_in_tf32(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Importing speechbrain turns TF32 on.
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(run, "_products", lambda _: matmul_precision("high"))
+    seen: dict[str, set[str]] = {"objective": set(), "model": set()}
+    evaluate, forward = Objective.__call__, EncoderMaskerDecoder.forward
+
+    def spy(self: Objective, *arguments: Any) -> Any:
+        seen["objective"].add(torch.get_float32_matmul_precision())
+        return evaluate(self, *arguments)
+
+    def spy_on_model(self: EncoderMaskerDecoder, *arguments: Any, **options: Any) -> Any:
+        seen["model"].add(torch.get_float32_matmul_precision())
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(Objective, "__call__", spy)
+    monkeypatch.setattr(EncoderMaskerDecoder, "forward", spy_on_model)
+    train(replace(config, trainer=replace(config.trainer, max_epochs=1)), tmp_path, limit_batches=1)
+    assert seen == {"objective": {"highest"}, "model": {"high"}}
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_tf32_is_asked_of_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu, accelerator, tf32, expected in (
+        (True, "auto", True, "high"),
+        (True, "auto", False, "highest"),
+        (True, "cpu", True, "highest"),
+        (False, "auto", True, "highest"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        trainer: Any = TrainerConfig(tf32=tf32, accelerator=accelerator)  # type: ignore[arg-type]
+        with run._products(trainer):
+            assert torch.get_float32_matmul_precision() == expected
