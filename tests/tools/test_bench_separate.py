@@ -53,9 +53,8 @@ def test_processes_of_their_own_and_chunks_from_disk_to_disk():
     pairs = [row("Conv-TasNet"), row("Conv-TasNet", 1.5, "chunked")]
     whole, chunked = separate.run(pairs, 0.1, 1.0)["rows"]
     for record in (whole, chunked):
-        # asteroid brings lightning and more along.
         before, peak = record["peak_memory_before_mb"], record["peak_memory_mb"]
-        assert 0 < before["ours"] < before["theirs"] and before["ours"] < peak["ours"] < 250
+        assert all(0 < before[who] <= peak[who] < 400 for who in separate.WHO) and peak["ours"] < 250
     assert chunked["most_peak_memory_mb"] == 250
 
 
