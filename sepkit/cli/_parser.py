@@ -69,7 +69,8 @@ def call(function: Callable[..., Any], program: str, arguments: list[str]) -> An
     signature = inspect.signature(function)
     for name, parameter in signature.parameters.items():
         _add(parser, parameter, hints[name], help_of.get(name, ""))
-    values = parse(parser, arguments)
+    numbers = {_option(name) for name, hint in hints.items() if _without_none(hint) is float}
+    values = parse(parser, _with_infinity(arguments, numbers))
     positional, named = [], {}
     for name, parameter in signature.parameters.items():
         value = getattr(values, name)
@@ -90,13 +91,29 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_t
             many["nargs"] = "*"
         parser.add_argument(parameter.name, help=help_text, **many)
         return
-    option = "--" + parameter.name.rstrip("_").replace("_", "-")
+    option = _option(parameter.name)
     if hint is bool and parameter.default is False:
         parser.add_argument(option, dest=parameter.name, action="store_true", help=help_text)
     elif parameter.default is inspect.Parameter.empty:
         parser.add_argument(option, dest=parameter.name, required=True, help=help_text, **many)
     else:
         parser.add_argument(option, dest=parameter.name, default=parameter.default, help=help_text, **many)
+
+
+def _option(name: str) -> str:
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def _with_infinity(arguments: list[str], options: set[str]) -> list[str]:
+    """`--option inf` as jsonargparse reads it, which is as YAML writes it."""
+    written = list(arguments)
+    for position, argument in enumerate(written):
+        option, _, value = argument.partition("=")
+        if option in options and value == "inf":
+            written[position] = f"{option}=.inf"
+        elif argument == "inf" and position and written[position - 1] in options:
+            written[position] = ".inf"
+    return written
 
 
 def _without_none(hint: Any) -> Any:

@@ -21,6 +21,21 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
+def test_infinity_is_a_number():
+    def command(files: list[str], *, seconds: float = 1.0) -> tuple[list[str], float]:
+        """Nothing.
+
+        Args:
+            files: some
+            seconds: how many
+        """
+        return files, seconds
+
+    for arguments in (["inf", "--seconds", "inf"], ["inf", "--seconds=inf"]):
+        assert call(command, "x", arguments) == (["inf"], float("inf"))
+    assert call(command, "x", ["inf", "--seconds", "2"]) == (["inf"], 2.0)
+
+
 def test_no_options_give_the_defaults():
     assert config_of() == TrainConfig()
 
