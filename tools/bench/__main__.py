@@ -15,7 +15,7 @@ from typing import Any
 
 from tools.bench.table import FOLDER, write_table
 
-LINES = ("assignment", "data", "evaluate", "metrics", "scaling", "separate", "train")
+LINES = ("accelerator", "assignment", "data", "evaluate", "metrics", "scaling", "separate", "train", "weak_scaling")
 
 
 def main(names: list[str], folder: Path = FOLDER) -> int:

@@ -48,6 +48,7 @@ class Row:
         peer: its name.
         least_ratio: times faster than the peer that is asked for; below 1, how much slower may be.
         same_loss: whether both minimise the same function of the same weights.
+        most_memory_ratio: share of the peer's peak memory that is asked for; None: nothing is.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     peer: str
     least_ratio: float
     same_loss: bool = True
+    most_memory_ratio: float | None = None
 
 
 class Step:
@@ -139,6 +141,7 @@ def _timed(name: str, threads: int, seconds: float) -> dict[str, Any]:
         "peer": row.peer,
         "threads": threads,
         "least_ratio": row.least_ratio,
+        "most_memory_ratio": row.most_memory_ratio,
         "ratio": asdict(Ratio.of(times["ours"], times["theirs"])),
         "step_seconds": {who: sorted(values)[len(values) // 2] for who, values in times.items()},
         "losses_db": losses if row.same_loss else None,
@@ -225,6 +228,7 @@ ROWS = {
             lambda: _theirs("ConvTasNet"),
             "asteroid",
             least_ratio=1.1,
+            most_memory_ratio=0.8,
         ),
         Row(
             "DPRNN",

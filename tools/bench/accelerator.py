@@ -1,0 +1,539 @@
+"""Training steps on a GPU: sepkit against asteroid and speechbrain, by precision, compiled or not.
+
+`python -m tools.bench.accelerator` writes results/accelerator.json; it needs torch and sepkit's models, and says in a
+row which peer is not installed. `--rehearse` goes through the same code on the processor at tiny sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.config import (
+    BLRConfig,
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    GaussianConfig,
+    ImprovedSuDoRMRFConfig,
+    LogNormalConfig,
+    MaskerConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    RatesConfig,
+    SepFormerConfig,
+    SteeringConfig,
+)
+from sepkit.models import build_model
+from sepkit.objectives import build_objective
+from sepkit.types import Batch
+from tools.bench.peaks import multiply_adds
+from tools.bench.timing import Ratio, environment, take_turns
+
+SAMPLE_RATE = 8000
+RESULTS = Path(__file__).parent / "results" / "accelerator.json"
+PRECISIONS = ("fp32", "tf32", "bf16")
+# What a backward pass costs beside its forward pass, in multiply-adds: gradients of inputs and of weights.
+_FORWARDS_A_STEP = 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done.
+
+    Args:
+        device: that it is done on.
+        batch: mixtures.
+        num_samples: of each.
+        seconds: of steps in turns, for each row.
+        least_turns: but at least so many.
+        matrix: rows of the matrices whose product gives the peak.
+        steps: whose batches come from disk, for the share of data loading.
+        tiny: models of a few channels.
+    """
+
+    device: str
+    batch: int
+    num_samples: int
+    seconds: float
+    least_turns: int
+    matrix: int
+    steps: int
+    tiny: bool
+
+
+FULL = Sizes("cuda", 4, 3 * SAMPLE_RATE, 5.0, 7, 8192, 50, False)
+REHEARSAL = Sizes("cpu", 2, 800, 0.0, 1, 128, 2, True)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and its peer.
+
+    Args:
+        masker: ours; the second is that of a rehearsal.
+        peer: package, or what else it is compared with.
+        asteroid: class of asteroid's.
+        least_ratio: times faster that is asked for; None: nothing is.
+        variational: as VI-TasNet.
+        filterbank: of the full size, as the peer has it.
+        link: of the masks.
+    """
+
+    masker: tuple[MaskerConfig, MaskerConfig]
+    peer: str
+    asteroid: str | None = None
+    least_ratio: float | None = None
+    variational: bool = False
+    filterbank: FreeFilterbankConfig = field(default_factory=FreeFilterbankConfig)
+    link: Literal["relu", "sigmoid"] = "sigmoid"
+
+
+_TINY = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=8, skip_channels=4, blocks=2, repeats=1)
+MODELS = {
+    "Conv-TasNet": Model((ConvTasNetConfig(), _TINY), "asteroid", "ConvTasNet", 1.5),
+    "DPRNN": Model(
+        (
+            DualPathRNNConfig(bottleneck_channels=128, hidden_channels=128),
+            DualPathRNNConfig(bottleneck_channels=4, hidden_channels=4, repeats=1),
+        ),
+        "asteroid",
+        "DPRNNTasNet",
+        1.5,
+        filterbank=FreeFilterbankConfig(num_filters=64),
+    ),
+    "SuDoRM-RF improved": Model(
+        (
+            ImprovedSuDoRMRFConfig(),
+            ImprovedSuDoRMRFConfig(bottleneck_channels=4, hidden_channels=8, blocks=1, upsampling_depth=2),
+        ),
+        "asteroid",
+        "SuDORMRFImprovedNet",
+        filterbank=FreeFilterbankConfig(kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80),
+        link="relu",
+    ),
+    "VI-TasNet": Model((ConvTasNetConfig(), _TINY), "our deterministic TasNet", variational=True),
+    "SepFormer": Model(
+        (
+            SepFormerConfig(),
+            SepFormerConfig(model_dim=8, num_layers=1, chunk_size=20, transformer_layers=1, num_heads=2),
+        ),
+        "speechbrain",
+        filterbank=FreeFilterbankConfig(num_filters=256),
+        link="relu",
+    ),
+}
+
+
+def missing() -> str | None:
+    """What this machine lacks for the line; None: nothing."""
+    return None if torch.cuda.is_available() else "there is no CUDA device here"
+
+
+def run(sizes: Sizes = FULL) -> dict[str, Any]:
+    """Rows of all models in all precisions, eager and compiled.
+
+    Times are those of whole steps (forward, loss, backward, clipping, fused Adam) in turns with the peer's, whose Adam
+    is as its recipes make it. Shares are of the operations a second of a product of large matrices on the same device
+    in the same precision, by the multiply-adds of three forward passes.
+    """
+    warnings.simplefilter("ignore")
+    peaks = {precision: _peak_gflops(precision, sizes) for precision in PRECISIONS}
+    rows = []
+    for name in MODELS:
+        operations = _operations(name, sizes)
+        for precision in PRECISIONS:
+            for compiled in (False, True):
+                row = {"what": f"{name}, {precision}{', compiled' * compiled}", "peer": MODELS[name].peer}
+                try:
+                    row |= _row(name, precision, compiled, sizes, operations / (1e9 * peaks[precision]))
+                except ImportError as error:
+                    row["left_out"] = " ".join(str(error).split())
+                print(row["what"], row.get("samples_per_second", row.get("left_out")), flush=True)
+                rows.append(row)
+    device = torch.cuda.get_device_name() if sizes.device == "cuda" else "no accelerator: a rehearsal"
+    return {
+        "batch": sizes.batch,
+        "num_samples": sizes.num_samples,
+        "rehearsal": sizes.tiny,
+        "matmul_gflops": peaks,
+        "data_loading": _loading_share(sizes),
+        "rows": rows,
+        "environment": environment("asteroid", "speechbrain") | {"device": device},
+    }
+
+
+def _row(name: str, precision: str, compiled: bool, sizes: Sizes, peak_seconds: float) -> dict[str, Any]:
+    """One pair; without its peer where that is not installed or does not compile.
+
+    Args:
+        name: of the model.
+        precision: of both.
+        compiled: both.
+        sizes: how much.
+        peak_seconds: of a step at the peak.
+    """
+    # Otherwise what was compiled for other rows counts as recompilation.
+    torch.compiler.reset()
+    with _products(precision):
+        pair, remark = None, ""
+        try:
+            pair = _theirs(name, sizes)
+        except ImportError as error:
+            remark = f"{MODELS[name].peer} is not installed ({error.name})"
+        model, loss = _ours(name, sizes, pair[0] if pair else None)
+        sides = {"ours": _Step(model, loss, sizes, precision, compiled, fused=True)}
+        memory = {"ours": _first_steps(sides["ours"])}
+        if pair is not None:
+            theirs = _Step(*pair, sizes, precision, compiled, fused=False)
+            try:
+                memory["theirs"] = _first_steps(theirs)
+                sides["theirs"] = theirs
+            except Exception as error:
+                if not compiled:
+                    raise
+                remark = f"{MODELS[name].peer} does not compile: {type(error).__name__}"
+        times = take_turns(sides, sizes.seconds, sizes.least_turns)
+    median = {who: sorted(values)[len(values) // 2] for who, values in times.items()}
+    row: dict[str, Any] = {
+        "precision": precision,
+        "compiled": compiled,
+        "step_seconds": median,
+        "samples_per_second": {who: sizes.batch / seconds for who, seconds in median.items()},
+        "share_of_peak": {who: peak_seconds / seconds for who, seconds in median.items()},
+        "first_losses": {who: step.first_loss for who, step in sides.items()},
+        "turns": len(times["ours"]),
+    }
+    if sizes.device == "cuda":
+        row["peak_memory_mb"] = memory
+    if "theirs" in times:
+        row |= {"ratio": asdict(Ratio.of(times["ours"], times["theirs"])), "least_ratio": MODELS[name].least_ratio}
+    return row | ({"remark": remark} if remark else {})
+
+
+class _Step:
+    """One step on one batch. Calling it waits for the device and returns the loss.
+
+    Args:
+        model: gives estimates, or what the loss takes in their place, of a mixture.
+        loss: (what the model gives, sources) -> scalar.
+        sizes: of the batch.
+        precision: of the model; the loss is in float32.
+        compiled: the model is.
+        fused: whether Adam is one kernel.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Tensor], Tensor],
+        sizes: Sizes,
+        precision: str,
+        compiled: bool,
+        fused: bool,
+    ) -> None:
+        self.model = model.to(sizes.device).train()
+        # A rehearsal has no time for the compiler; what is traced is the same.
+        self._forward = torch.compile(self.model, backend="eager" if sizes.tiny else "inductor") if compiled else model
+        self._loss = loss
+        self._autocast = precision == "bf16"
+        self._optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=fused)
+        generator = torch.Generator().manual_seed(1)
+        sources = torch.randn(sizes.batch, 2, sizes.num_samples, generator=generator)
+        self.sources = sources.to(sizes.device)
+        self.mixture = self.sources.sum(1)
+        self.first_loss: float | None = None
+
+    def __call__(self) -> float:
+        return self.on(self.mixture, self.sources)
+
+    def on(self, mixture: Tensor, sources: Tensor) -> float:
+        """A step on any batch."""
+        self._optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(mixture.device.type, torch.bfloat16, enabled=self._autocast):
+            output = self._forward(mixture)
+        loss = self._loss(output, sources)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
+        self._optimiser.step()
+        value = float(loss.detach())
+        self.first_loss = value if self.first_loss is None else self.first_loss
+        return value
+
+
+def _first_steps(step: _Step) -> float:
+    """Compiles and warms up; MB that were allocated at most on the device, models and batches included."""
+    if step.mixture.is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        step()
+    return torch.cuda.max_memory_allocated() / 2**20 if step.mixture.is_cuda else 0.0
+
+
+# ----------------------------------------------------------------------------------------------------------- the pairs
+
+
+class _Given(nn.Module):
+    """A model that takes nothing but a mixture.
+
+    Args:
+        model: to be called.
+        call: how, if not with the mixture alone.
+    """
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Tensor], Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._call = call
+
+    def forward(self, mixture: Tensor) -> Any:
+        return self._call(self.model, mixture)
+
+
+def _config(name: str, sizes: Sizes) -> ModelConfig:
+    """Of the sizes of the peer's."""
+    known = MODELS[name]
+    filterbank = FreeFilterbankConfig(num_filters=16) if sizes.tiny else known.filterbank
+    masks = DeterministicConfig(link=known.link)
+    return ModelConfig(filterbank=filterbank, masker=known.masker[sizes.tiny], masks=masks, pad="asteroid")
+
+
+def _ours(name: str, sizes: Sizes, peer: nn.Module | None) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
+    """A model of ours, with the weights of asteroid's where that is there, and its loss."""
+    torch.manual_seed(0)
+    known = MODELS[name]
+    objective = ObjectiveConfig()
+    if known.variational:
+        steering = SteeringConfig(total=256.0, initial_weight=1e-9, change=1e-4)
+        objective = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(steering=steering))
+        config = replace(_config(name, sizes), encoding=GaussianConfig(), masks=LogNormalConfig())
+        return _with_objective(build_model(config), objective, sizes)
+    if peer is not None and known.asteroid is not None and not sizes.tiny:
+        from sepkit.models.bridges import from_asteroid
+
+        return _with_objective(from_asteroid(peer.model), objective, sizes)  # type: ignore[arg-type]
+    return _with_objective(build_model(_config(name, sizes)), objective, sizes)
+
+
+def _with_objective(
+    model: Any, objective: ObjectiveConfig, sizes: Sizes
+) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
+    from sepkit.objectives import Latents
+
+    latents = Latents(
+        encoding=model.encoding_family.variational,
+        masks=model.mask_family.variational,
+        frames_for=model.frames_for,
+        adaptive=False,
+    )
+    terms = build_objective(objective, latents=latents)
+    active = torch.ones(sizes.batch, 2, dtype=torch.bool, device=sizes.device)
+    lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
+
+    def batch_of(sources: Tensor) -> Batch:
+        return Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch)
+
+    def loss(separation: Any, sources: Tensor) -> Tensor:
+        separation.estimates = separation.estimates.float()
+        return terms(batch_of(sources), separation).loss.mean()
+
+    return model, loss
+
+
+def _theirs(name: str, sizes: Sizes) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
+    torch.manual_seed(0)
+    known = MODELS[name]
+    if known.variational:
+        return _with_objective(build_model(_config(name, sizes)), ObjectiveConfig(), sizes)
+    if known.asteroid is None:
+        return _speechbrain(_config(name, sizes))
+    from asteroid import models
+    from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
+
+    loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
+    model = getattr(models, known.asteroid)(2, **(_ASTEROID_TINY[known.asteroid] if sizes.tiny else {}))
+    return _Given(model, lambda model, mixture: model(mixture.unsqueeze(1))), lambda estimates, sources: loss(
+        estimates.float(), sources
+    )
+
+
+_ASTEROID_TINY: dict[str, dict[str, int]] = {
+    "ConvTasNet": {"n_blocks": 2, "n_repeats": 1, "bn_chan": 4, "hid_chan": 8, "skip_chan": 4},
+    "DPRNNTasNet": {"n_repeats": 1, "bn_chan": 4, "hid_size": 4},
+    "SuDORMRFImprovedNet": {"bn_chan": 4, "num_blocks": 1, "upsampling_depth": 2},
+}
+
+
+def _speechbrain(config: ModelConfig) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
+    """SepFormer of speechbrain's WSJ0-2mix recipe, with the sizes of ours."""
+    from speechbrain.lobes.models.dual_path import Decoder, Dual_Path_Model, Encoder, SBTransformerBlock
+    from speechbrain.nnet.losses import get_si_snr_with_pitwrapper
+
+    masker: Any = config.masker
+    filterbank: Any = config.filterbank
+
+    def transformer() -> nn.Module:
+        return SBTransformerBlock(
+            num_layers=masker.transformer_layers,
+            d_model=masker.model_dim,
+            nhead=masker.num_heads,
+            d_ffn=masker.feedforward_dim,
+            use_positional_encoding=True,
+            norm_before=True,
+        )
+
+    channels = filterbank.num_filters
+    network = Dual_Path_Model(
+        channels,
+        masker.model_dim,
+        transformer(),
+        transformer(),
+        num_layers=masker.num_layers,
+        norm="ln",
+        K=masker.chunk_size,
+        num_spks=2,
+        skip_around_intra=True,
+        linear_layer_after_inter_intra=False,
+    )
+    encoder = Encoder(kernel_size=16, out_channels=channels)
+    decoder = Decoder(channels, 1, kernel_size=16, stride=8, bias=False)
+    parts = nn.ModuleList([encoder, network, decoder])
+
+    def forward(_: nn.Module, mixture: Tensor) -> Tensor:
+        features = encoder(mixture)
+        estimates = torch.stack([decoder(mask * features) for mask in network(features)], dim=1)
+        return nn.functional.pad(estimates, (0, mixture.shape[-1] - estimates.shape[-1]))
+
+    def loss(estimates: Tensor, sources: Tensor) -> Tensor:
+        return get_si_snr_with_pitwrapper(sources.transpose(1, 2), estimates.float().transpose(1, 2)).mean()
+
+    return _Given(parts, forward), loss
+
+
+# --------------------------------------------------------------------------------------------- peaks and data loading
+
+
+@contextlib.contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """TF32 in all products for tf32, in none for the others."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def _peak_gflops(precision: str, sizes: Sizes) -> float:
+    """1e9 operations a second of a product of large matrices, a multiply-add being two: the best of twenty."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = torch.randn(2, sizes.matrix, sizes.matrix, device=sizes.device).to(dtype)
+    least = float("inf")
+    with _products(precision):
+        for _ in range(20):
+            _wait(sizes)
+            began = time.perf_counter()
+            torch.mm(a, b)
+            _wait(sizes)
+            least = min(least, time.perf_counter() - began)
+    return 2e-9 * sizes.matrix**3 / least
+
+
+def _wait(sizes: Sizes) -> None:
+    if sizes.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _operations(name: str, sizes: Sizes) -> float:
+    """Of a step on the batch: those of the modules as written, on the processor, where all of them can be counted."""
+    try:
+        model, _ = _ours(name, sizes, None)
+    except Exception as error:
+        # Without speechbrain there is no SepFormer; its rows say so.
+        print(f"{name}: operations not counted, {error}", flush=True)
+        return float("nan")
+    for module in model.modules():
+        # With a hook, maskers go by their modules.
+        module.register_forward_hook(lambda *_: None)
+    with torch.no_grad():
+        model.eval()
+        one = multiply_adds(lambda: model(torch.randn(1, sizes.num_samples)))
+    return 2.0 * one * sizes.batch * _FORWARDS_A_STEP
+
+
+def _loading_share(sizes: Sizes) -> dict[str, Any]:
+    """The share of steps that is spent waiting for batches from WAV files, pinned and fetched ahead by two workers."""
+    try:
+        from torch.utils.data import DataLoader
+
+        from sepkit.data.dataset import MixtureDataset, collate
+        from sepkit.training.smoke import write_synthetic_set
+    except ImportError as error:
+        return {"left_out": f"{error.name} is not installed"}
+    step = _Step(*_ours("Conv-TasNet", sizes, None), sizes, "fp32", False, fused=True)
+    step()
+    duration = sizes.num_samples / SAMPLE_RATE
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = write_synthetic_set(
+            Path(folder), sample_rate=SAMPLE_RATE, sources=2, mixtures=sizes.batch * sizes.steps, seconds=duration
+        )
+        data = MixtureDataset(manifest, segment_seconds=duration, sample_rate=SAMPLE_RATE)
+        loader = DataLoader(
+            data,
+            sampler=[(0, index) for index in range(len(data))],  # type: ignore[arg-type]
+            batch_size=sizes.batch,
+            collate_fn=collate,
+            num_workers=0 if sizes.tiny else 2,
+            pin_memory=sizes.device == "cuda",
+        )
+        batches = iter(loader)
+        waited, began = 0.0, None
+        for _ in range(sizes.steps):
+            asked = time.perf_counter()
+            batch = next(batches).to(torch.device(sizes.device), non_blocking=True)
+            # The first batch waits for the workers to start.
+            if began is None:
+                began = time.perf_counter()
+            else:
+                waited += time.perf_counter() - asked
+            step.on(batch.mixture, batch.sources)
+        assert began is not None
+        return {"share": waited / (time.perf_counter() - began), "model": "Conv-TasNet"}
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 2 for another argument than --rehearse, or without a device."""
+    if arguments not in ([], ["--rehearse"]):
+        print(f"{' '.join(arguments)}: unknown, expected --rehearse or nothing", file=sys.stderr)
+        return 2
+    reason = None if arguments else missing()
+    if reason is not None:
+        print(f"accelerator: left out, {reason}; --rehearse goes through it on the processor", file=sys.stderr)
+        return 2
+    result = run(REHEARSAL if arguments else FULL)
+    if arguments:
+        # Its figures say nothing: they are shown, and not kept.
+        print(json.dumps(result, indent=1))
+        return 0
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(RESULTS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
