@@ -58,8 +58,13 @@ def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
     return raw.softmax(dim=-3)
 
 
+def _unchanged(raw: Tensor) -> Tensor:
+    # No lambda: models are pickled on their way to other processes.
+    return raw
+
+
 _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda raw: raw,
+    "linear": _unchanged,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "softmax": _softmax_over_hypotheses,

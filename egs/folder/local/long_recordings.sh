@@ -9,7 +9,8 @@
 #
 # continuity    conversations of $minutes (60), from $seeds (0 1 2), in each of $settings (chunk:overlap, seconds), with
 #               each of $stitchers: changes of speaker, and what they cost
-# whole         ten conversations of 60 s: SI-SDRi in chunks against as a whole, with its difference and interval
+# whole         conversations of 60 s, as many as $count (30): SI-SDRi in chunks against as a whole, with its difference
+#               and interval
 #
 # The same command again continues.
 set -euo pipefail
@@ -17,6 +18,7 @@ set -euo pipefail
 . "$(dirname "$0")/../../utils/path.sh"
 speech=$1 model=$2 out=$3 what=${4:-continuity}
 minutes=${minutes:-60} seeds=${seeds:-0 1 2} settings=${settings:-10:5 4:2 4:1} stitchers=${stitchers:-profile overlap none}
+count=${count:-30}
 
 if [ "$what" = continuity ]; then
   for seed in $seeds; do
@@ -35,7 +37,7 @@ if [ "$what" = continuity ]; then
 else
   manifest=$out/minutes/test.jsonl
   mkdir -p "$out/minutes"
-  for seed in 100 101 102 103 104 105 106 107 108 109; do
+  for seed in $(seq 100 $((99 + count))); do
     sepkit prepare conversation --speech "$speech" --minutes 1 --seed $seed --out "$out/minutes/$seed"
     # One manifest of all of them.
     sed -e "s|\"id\": \"mixture\"|\"id\": \"$seed/mixture\"|; s|\"mixture\": \"mixture.flac\"|\"mixture\": null|" \
