@@ -391,7 +391,10 @@ def _unreadable(path: AudioPath, error: Exception) -> UserError:
                 f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
                 f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
             )
-    return UserError(f"{path}: cannot be read as audio ({reason}); expected wav, flac or another format of libsndfile")
+    return UserError(
+        f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; convert it "
+        "(ffmpeg -i FILE FILE.wav), or get it again"
+    )
 
 
 def _is_shortened_sphere(path: AudioPath) -> bool:

@@ -101,6 +101,16 @@ def test_silence_stays_silent_and_a_pause_does_no_harm():
     assert np.abs(separator.separate(waveform, 8000).estimates[:, 5500:11500]).max() < 1e-6
 
 
+def test_one_voice_alone_stays_in_one_place():
+    """Tones that never end, as in music, all in one band: one estimate has them, the other next to nothing."""
+    time = np.arange(40000) / 8000
+    tones = sum(0.1 * np.sin(2 * np.pi * hz * time) for hz in (220.0, 277.2, 329.6)).astype(np.float32)
+    for stitcher in ("profile", "overlap"):
+        estimates = band_split(**CHUNKS, stitcher=stitcher, levels="model").separate(tones, 8000).estimates
+        energies = np.square(estimates).reshape(2, 10, -1).sum(-1)
+        assert (energies[0] > 1e3 * energies[1]).all()
+
+
 def test_paths_bytes_and_arrays_are_the_same(tmp_path):
     separator, waveform = band_split(**CHUNKS), np.stack([noise(9000), noise(9000, 1)])
     path = audio.write(tmp_path / "x.wav", waveform, 11025)
