@@ -392,8 +392,8 @@ def _unreadable(path: AudioPath, error: Exception) -> UserError:
                 f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
             )
     return UserError(
-        f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; convert it "
-        "(ffmpeg -i FILE FILE.wav), or get it again"
+        f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; "
+        "convert it (ffmpeg -i FILE FILE.wav), or get it again"
     )
 
 
