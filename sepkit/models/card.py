@@ -28,7 +28,21 @@ _METRICS = {
     "sdr_db": "SDR (dB)",
     "stoi": "STOI",
     "pesq": "PESQ",
+    "predicted_si_sdr_db": "SI-SDR predicted (dB)",
 }
+
+# What `sepkit evaluate` tells for those who develop a model.
+_DIAGNOSTICS = {
+    "mcl_si_sdr_db",
+    "blr_nats_per_sample",
+    "encoding_rate_nats_per_tick",
+    "mask_rate_nats_per_tick",
+    "rate_nats_per_dimension",
+    "baseline_si_sdr_db",
+}
+
+# Of what training keeps with a model.
+_INFORMATION = {"epoch": "Epoch", "dev_si_sdri_db": "SI-SDRi on validation (dB)", "score_threshold": "Score threshold"}
 
 _LIMITS = (
     "Recordings unlike those it was trained on (other rooms, microphones, languages, noises, more speakers) are "
@@ -144,7 +158,11 @@ def _facts(folder: Path, description: Mapping[str, Any], loss: str) -> list[tupl
         ("Scores of hypotheses", "yes" if model.get("scoring") else "no"),
         ("Prediction of SI-SDR", "yes" if (folder / "quality.yaml").is_file() else "no"),
     ]
-    return facts + [(str(key).replace("_", " ").capitalize(), str(value)) for key, value in information.items()]
+    return facts + [(name, _rounded(information[key])) for key, name in _INFORMATION.items() if key in information]
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _choice(choice: Mapping[str, Any]) -> str:
@@ -200,9 +218,11 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _measured(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The metrics that have a mean."""
+    """The metrics of a card that have a mean."""
     return [
-        (name, values) for name, values in summary["metrics"].items() if isinstance(values.get("mean"), int | float)
+        (name, values)
+        for name, values in summary["metrics"].items()
+        if name not in _DIAGNOSTICS and isinstance(values.get("mean"), int | float)
     ]
 
 

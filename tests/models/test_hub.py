@@ -327,7 +327,10 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         folder,
         licence="CC-BY-4.0",
         corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
-        summaries=[summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9), summary(tmp_path / "hard.json", own=1)],
+        summaries=[
+            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_tick=600),
+            summary(tmp_path / "hard.json", own=1),
+        ],
         credit="Spoken by volunteers.",
     )
     for words in (
@@ -342,8 +345,8 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         "| Epoch | 3 |",
     ):
         assert words in text, words
-    # Nothing of the path that the manifest had.
-    assert "/somewhere" not in text
+    # Nothing of the path that the manifest had, nor of what only developers read.
+    assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
     results = card.data.eval_results
