@@ -54,6 +54,20 @@ def test_decoded_waveforms_reach_the_end_and_the_right_multiple(geometry, num_sa
         assert left == 0 and decoded > num_samples - bank.stride
 
 
+@settings(deadline=None, max_examples=60)
+@given(geometry=geometries(), num_samples=st.integers(24, 60))
+def test_products_are_the_convolutions(geometry, num_samples):
+    bank = FreeFilterbank(num_filters=3, **geometry).double()
+    waveform = torch.randn(2, num_samples, dtype=torch.float64)
+    convolved = bank.encode(waveform)
+    with torch.no_grad():
+        torch.testing.assert_close(bank.encode(waveform), convolved.detach())
+    encoding = torch.randn(2, 2, 3, convolved.shape[-1], dtype=torch.float64)
+    filters = bank.decoder.get_filters()
+    expected = torch.nn.functional.conv_transpose1d(encoding.flatten(0, 1), filters, stride=bank.stride)
+    torch.testing.assert_close(bank.decode_frames(encoding), expected.view(2, 2, -1))
+
+
 def test_free_filterbank_convolves_and_transposes():
     bank = FreeFilterbank(num_filters=5, kernel_size=6, stride=2)
     waveform = torch.randn(3, 20)

@@ -197,3 +197,8 @@ def test_a_line_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys
     assert "of a GPU" in (tmp_path / "README.md").read_text()
     assert bench.main(["--table"], tmp_path) == 0
     assert bench.main(["nonsense"], tmp_path) == 2 and "nonsense: unknown, expected" in capsys.readouterr().err
+
+
+def test_the_page_in_the_repository_is_that_of_the_results_beside_it(tmp_path):
+    written = table.write_table(bench.LINES, table.FOLDER / "results", tmp_path / "README.md").read_text()
+    assert (table.FOLDER / "README.md").read_text() == written
