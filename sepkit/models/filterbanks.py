@@ -71,7 +71,7 @@ class Filterbank(nn.Module, ABC):
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
 
     def _encode_by_product(self, waveform: Tensor) -> Tensor:
-        """`encode` as one product: with one input channel torch's convolution takes many times longer on a processor."""
+        """`encode` as one product: of one input channel torch's convolution takes many times longer on a processor."""
         padded = nn.functional.pad(waveform, (self.padding, self.padding))
         frames = padded.unfold(-1, self.kernel_size, self.stride).transpose(-1, -2)
         return torch.matmul(self.encoder.get_filters()[:, 0], frames)
