@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from sepkit.cli.main import main as sepkit
 from sepkit.errors import UserError
 from sepkit.models.card import model_card
@@ -59,7 +61,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
     Raises:
         UserError: a command fails; it has said why.
     """
-    loaded = load_checkpoint(experiment)
+    loaded, loss = load_checkpoint(experiment), _loss(experiment)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         folder = Path(scratch) / out.name
@@ -78,7 +80,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
             corpora=CORPORA,
             summaries=summaries,
             name=out.name,
-            loss=_loss(experiment),
+            loss=loss,
             limits=LIMITS,
             credit=CREDIT,
         )
@@ -89,9 +91,13 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
 
 
 def _loss(experiment: Path) -> str:
-    import yaml
-
-    objective = yaml.safe_load((experiment / "config.yaml").read_text(encoding="utf-8"))["objective"]
+    path = experiment / "config.yaml"
+    try:
+        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: found no objective ({error}); expected the folder that `sepkit train` wrote"
+        ) from error
     return f"{objective['cost']['name']} and rates, matched by {objective['assignment']['name']}"
 
 

@@ -83,3 +83,10 @@ def test_what_shipped_stays_where_a_command_fails(experiment, tmp_path, capsys):
     assert "missing.jsonl" in capsys.readouterr().err
     assert [path.name for path in out.parent.iterdir()] == ["boxed"]
     assert (out / "README.md").read_text() == "the old one"
+
+
+def test_an_experiment_without_its_configuration_is_refused_before_anything_is_done(experiment, tmp_path, capsys):
+    (experiment / "config.yaml").unlink()
+    assert box.main([str(experiment), "--dev", "d", "--tests", "t", "--out", str(tmp_path / "package" / "boxed")]) == 2
+    assert "config.yaml: found no objective" in capsys.readouterr().err
+    assert not (tmp_path / "package").exists()
