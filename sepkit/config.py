@@ -51,7 +51,7 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
 
 @dataclass
 class STFTFilterbankConfig(FilterbankConfig, name="stft"):
-    """Short-time Fourier transform; a mask scales real and imaginary part alike."""
+    """Short-time Fourier transform; a mask scales real and imaginary part alike, or is complex."""
 
     kernel_size: int = 256
     """Samples in a window."""
@@ -64,6 +64,15 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     the masker sees."""
     initial_deviation: float = 0.1
     """Of gaussian encodings when training starts, for signals of unit deviation."""
+    features: Literal["magnitude", "real_imaginary"] = "magnitude"
+    """The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which take much
+    longer to learn from."""
+    complex_masks: bool = False
+    """Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else one real value.
+    For linear or tanh masks, deterministic or gaussian."""
+    mapping: bool = False
+    """What the masker puts out is the estimates' coefficients, not a mask of the mixture's; asks for complex_masks and
+    for features: real_imaginary."""
 
 
 class LatentConfig(Choice):
@@ -245,6 +254,26 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
     bidirectional: bool = True
     dropout: float = 0.0
     norm: Norm = "channel_layer_norm"
+
+
+@dataclass
+class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
+    """Residual blocks of a gated linear recurrence (SRU, minGRU) and a feed-forward layer; learns fastest on CPUs."""
+
+    model_dim: int = 256
+    """Values in a frame, or in a band of one, between the blocks."""
+    hidden_size: int = 256
+    """Units of each direction of a recurrence."""
+    feedforward_dim: int = 512
+    num_layers: int = 4
+    """Blocks."""
+    bands: int = 1
+    """Parts that a frame is cut into; above 1, blocks have a recurrence over bands too. 1: full-band."""
+    bidirectional: bool = True
+    """Of the recurrence over time; the one over bands always is."""
+    dropout: float = 0.0
+    norm: Norm = "channel_layer_norm"
+    """Of the features."""
 
 
 @dataclass
