@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sepkit.annealing import free_hypotheses
 from sepkit.annealing.free_hypotheses import (
     anneal_points,
     anneal_sources,
@@ -16,7 +17,6 @@ from sepkit.annealing.free_hypotheses import (
     source_correlations,
     spread_db,
 )
-from sepkit.annealing import free_hypotheses
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:

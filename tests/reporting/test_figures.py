@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sepkit.reporting import curve_figures, figures
 from sepkit.evaluation.run_folder import Curve, TrainingLog
+from sepkit.reporting import curve_figures, figures
 
 from ..conftest import training_records
 
