@@ -568,6 +568,12 @@ class DynamicMixingConfig:
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
     """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
+    same_sex_share: float | None = None
+    """Share of mixtures whose speakers are all of one sex; none: speakers are drawn without regard to it."""
+    bank_gib: float = 0.0
+    """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
+    bank_speeds: int = 9
+    """With a bank: how many speeds within speed_range there are."""
     noise_probability: float = 1.0
     """Share of mixtures that get noise, where `noise` is given."""
     noise: str | None = None
@@ -611,8 +617,21 @@ class TrainerConfig:
     max_epochs: int = 200
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """adamw: Adam with decoupled weight decay."""
     learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running means of gradients and of squared gradients."""
     weight_decay: float = 0.0
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    decay_share: float = 0.0
+    """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
+    along a line; 0 means no decay. With it the rate is not halved on plateaus."""
+    final_rate_share: float = 0.02
+    """What the decay leaves of the learning rate."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, 0.995 to 0.9999; its weights are validated and kept."""
     gradient_clip_norm: float = 5.0
     """0 means no clipping."""
     halve_patience: int = 5

@@ -25,6 +25,8 @@ __all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
 _POWER_FLOOR = 1e-8
+# Of gaussian complex masks where the raw deviation is zero, as about when training starts.
+_INITIAL_MASK_DEVIATION = 0.1
 
 
 class Filterbank(nn.Module, ABC):
@@ -280,8 +282,10 @@ class STFTFilterbank(Filterbank):
         self.complex_masks = complex_masks
         self.mapping = mapping
         self.mask_values = 2 if complex_masks and not self.real_imaginary else 1
-        half = torch.cat([torch.full((bins, 1), 0.5), torch.zeros(bins, 1)])
-        self.register_buffer("mask_offset", half if complex_masks and not mapping else None, persistent=False)
+        offset = torch.zeros(2, 2 * bins, 1)
+        offset[0, :bins] = 0.0 if mapping else 0.5
+        offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
+        self.register_buffer("mask_offset", offset if complex_masks else None, persistent=False)
         self.raw_deviation: nn.Parameter | None = None
         self.deviation_predictor: nn.Conv1d | None = None
         if values_per_dimension == 2:
@@ -317,14 +321,12 @@ class STFTFilterbank(Filterbank):
     def raw_masks(self, raw: Tensor) -> Tensor:
         """Raw values (B, n, P, K_mask, F) of the mask family, of what a masker makes, (B, n, P * mask_values, K, F).
 
-        With complex masks the first of the P, which stands for the mask itself, is moved by 0.5 on the real axis.
+        With complex masks the first of the P, the mask itself, is moved by 0.5 on the real axis, and the second, the
+        raw deviation of gaussian masks, so that zero stands for 0.1.
         """
         if self.mask_values > 1:
             raw = raw.unflatten(-3, (-1, self.mask_values)).flatten(-3, -2)
-        if self.mask_offset is None:
-            return raw
-        others = raw.shape[-3] - 1
-        return raw + nn.functional.pad(self.mask_offset.unsqueeze(0), (0, 0, 0, 0, 0, others))
+        return raw if self.mask_offset is None else raw + self.mask_offset[: raw.shape[-3]]
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
         """Masked encodings (B, n, 2 bins, F) of masks (B, n, K_mask, F) and an encoding (B, 2 bins, F).
