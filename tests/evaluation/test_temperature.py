@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
 from sepkit.errors import UserError
