@@ -51,7 +51,10 @@ def test_readme_and_models_list_what_a_model_can_be(capsys):
         (["seperate", "x.wav"], "did you mean separate?"),
         (["prepare", "libri-mix"], "did you mean librimix?"),
         (["separate", "x.wav", "--modle", "m"], "--modle: unknown option (did you mean --model?)"),
-        (["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"], "mean --model.masker.hidden_channels?"),
+        (
+            ["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"],
+            "mean --model.masker.hidden_channels?",
+        ),
         (["train", "--model.masker.nonsense", "9"], "known here: name, bottleneck_channels"),
         (["separate", "x.wav", "--levels", "mixtur"], "did you mean mixture?"),
     ],
