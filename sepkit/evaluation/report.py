@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-import sepkit
 from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
 from sepkit.evaluation import figures, page
@@ -26,6 +25,7 @@ from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.evaluation.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.evaluation.test_sets import TestSet, better, leading_metric, name_apart, test_sets_of
+from sepkit.version import __version__
 
 __all__ = ["write_report"]
 
@@ -79,7 +79,7 @@ def write_report(
         "environment": ("Environment", list(_environment(loaded))),
     }
     shown = {name: part for name, part in parts.items() if part[1]}
-    made = f"Made by sepkit {sepkit.__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
+    made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
     body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")
