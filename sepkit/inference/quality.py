@@ -19,8 +19,8 @@ import scipy.stats
 import yaml
 
 from sepkit.choices import from_dict, to_dict
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
 from sepkit.version import __version__
 
@@ -278,8 +278,7 @@ def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
     path = folder / QUALITY
     # JSON knows no tuples, so that none becomes a tag in the YAML.
     text = yaml.safe_dump(json.loads(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
 
 
