@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sepkit import __version__
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.errors import UserError
+from sepkit.version import __version__
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
