@@ -42,8 +42,8 @@ class WaveformBank:
         there = _memory_gib()
         if there is not None and needed > there:
             raise UserError(
-                f"data.dynamic_mixing.bank_gib: the recordings take {needed:.1f} GiB at all speeds, but this machine has "
-                f"{there:.1f} GiB; lower bank_speeds, or set it to 0 to read files"
+                f"data.dynamic_mixing.bank_gib: the recordings take {needed:.1f} GiB at all speeds, but this machine "
+                f"has {there:.1f} GiB; lower bank_speeds, or set it to 0 to read files"
             )
         self._allocate()
 

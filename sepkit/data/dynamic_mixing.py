@@ -98,7 +98,7 @@ class DynamicMixer:
         unknown = [speaker.speaker for speaker in speakers if speaker.sex is None]
         if unknown:
             raise UserError(
-                f"{field}: {manifest.path} does not say the sex of {len(unknown)} speaker(s) (the first is {unknown[0]}); "
+                f"{field}: {manifest.path} does not say the sex of {len(unknown)} speaker(s), {unknown[0]} among them; "
                 "prepare with --speaker-info, or leave it out"
             )
         sexes = [str(speaker.sex) for speaker in speakers]
@@ -236,9 +236,7 @@ class DynamicMixer:
         segment = self._read(recording, rate, span, position - history, count + history)
         return segment if response is None else reverberate(segment, response)[history:]
 
-    def _read(
-        self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int
-    ) -> np.ndarray:
+    def _read(self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int) -> np.ndarray:
         """Samples of a recording at `rate`, from the bank if there is one."""
 
         def read(start: int, length: int) -> np.ndarray:

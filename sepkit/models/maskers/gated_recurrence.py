@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -253,7 +256,7 @@ def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, bac
     if initial is None:
         initial = torch.zeros_like(value[0])
     if is_tracing():
-        return _traced_scan(forget, value, initial, backwards)
+        return _loop()(forget, value, initial, backwards)
     return _Scan.apply(forget, value, initial.to(value.dtype), backwards)
 
 
@@ -295,9 +298,17 @@ def _steps(backwards: bool, *sequences: Tensor) -> Any:
     return reversed(list(steps)) if backwards else steps
 
 
-@torch.jit.script
-def _traced_scan(forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
-    """`gated_scan` as a loop that a graph can hold, for as many steps as there are when it runs."""
+@functools.cache
+def _loop() -> Callable[[Tensor, Tensor, Tensor, bool], Tensor]:
+    """`_scan_for_graphs` compiled, so that a trace keeps its loop and does not unroll it."""
+    with warnings.catch_warnings():
+        # Deprecated, but a trace, which the export is, can hold a loop in no other way.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(_scan_for_graphs)
+
+
+def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
+    """`gated_scan` for as many steps as there are when it runs."""
     if backwards:
         forget, value = forget.flip(0), value.flip(0)
     last = initial
