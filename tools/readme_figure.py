@@ -1,6 +1,6 @@
 """Draw README's figure: the mixture of two recordings, and what the shipped model makes of it.
 
-    python -m tools.readme_figure ONE.flac OTHER.flac --out docs/images/separated.png
+python -m tools.readme_figure ONE.flac OTHER.flac --out docs/images/separated.png
 """
 
 from __future__ import annotations
