@@ -197,13 +197,14 @@ def _processor_computes_bfloat16() -> bool:
 
 def _check_precision(trainer: TrainerConfig, model: torch.nn.Module) -> None:
     on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
-    if trainer.precision == "bf16-mixed" and on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        # Other layers are emulated; for recurrent ones oneDNN has nothing and fails in the middle of a step.
-        if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
-            raise UserError(
-                "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
-                "use auto or 32-true"
-            )
+    if trainer.precision != "bf16-mixed" or not on_cpu or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    # Other layers are emulated; for recurrent ones oneDNN has nothing and fails in the middle of a step.
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        raise UserError(
+            "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
+            "use auto or 32-true"
+        )
 
 
 def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
