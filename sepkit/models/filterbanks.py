@@ -245,6 +245,7 @@ class STFTFilterbank(Filterbank):
     """
 
     linear_only = True
+    mask_offset: Tensor | None
 
     def __init__(
         self,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 __all__ = ["average_of", "decay_at"]
 
@@ -43,6 +41,5 @@ class _Average:
     def __init__(self, decay: float) -> None:
         self.decay = decay
 
-    @torch.no_grad()
-    def __call__(self, averages: Sequence[Tensor], weights: Sequence[Tensor], update: Any) -> None:
-        torch._foreach_lerp_(list(averages), list(weights), 1 - decay_at(int(update), self.decay))
+    def __call__(self, averages: Any, weights: Any, update: Any) -> None:
+        get_ema_multi_avg_fn(decay_at(int(update), self.decay))(averages, weights, update)

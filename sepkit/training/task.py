@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -121,7 +121,7 @@ class SeparationTask(LightningModule):
     @property
     def kept_model(self) -> EncoderMaskerDecoder:
         """The model that is validated and saved: the average of the weights where there is one."""
-        return self.model if self.average is None else self.average.module
+        return self.model if self.average is None else cast(EncoderMaskerDecoder, self.average.module)
 
     # ------------------------------------------------------------------------------------------------------- the data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -202,7 +203,7 @@ class GatedRecurrence(nn.Module):
         self.output = nn.Linear(units, model_dim)
         # A gate of (m - 1) / m forgets within about m steps. Memories are spread evenly on a logarithmic scale.
         with torch.no_grad():
-            memories = torch.logspace(*_log10(_SHORTEST_MEMORY, _LONGEST_MEMORY), hidden_size)
+            memories = torch.logspace(math.log10(_SHORTEST_MEMORY), math.log10(_LONGEST_MEMORY), hidden_size)
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
@@ -318,7 +319,3 @@ def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor, backwards: 
         steps.append(last)
     hidden = torch.stack(steps)
     return hidden.flip(0) if backwards else hidden
-
-
-def _log10(*values: float) -> list[float]:
-    return torch.tensor(values).log10().tolist()
