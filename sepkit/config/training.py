@@ -34,7 +34,7 @@ class TrainerConfig:
     keep_every_epochs: int = 0
     """Epochs between models kept in EXP/models, for `sepkit separate --hierarchy`; 0 means none."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """auto: bf16-mixed on GPUs that compute in it, else 32-true."""
+    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), else 32-true."""
     tf32: bool = False
     """Products of float32 matrices in TF32, on GPUs that have it; the objective stays in float32."""
     compile: bool = False
