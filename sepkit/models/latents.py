@@ -240,7 +240,11 @@ class Gamma(VariationalFamily):
 
 @register(BetaConfig)
 class Beta(VariationalFamily):
-    """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1). The first value pulls to one.
+    """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1).
+
+    The first value pulls masks to one and the second to zero, which is equation 41 in the usual order of a beta
+    distribution's parameters, Beta(alpha, beta). The thesis's words below that equation say the opposite; the two
+    readings differ by the names of the network's outputs alone.
 
     Args: the fields of `BetaConfig`.
 
