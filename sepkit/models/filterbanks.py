@@ -158,14 +158,7 @@ class Filterbank(nn.Module, ABC):
 class FreeFilterbank(Filterbank):
     """Learned, bias-free analysis and synthesis filters (TasNet); the masker sees the encoding itself.
 
-    Args:
-        num_filters: K.
-        kernel_size: samples in a filter.
-        stride: samples between frames.
-        padding: zeros the convolution adds at both ends, at most kernel_size - stride.
-        output_padding: extra samples at the decoder's right end, below stride.
-        multiple: input lengths are padded on the right to a multiple of this many samples.
-        init_range: filters start uniform in +-init_range; 0 means Xavier-normal.
+    Args: the fields of `FreeFilterbankConfig`, and
         values_per_dimension: P, raw values the encoder makes for each dimension.
 
     Raises:
@@ -174,13 +167,13 @@ class FreeFilterbank(Filterbank):
 
     def __init__(
         self,
-        num_filters: int = 512,
-        kernel_size: int = 16,
-        stride: int = 8,
-        padding: int = 0,
-        output_padding: int = 0,
-        multiple: int = 1,
-        init_range: float = 0.0,
+        num_filters: int,
+        kernel_size: int,
+        stride: int,
+        padding: int,
+        output_padding: int,
+        multiple: int,
+        init_range: float,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -228,17 +221,8 @@ class STFTFilterbank(Filterbank):
 
     Raw values of zero stand for complex masks of 0.5, as they do for a sigmoid: training starts from the mixture.
 
-    Args:
-        kernel_size: samples in a window, even.
-        stride: samples between frames, at most half a window.
-        compression: the masker sees magnitude ** compression; 0 means log(1e-4 + magnitude).
-        deviation: where the second raw value of an encoding, its deviation, comes from: "per_bin" is one learnt value
-            a bin, "predicted" a learnt linear map of what the masker sees. One value for real and imaginary part.
-        initial_deviation: softplus of that value when training starts.
-        features: "magnitude" or "real_imaginary", what the masker sees.
-        complex_masks: two mask values a bin, real parts first.
-        mapping: what the masker makes are the estimates' coefficients.
-        values_per_dimension: P; 1, or 2 with learnt deviations.
+    Args: the fields of `STFTFilterbankConfig`, and
+        values_per_dimension: P; 1, or 2 with learned deviations.
 
     Raises:
         UserError: sizes or choices that do not fit together, or a family that needs more than two values.
@@ -249,14 +233,14 @@ class STFTFilterbank(Filterbank):
 
     def __init__(
         self,
-        kernel_size: int = 256,
-        stride: int = 64,
-        compression: float = 0.3,
-        deviation: Literal["per_bin", "predicted"] = "per_bin",
-        initial_deviation: float = 0.1,
-        features: Literal["magnitude", "real_imaginary"] = "magnitude",
-        complex_masks: bool = False,
-        mapping: bool = False,
+        kernel_size: int,
+        stride: int,
+        compression: float,
+        deviation: Literal["per_bin", "predicted"],
+        initial_deviation: float,
+        features: Literal["magnitude", "real_imaginary"],
+        complex_masks: bool,
+        mapping: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:

@@ -39,18 +39,7 @@ class GatedRecurrenceMasker(Masker):
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        model_dim: values in a frame, or in a band of a frame, between the blocks.
-        hidden_size: units of each direction of a recurrence.
-        feedforward_dim: units of the feed-forward layers.
-        num_layers: blocks.
-        bands: into how many parts a frame is cut; 1: full-band.
-        bidirectional: run over time both ways.
-        dropout: probability, of what a block adds.
-        norm: one of `config.Norm`, of the features.
+    Args: those of `Masker`, and the fields of `GatedRecurrenceConfig`.
 
     Raises:
         UserError: a size below 1, more bands than features, or a dropout that is no probability.
@@ -66,14 +55,14 @@ class GatedRecurrenceMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        model_dim: int = 256,
-        hidden_size: int = 256,
-        feedforward_dim: int = 512,
-        num_layers: int = 4,
-        bands: int = 1,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-        norm: str = "channel_layer_norm",
+        model_dim: int,
+        hidden_size: int,
+        feedforward_dim: int,
+        num_layers: int,
+        bands: int,
+        bidirectional: bool,
+        dropout: float,
+        norm: str,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
