@@ -17,6 +17,7 @@ from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
+from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.registry import build
 from sepkit.types import Batch, Separation
 
@@ -107,11 +108,13 @@ class SeparationTerm:
     Args:
         costs: of all pairs.
         assignment: the matching.
+        tempering: the inverse temperature of the objective, the weight of a likelihood.
     """
 
-    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment, tempering: Tempering | None = None) -> None:
         self.costs = costs
         self.assignment = assignment
+        self.tempering = tempering
         self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
@@ -127,13 +130,20 @@ class SeparationTerm:
         return self._statistics
 
     def set_progress(self, t_epochs: float) -> None:
-        """Sets the assignment's scheduled parameters."""
+        """Sets the assignment's scheduled parameters, and the inverse temperature."""
         self.assignment.set_progress(t_epochs)
+        if self.tempering is not None:
+            self.tempering.set_progress(t_epochs)
+
+    @property
+    def weight(self) -> float:
+        """What multiplies the term now: the inverse temperature."""
+        return 1.0 if self.tempering is None else self.tempering.beta
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The assignment's scheduled parameters as they are now."""
-        return self.assignment.scheduled
+        """The assignment's scheduled parameters as they are now, and the inverse temperature."""
+        return self.assignment.scheduled | ({} if self.tempering is None else self.tempering.scheduled)
 
 
 @torch.no_grad()
@@ -250,14 +260,23 @@ class ReconstructionTerm:
     Args:
         what: "source" or "mixture". The mixture's counts in every utterance, with or without active sources.
         costs: of pairs; a signal is compared with its own reconstruction.
+        tempering: the inverse temperature of the objective, the weight of a likelihood.
 
     Source: thesis, appendix D.
     """
 
-    def __init__(self, what: Literal["source", "mixture"], costs: PairwiseCosts) -> None:
+    def __init__(
+        self, what: Literal["source", "mixture"], costs: PairwiseCosts, tempering: Tempering | None = None
+    ) -> None:
         self.what = what
+        self.tempering = tempering
         self.costs = costs
         self.wants = {"reconstructions", "sources"} if what == "source" else {"reconstructions"}
+
+    @property
+    def weight(self) -> float:
+        """What multiplies the term now: the inverse temperature."""
+        return 1.0 if self.tempering is None else self.tempering.beta
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
         """The term's value for each utterance, (B,).
@@ -332,7 +351,10 @@ def build_objective(
     """
     needed = {"spread": spread} if isinstance(config.assignment, AnnealedMCLConfig) else {}
     costs = PairwiseCosts(build(config.cost), signal_std)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, build(config.assignment, **needed))}
+    latents = latents or Latents(False, False, lambda samples: samples)
+    free_nats = max(config.rates.encoding.free_nats, config.rates.masks.free_nats) > 0
+    tempering = build_tempering(config.rates.tempering, latents.encoding or latents.masks, costs.unit, free_nats)
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, build(config.assignment, **needed), tempering)}
     weights: dict[str, float] = {}
     if scored:
         # Optimal transport matches one to one too: it becomes PIT as its regularisation vanishes.
@@ -347,13 +369,14 @@ def build_objective(
         if not 0 <= weight < math.inf:
             raise UserError(f"objective.autoencoding.{what}s: found {weight}, expected 0 or more")
         if weight > 0:
-            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
+            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs, tempering)
             weights[f"{what}_reconstruction"] = weight
     rates, steerings = build_rates(
         config.rates,
-        latents or Latents(False, False, lambda samples: samples),
+        latents,
         autoencoding=config.autoencoding.sources > 0,
         of_mixtures=config.autoencoding.mixtures > 0,
+        tempering=tempering,
     )
     terms |= rates
     if not 0 <= config.margin_weight < math.inf:
