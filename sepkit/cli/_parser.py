@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,19 +56,39 @@ def parse(parser: ArgumentParser, arguments: list[str]) -> Any:
         raise UserError(" ".join(str(error).split())) from None
 
 
+class OptionsCommand:
+    """A command for `call` whose options are the fields of a dataclass.
+
+    Args:
+        options: a dataclass with keyword-only fields; its docstring, with those of its bases, is the help.
+        function: "module:function" that takes an instance of it; imported only when the command runs.
+    """
+
+    def __init__(self, options: type, function: str) -> None:
+        self.options = options
+        self.__doc__ = options.__doc__
+        self._function = function
+
+    def __call__(self, **values: Any) -> Any:
+        module, _, name = self._function.partition(":")
+        return getattr(importlib.import_module(module), name)(self.options(**values))
+
+
 def call(function: Callable[..., Any], program: str, arguments: list[str]) -> Any:
     """What `function` returns for a command line made from its signature.
 
     Parameters before `*` are positional arguments, keyword-only ones options (`speaker_from` is `--speaker-from`),
     and the docstring is the help. Where that says MODEL, the help ends with what it means.
     """
-    documentation = docstring_parser.parse(function.__doc__ or "")
-    help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documentation.params}
+    described = function.options if isinstance(function, OptionsCommand) else function
+    documentation = [docstring_parser.parse(part.__doc__ or "") for part in _with_bases(described)]
+    help_of = {p.arg_name: " ".join((p.description or "").split()) for d in documentation for p in d.params}
     takes_model = any("MODEL" in text for text in help_of.values())
-    parser = new_parser(program, documentation.short_description or "", takes_model=takes_model)
-    hints = typing.get_type_hints(function)
-    signature = inspect.signature(function)
-    for name, parameter in signature.parameters.items():
+    parser = new_parser(program, documentation[-1].short_description or "", takes_model=takes_model)
+    hints = typing.get_type_hints(described)
+    signature = inspect.signature(described)
+    # What has to be given comes first in the help.
+    for name, parameter in sorted(signature.parameters.items(), key=lambda item: item[1].default is not item[1].empty):
         _add(parser, parameter, hints[name], help_of.get(name, ""))
     numbers = {_option(name) for name, hint in hints.items() if _without_none(hint) is float}
     values = parse(parser, _with_infinity(arguments, numbers))
@@ -81,8 +102,12 @@ def call(function: Callable[..., Any], program: str, arguments: list[str]) -> An
     return function(*positional, **named)
 
 
+def _with_bases(described: Any) -> list[Any]:
+    return list(reversed(described.__mro__[:-1])) if isinstance(described, type) else [described]
+
+
 def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_text: str) -> None:
-    is_list = typing.get_origin(_without_none(hint)) is list
+    is_list = typing.get_origin(_without_none(hint)) in (list, Sequence)
     many: dict[str, Any] = (
         {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
     )
@@ -97,7 +122,8 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_t
     elif parameter.default is inspect.Parameter.empty:
         parser.add_argument(option, dest=parameter.name, required=True, help=help_text, **many)
     else:
-        parser.add_argument(option, dest=parameter.name, default=parameter.default, help=help_text, **many)
+        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        parser.add_argument(option, dest=parameter.name, default=default, help=help_text, **many)
 
 
 def _option(name: str) -> str:

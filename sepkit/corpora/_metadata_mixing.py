@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,18 +26,17 @@ from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import SPLITS, write_skipped
 from sepkit.corpora._verify import check_whole, verify
+from sepkit.corpora.options import Mode
 from sepkit.data import audio
 from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
 
-__all__ = ["SOURCE_RATE", "Layout", "Mode", "Part", "check_variant", "prepare_parts", "render", "speaker_of"]
+__all__ = ["SOURCE_RATE", "Layout", "Part", "check_variant", "prepare_parts", "render", "speaker_of"]
 
 SOURCE_RATE = 16000
 """Sample rate of what the mixtures are made of, Hz."""
-
-Mode = Literal["min", "max"]
 
 # Kind of mixture -> (task, what the manifest is called after).
 _KINDS = {"mix_clean": ("sep_clean", ""), "mix_both": ("sep_noisy", "_noisy"), "mix_single": ("enh_single", "_single")}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import check_writable, find_audio_files, write_skipped
+from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
@@ -22,31 +23,24 @@ from sepkit.errors import UserError
 __all__ = ["prepare_mixed"]
 
 
-def prepare_mixed(
-    mixture: str | Path, sources: Sequence[str | Path], out: str | Path, noise: str | Path | None = None
-) -> Path:
+def prepare_mixed(options: MixedOptions) -> Path:
     """The manifest written, `out/test.jsonl`: recorded mixtures with their references, at the rate most of them have.
-
-    Args:
-        mixture: folder of mixtures.
-        sources: one folder of references for each speaker, their files called like the mixtures.
-        out: folder of the manifest.
-        noise: folder of the noises in the mixtures, where it is known.
 
     Raises:
         UserError: a folder that is not there or empty, or no mixture that has all its partners.
     """
-    out, mixture, folders = Path(out), Path(mixture), [Path(source) for source in sources]
+    out, mixture, folders = Path(options.out), Path(options.mixture), [Path(source) for source in options.sources]
+    noise = None if options.noise is None else Path(options.noise)
     if not folders:
         raise UserError("--sources: found none, expected a folder for each speaker")
     check_writable(out)
     mixtures = _by_name(mixture)
-    partners = {folder: _by_name(folder) for folder in [*folders, *([Path(noise)] if noise else [])]}
+    partners = {folder: _by_name(folder) for folder in [*folders, *([noise] if noise else [])]}
     left_out: dict[str, str] = {}
     entries: list[MixtureEntry] = []
     for name, path in mixtures.items():
         try:
-            entries.append(_entry(name, path, folders, partners, Path(noise) if noise else None, out))
+            entries.append(_entry(name, path, folders, partners, noise, out))
         except UserError as error:
             left_out[str(path)] = str(error)
     left_out |= _without_mixture(mixtures, partners, mixture)

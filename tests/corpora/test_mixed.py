@@ -6,13 +6,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.corpora.folder import prepare_folder
-from sepkit.corpora.mixed import prepare_mixed
-from sepkit.corpora.wavs import write_wavs
+from sepkit.corpora.folder import prepare_folder as _prepare_folder
+from sepkit.corpora.mixed import prepare_mixed as _prepare_mixed
+from sepkit.corpora.options import FolderOptions, MixedOptions, WavsOptions
+from sepkit.corpora.wavs import write_wavs as _write_wavs
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def write_wavs(*places, **options):
+    names = ("manifest", "out")
+    return _write_wavs(WavsOptions(**dict(zip(names, places, strict=False)), **options))
+
+
+def prepare_mixed(*places, **options):
+    names = ("mixture", "sources", "out", "noise")
+    return _prepare_mixed(MixedOptions(**dict(zip(names, places, strict=False)), **options))
+
+
+def prepare_folder(*places, **options):
+    names = ("speech", "out", "noise")
+    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 8000
 SMALL = {"segment_seconds": 1.0, "train_mixtures": 4, "dev_mixtures": 2, "test_mixtures": 5}

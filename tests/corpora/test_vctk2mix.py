@@ -10,10 +10,18 @@ import pytest
 import soundfile
 from scipy.signal import resample_poly
 
-from sepkit.corpora.vctk2mix import first_sound, prepare_vctk2mix
+from sepkit.corpora.options import VCTK2MixOptions
+from sepkit.corpora.vctk2mix import first_sound
+from sepkit.corpora.vctk2mix import prepare_vctk2mix as _prepare_vctk2mix
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_vctk2mix(*places, **options):
+    names = ("vctk", "wham_noise", "metadata", "out")
+    return _prepare_vctk2mix(VCTK2MixOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 SPEAKERS = ("p225", "p226", "p280", "s5")
 COLUMNS = ["mixture_ID", "source_1_path", "source_1_gain", "source_2_path", "source_2_gain", "noise_path", "noise_gain"]
