@@ -1,0 +1,485 @@
+"""Where annealed multiple choice learning should begin and end: temperatures from points, mixtures and models."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sepkit.annealing.free_hypotheses import (
+    PointAnnealing,
+    SourceAnnealing,
+    anneal_points,
+    anneal_sources,
+    softmin_entropy,
+    source_correlations,
+    spread_db,
+)
+from sepkit.config import AnnealedMCLConfig, CostConfig
+from sepkit.data.dataset import Example, MixtureDataset, collate
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.objectives.objective import PairwiseCosts
+from sepkit.registry import build
+
+__all__ = [
+    "ENTROPY_SHARE",
+    "EntropyByTemperature",
+    "Findings",
+    "PointSplits",
+    "SourceSplits",
+    "decay_to_floor",
+    "initial_temperature",
+    "of_model",
+    "of_points",
+    "of_sources",
+    "read_points",
+    "spread_of",
+    "three_gaussians",
+]
+
+ENTROPY_SHARE = 0.95
+"""Of log n: the mean entropy of an assignment that is called soft. The paper leaves the choice of T0 open."""
+
+_BATCH_SIZE = 8
+_UNIT_NAMES = {"db": "dB", "power": "units of squared samples", "nats": "nats"}
+_HEURISTIC = (
+    "For SI-SDR this is a heuristic: what is known about critical temperatures holds for the squared error, and the "
+    "hypotheses of a model that has been trained are further apart than those of one that begins."
+)
+
+
+@dataclass(frozen=True)
+class PointSplits:
+    """Free hypotheses for points.
+
+    Args:
+        points: (N, d).
+        annealing: where the hypotheses were at each temperature.
+    """
+
+    points: Tensor
+    annealing: PointAnnealing
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """Free hypotheses for the sources of mixtures.
+
+    Args:
+        annealing: how many groups there were at each temperature.
+        spread_db: unit of temperatures.
+        expected_db: temperature at which uncorrelated sources split.
+    """
+
+    annealing: SourceAnnealing
+    spread_db: float
+    expected_db: float
+
+
+@dataclass(frozen=True)
+class EntropyByTemperature:
+    """The mean entropy of the assignment of a model's hypotheses.
+
+    Args:
+        temperatures: (S,).
+        entropies_nats: (S,).
+        hypotheses: n.
+        initial: the proposed initial temperature.
+        unit: of temperatures.
+    """
+
+    temperatures: np.ndarray
+    entropies_nats: np.ndarray
+    hypotheses: int
+    initial: float
+    unit: str
+
+
+@dataclass
+class Findings:
+    """What was found, in words, as data, and ready to be drawn.
+
+    Args:
+        lines: to be read.
+        data: plain, for JSON.
+        found: what `sepkit.reporting.temperature.temperature_figure` draws.
+        skipped: mixture -> why it was left out.
+    """
+
+    lines: list[str]
+    data: dict[str, Any]
+    found: PointSplits | SourceSplits | EntropyByTemperature
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------------------------------- points
+
+
+def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
+    """(count, 2) points of three Gaussians around (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
+
+    Their covariance has the largest eigenvalue 2/9 + 0.01, so that free hypotheses split at 0.464.
+
+    Args:
+        count: N.
+        seed: of the draw.
+
+    Source: aMCL paper, appendix C, data of figure 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
+    noise = 0.1 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    return means[torch.arange(count) % 3] + noise
+
+
+def read_points(path: str | os.PathLike[str]) -> Tensor:
+    """(N, d) points of a .npy file, or of a .csv file with a point a line and at most one line of names above.
+
+    Raises:
+        UserError: no such file, another format, or not numbers in rows of one length.
+    """
+    path = Path(path)
+    try:
+        if path.suffix == ".npy":
+            points = np.load(path, allow_pickle=False)
+        elif path.suffix == ".csv":
+            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            named = bool(lines) and not _is_numbers(lines[0])
+            points = np.array([[float(cell) for cell in line.split(",")] for line in lines[named:]])
+        else:
+            raise UserError(
+                f"{path}: found {path.suffix or 'no ending'}, expected a .npy or .csv file of points (N, d)"
+            )
+        points = np.asarray(points, dtype=np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{path}: cannot be read as points ({reason}); expected numbers in rows of one length"
+        ) from error
+    points = points[:, None] if points.ndim == 1 else points
+    if points.ndim != 2 or len(points) < 2 or not np.isfinite(points).all() or not (points != points[0]).any():
+        raise UserError(
+            f"{path}: found an array of shape {points.shape}, expected (N, d), finite, with two points that differ"
+        )
+    return torch.from_numpy(points)
+
+
+def _is_numbers(line: str) -> bool:
+    try:
+        return all(math.isfinite(float(cell)) for cell in line.split(","))
+    except ValueError:
+        return False
+
+
+def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
+    """Where free hypotheses for points split under the squared error, the first split checked against eq. 14.
+
+    Args:
+        points: (N, d).
+        hypotheses: n.
+        seed: of the pushes.
+    """
+    found = anneal_points(points, hypotheses, seed=seed)
+    lines = [f"expected first split, 2 lambda_max of the covariance (eq. 14): {found.critical_temperature:.4g}"]
+    for number, split in enumerate(found.splits, 1):
+        off = 100 * (split.temperature / split.predicted_temperature - 1)
+        lines.append(
+            f"split {number}: {split.groups_before} -> {split.groups_after} groups at {split.temperature:.4g} "
+            f"(2 lambda_max of a group, eq. 13: {split.predicted_temperature:.4g}, {off:+.1f} %)"
+        )
+    if not found.splits:
+        lines.append(f"no split down to {found.temperatures[-1]:.3g}")
+    data = {
+        "cost": "squared_error",
+        "points": list(points.shape),
+        "hypotheses": hypotheses,
+        "seed": seed,
+        "expected_first_split": found.critical_temperature,
+        "splits": [vars(split) for split in found.splits],
+        "temperatures": found.temperatures,
+        "groups": found.groups,
+        "distortions": found.distortions,
+        "positions": [places.tolist() for places in found.hypotheses],
+    }
+    return Findings(lines, data, PointSplits(points, found))
+
+
+# ----------------------------------------------------------------------------------------------------------- mixtures
+
+
+def spread_of(examples: list[Example]) -> float:
+    """The mean of `spread_db` over mixtures of two sources or more, dB; NaN where there are none.
+
+    Args:
+        examples: with sources.
+    """
+    spreads = [float(spread_db(example.sources[None], example.active[None])[0]) for example in examples]
+    known = [spread for spread in spreads if not math.isnan(spread)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def of_sources(
+    manifest: str | os.PathLike[str],
+    *,
+    hypotheses: int | None = None,
+    ceiling_db: float = 10.0,
+    mixtures: int | None = None,
+    segment_seconds: float | None = None,
+    seed: int = 0,
+) -> Findings:
+    """The spread of the sources of a manifest, and where free hypotheses for them split under negative SI-SDR.
+
+    Args:
+        manifest: of mixtures of two sources or more.
+        hypotheses: n; None: as many as there are sources at most.
+        ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
+        mixtures: how many, from all over the manifest; None: all.
+        segment_seconds: length of the segments looked at; None: whole mixtures.
+        seed: of segments and pushes.
+
+    Raises:
+        UserError: a bad manifest, or none of its mixtures can be used.
+    """
+    data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed)
+    skipped: dict[str, str] = {}
+    # Waveforms go at once: the unit and the cosines between sources are all that counts.
+    spreads, correlations, active = [], [], []
+    for example in tqdm(
+        _examples(data, mixtures, skipped), total=_number(data, mixtures), disable=None, unit="mixture"
+    ):
+        if int(example.active.sum()) < 2:
+            skipped[example.id] = "fewer than two active sources"
+            continue
+        spreads.append(spread_of([example]))
+        correlations.append(source_correlations(example.sources[None], example.active[None])[0])
+        active.append(example.active)
+    if not spreads:
+        raise UserError(f"{data.manifest.path}: no mixture has two active sources, expected one at least")
+    spread, n = float(np.mean(spreads)), hypotheses or data.num_sources
+    found = anneal_sources(torch.stack(correlations), n, active=torch.stack(active), ceiling_db=ceiling_db, seed=seed)
+    splits = found.first_split_db[~found.first_split_db.isnan()].numpy()
+    low, median, high = np.quantile(splits, [0.1, 0.5, 0.9]).tolist() if len(splits) else [math.nan] * 3
+    expected = float(found.expected_db.nanmean())
+    lines = [
+        f"unit of temperatures, spread of the sources: {spread:.3f} dB over {len(spreads)} mixtures; "
+        f"0.05, 2 and 10 times it: {0.05 * spread:.3g}, {2 * spread:.3g} and {10 * spread:.3g} dB",
+        f"free hypotheses that reach {ceiling_db:g} dB split first at {median:.3g} dB "
+        f"(10 to 90 % of mixtures: {low:.3g} to {high:.3g} dB; for uncorrelated sources {expected:.3g} dB)",
+        "The hypotheses of a network move less freely and part later; beginning above this costs epochs for nothing.",
+    ]
+    result = {
+        "cost": "neg_si_sdr",
+        "manifest": str(manifest),
+        "mixtures": len(spreads),
+        "segment_seconds": segment_seconds,
+        "hypotheses": n,
+        "seed": seed,
+        "spread_db": spread,
+        "ceiling_db": ceiling_db,
+        "first_split_db": {"median": _plain(median), "quantile_10": _plain(low), "quantile_90": _plain(high)},
+        "expected_first_split_db": expected,
+        "temperatures_db": found.temperatures_db,
+        "mean_groups": found.groups.double().mean(1).tolist(),
+    }
+    return Findings(lines, result, SourceSplits(found, spread, expected), skipped)
+
+
+def _examples(data: MixtureDataset, mixtures: int | None, skipped: dict[str, str]) -> Iterator[Example]:
+    """Up to `mixtures` examples from all over a data set; those that cannot be read are recorded."""
+    count = _number(data, mixtures)
+    for index in sorted({place * len(data) // count for place in range(count)}):
+        try:
+            yield data[index]
+        except UserError as error:
+            skipped[data.manifest[index].id] = str(error)
+
+
+def _number(data: MixtureDataset, mixtures: int | None) -> int:
+    return len(data) if mixtures is None else min(mixtures, len(data))
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+# ------------------------------------------------------------------------------------------------------------- models
+
+
+def of_model(
+    model: EncoderMaskerDecoder,
+    manifest: str | os.PathLike[str],
+    cost: CostConfig,
+    *,
+    epochs: int = 200,
+    mixtures: int | None = None,
+    segment_seconds: float | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Findings:
+    """The entropy of the assignment of a model's hypotheses by temperature, and the schedule that follows from it.
+
+    Proposed is the smallest initial temperature at which the mean entropy over sources is at least 95 % of log n, and
+    the exponential decay that ends at the floor, where the minimum becomes hard, in the epochs given.
+
+    Args:
+        model: of two hypotheses at least, in evaluation mode.
+        manifest: of mixtures with sources, at the model's rate.
+        cost: whose unit temperatures are in.
+        epochs: from the initial temperature to the floor.
+        mixtures: how many, from all over the manifest; None: all.
+        segment_seconds: length of the segments looked at; None: whole mixtures.
+        device: where the model runs.
+        seed: of segments.
+
+    Raises:
+        UserError: a bad manifest, no mixture that can be used, one hypothesis only, or hypotheses that cost the same.
+    """
+    if model.hypotheses < 2:
+        raise UserError("--model: found one hypothesis, expected two or more: nothing is assigned softly")
+    data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed, sample_rate=model.sample_rate)
+    skipped: dict[str, str] = {}
+    pairwise = PairwiseCosts(build(cost), float(model.signal_std))
+    columns, spread = _cost_columns(model.to(device), pairwise, data, mixtures, skipped)
+    n, count, floor = model.hypotheses, columns.shape[1], AnnealedMCLConfig().floor
+    initial = initial_temperature(columns, floor)
+    decay = decay_to_floor(initial, floor, epochs)
+    unit = _UNIT_NAMES[pairwise.unit]
+    share, half_share = (_entropy(columns, t) / math.log(n) for t in (initial, initial / 2))
+    temperatures = np.geomspace(initial / 1000, initial * 10, 81)
+    entropies = [_entropy(columns, t) for t in temperatures.tolist()]
+    options = (
+        "--objective.assignment.name amcl --objective.assignment.unit cost "
+        "--objective.assignment.temperature.name truncated_exponential "
+        f"--objective.assignment.temperature.initial {initial:g} "
+        f"--objective.assignment.temperature.decay {decay:.6f} --objective.assignment.temperature.end {epochs}"
+    )
+    is_si_sdr = cost.name == "neg_si_sdr" and not math.isnan(spread)
+    lines = [
+        f"initial temperature: {initial:g} {unit}"
+        + (f" ({initial / spread:.3g} times the spread of the sources, {spread:.3g} dB)" if is_si_sdr else ""),
+        f"entropy of the assignment there: {share * math.log(n):.4f} nats, {100 * share:.1f} % of log {n} "
+        f"(wanted: {100 * ENTROPY_SHARE:.0f} % or more)",
+        f"entropy at half of it: {half_share * math.log(n):.4f} nats, {100 * half_share:.1f} % of log {n} "
+        f"(wanted: less than {100 * ENTROPY_SHARE:.0f} %)",
+        f"decay: {decay:.6f} an epoch, at the floor of {floor:g} {unit} after {epochs} epochs",
+        f"measured on {count} sources in {len(data) if mixtures is None else _number(data, mixtures)} mixtures"
+        + (f", {len(skipped)} of which were left out" if skipped else ""),
+        _HEURISTIC,
+        f"sepkit train {options}",
+    ]
+    result = {
+        "cost": cost.name,
+        "unit": unit,
+        "manifest": str(manifest),
+        "sources": count,
+        "segment_seconds": segment_seconds,
+        "hypotheses": n,
+        "seed": seed,
+        "initial_temperature": initial,
+        "entropy_nats": share * math.log(n),
+        "entropy_share": share,
+        "entropy_share_at_half": half_share,
+        "spread_db": _plain(spread),
+        "decay": decay,
+        "epochs": epochs,
+        "floor": floor,
+        "options": options,
+        "heuristic": _HEURISTIC,
+        "temperatures": temperatures.tolist(),
+        "entropies_nats": entropies,
+    }
+    return Findings(lines, result, EntropyByTemperature(temperatures, np.array(entropies), n, initial, unit), skipped)
+
+
+@torch.inference_mode()
+def _cost_columns(
+    model: EncoderMaskerDecoder,
+    pairwise: PairwiseCosts,
+    data: MixtureDataset,
+    mixtures: int | None,
+    skipped: dict[str, str],
+) -> tuple[Tensor, float]:
+    """((n, number of active sources) costs of every hypothesis, mean spread of the sources in dB)."""
+    device = next(model.parameters()).device
+    columns: list[Tensor] = []
+    spreads: list[float] = []
+    with tqdm(total=_number(data, mixtures), disable=None, unit="mixture") as bar:
+        for examples in _batches(_examples(data, mixtures, skipped)):
+            batch = collate(examples)
+            moved = batch.to(device)
+            separation = model(moved.mixture)
+            cost = pairwise.of(separation.estimates, moved, separation.estimate_scales).cpu().double()
+            for row, name in enumerate(batch.ids):
+                own = cost[row][:, batch.active[row]]
+                if not own.shape[1] or not bool(own.isfinite().all()):
+                    skipped[name] = "a cost is not finite" if own.shape[1] else "no active source"
+                    continue
+                columns.append(own)
+                spreads.append(spread_of([examples[row]]))
+            bar.update(len(examples))
+    if not columns:
+        first = next(iter(skipped.items()), None)
+        reason = f" ({first[0]}: {first[1]})" if first else ""
+        raise UserError(f"{data.manifest.path}: no mixture could be used{reason}; expected mixtures with sources")
+    return torch.cat(columns, 1), float(np.nanmean(spreads)) if np.isfinite(spreads).any() else math.nan
+
+
+def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
+    """Lists of a few examples of one length: padding would be heard by models that normalise over time."""
+    batch: list[Example] = []
+    for example in examples:
+        if batch and (len(batch) == _BATCH_SIZE or len(example.mixture) != len(batch[0].mixture)):
+            yield batch
+            batch = []
+        batch.append(example)
+    if batch:
+        yield batch
+
+
+def _entropy(columns: Tensor, temperature: float) -> float:
+    """Mean over sources, nats."""
+    return float(softmin_entropy(columns.unsqueeze(0), temperature).mean())
+
+
+def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
+    """The smallest temperature at which the mean entropy of the softmin is at least 95 % of log n, to three digits.
+
+    The entropy rises with the temperature, strictly where costs differ, so that there is one such temperature; it is
+    bracketed by doubling and found by bisection.
+
+    Args:
+        columns: (n, number of sources), finite.
+        floor: temperatures at or below it are not looked at.
+
+    Raises:
+        UserError: the hypotheses cost the same at the floor already.
+    """
+    wanted = ENTROPY_SHARE * math.log(columns.shape[0])
+    low, high = floor, 1.0
+    if _entropy(columns, low) >= wanted:
+        raise UserError(
+            f"--model: all hypotheses cost the same to within {floor:g}, so that every temperature is high; "
+            "expected hypotheses that differ: train for an epoch or two first"
+        )
+    while _entropy(columns, high) < wanted:
+        low, high = high, 2 * high
+    while high / low > 1 + 1e-6:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _entropy(columns, middle) >= wanted else (middle, high)
+    # Rounded up, so that the condition holds for the number that is printed.
+    step = 10.0 ** (math.floor(math.log10(high)) - 2)
+    return float(f"{math.ceil(high / step) * step:.3g}")
+
+
+def decay_to_floor(initial: float, floor: float, epochs: int) -> float:
+    """The factor an epoch that leads from the initial temperature to the floor in so many epochs."""
+    return (floor / initial) ** (1 / epochs)

@@ -1,0 +1,129 @@
+"""Figures of curves that evaluation leaves in files: rate and distortion, calibration, risk and coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sepkit.evaluation.labels import label_of
+from sepkit.evaluation.run_folder import Curve
+from sepkit.reporting.compared_runs import better
+from sepkit.reporting.figures import COLOURS, panels
+
+__all__ = ["DRAWERS", "calibration_curve", "optimum", "rate_distortion_curve", "risk_coverage_curve", "running_mean"]
+
+_WINDOW = 3
+_STYLES = ("--", "-", ":", "-.")
+
+
+def rate_distortion_curve(curve: Curve) -> Figure:
+    """Distortion against rate, a panel for each measure of it: a dot a model, the running mean as a line, a star for
+    the best model of each condition.
+
+    Args:
+        curve: rates against measures, a curve a condition; the first, the one of training, is black.
+
+    Source: thesis, appendix B, figure 2; appendix M, figure 10.
+    """
+    figure, drawn = _panels(curve)
+    for axes, name in drawn:
+        for place, (condition, (rates, values)) in enumerate(curve.panels[name].items()):
+            several = len(curve.panels[name]) > 1
+            colour = "black" if place == 0 and several else COLOURS[(place - several) % len(COLOURS)]
+            order = np.argsort(rates, kind="stable")
+            x, y = rates[order], values[order]
+            style = _STYLES[place % len(_STYLES)] if several else "-"
+            axes.plot(x, running_mean(y), style, color=colour, linewidth=1.6, label=condition or None)
+            axes.plot(x, y, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
+            best = optimum(name, y)
+            if best is not None:
+                axes.plot(x[best], y[best], "*", color=colour, markersize=12, markeredgecolor="white")
+    _legend(figure.axes[0])
+    return figure
+
+
+def calibration_curve(curve: Curve) -> Figure:
+    """What was measured against what was predicted; a calibrated model lies on the dashed line.
+
+    Args:
+        curve: predictions against measurements, of one unit.
+    """
+    figure, drawn = _panels(curve)
+    for axes, name in drawn:
+        everything = np.concatenate([values for pair in curve.panels[name].values() for values in pair])
+        everything = everything[np.isfinite(everything)]
+        for place, (who, (predicted, measured)) in enumerate(curve.panels[name].items()):
+            colour = COLOURS[place % len(COLOURS)]
+            axes.plot(predicted, measured, color=colour, marker="o", markersize=4, linewidth=1.6, label=who or None)
+        if len(everything):
+            ends = [everything.min(), everything.max()]
+            axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    _legend(figure.axes[0])
+    return figure
+
+
+def risk_coverage_curve(curve: Curve) -> Figure:
+    """The mean score of what is kept against the share that is; the dashed line is the mean of all.
+
+    Args:
+        curve: shares against means, a curve for each order in which output is given up.
+    """
+    figure, drawn = _panels(curve)
+    for axes, name in drawn:
+        for place, (order, (percents, means)) in enumerate(curve.panels[name].items()):
+            possible = order == "best possible"
+            colour, style = ("black", ":") if possible else (COLOURS[place % len(COLOURS)], "-")
+            axes.plot(
+                percents, means, style, color=colour, marker="o", markersize=4, linewidth=1.6, label=order or None
+            )
+            if not place:
+                axes.axhline(means[np.argmax(percents)], color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    _legend(figure.axes[0])
+    return figure
+
+
+def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
+    """(R,) the mean of each value and of its neighbours; at the ends, of those that there are.
+
+    Args:
+        values: (R,) in order; NaN is left out.
+        window: how many values a mean is of, odd.
+    """
+    half = window // 2
+    parts = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
+    return np.array([part[~np.isnan(part)].mean() if not np.isnan(part).all() else np.nan for part in parts])
+
+
+def optimum(name: str, values: np.ndarray) -> int | None:
+    """The place of the best value of a measure, None where there is none.
+
+    Args:
+        name: of the measure.
+        values: (R,).
+    """
+    return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
+
+
+def _panels(curve: Curve) -> tuple[Figure, list[tuple[Axes, str]]]:
+    """A figure with a panel for each measure, side by side."""
+    figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
+    return figure, list(zip(figure.axes, curve.panels, strict=True))
+
+
+def _legend(axes: Axes) -> None:
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(frameon=False, fontsize=9)
+
+
+DRAWERS: dict[str, tuple[Callable[[Curve], Figure], str]] = {
+    "rate_distortion": (
+        rate_distortion_curve,
+        "a dot is a model, lines are running means over three of them, stars the best in each condition",
+    ),
+    "calibration": (calibration_curve, "means of parts of equal size; on the dashed line predictions are right"),
+    "risk_coverage": (risk_coverage_curve, "what is kept, best predicted first; dashed, the mean of all"),
+}
+"""Kind of curve -> what draws it, and what its caption says."""

@@ -1,0 +1,207 @@
+"""Figures of hypotheses: temperatures at which they split, entropies of assignments, scores of groups of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from sepkit.annealing.free_hypotheses import PointAnnealing, SourceAnnealing
+from sepkit.reporting.figures import COLOURS, curves
+
+__all__ = [
+    "bifurcations",
+    "dendrogram",
+    "entropy_by_temperature",
+    "groups_by_temperature",
+    "score_boxes",
+    "scores_by_temperature",
+]
+
+
+def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
+    """Where free hypotheses are along the points' longest axis while the temperature falls, left to right.
+
+    Args:
+        points: (N, d), whose covariance has that axis.
+        found: what annealing found.
+    """
+    figure = curves({}, "temperature", "position on the longest axis")
+    axes = figure.axes[0]
+    centre = points.mean(0)
+    axis = np.linalg.eigh(np.cov(points.T, bias=True).reshape(points.shape[1], -1))[1][:, -1]
+    places = np.stack([(hypotheses.cpu().numpy() - centre) @ axis for hypotheses in found.hypotheses])
+    for place in places.T:
+        axes.plot(found.temperatures, place, color=COLOURS[0], marker="o", markersize=3, linewidth=1.3, alpha=0.8)
+    for number, split in enumerate(found.splits):
+        label = "split found" if number == 0 else None
+        axes.axvline(split.temperature, color=COLOURS[1], linestyle="--", linewidth=1.2, label=label)
+    axes.axvline(found.critical_temperature, color="black", linestyle=":", linewidth=1.6, label="first split expected")
+    _falling(axes)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db: float) -> Figure:
+    """How many places free hypotheses are at on average while the temperature falls.
+
+    Args:
+        found: what annealing found.
+        spread_db: unit of temperatures, whose multiples 2 and 10 are marked.
+        expected_db: where uncorrelated sources split.
+    """
+    mean = found.groups.double().mean(1).numpy()
+    figure = curves({"mean over mixtures": (found.temperatures_db, mean)}, "temperature [dB]", "groups of hypotheses")
+    axes = figure.axes[0]
+    axes.axvline(expected_db, color="black", linestyle=":", linewidth=1.6, label="expected, uncorrelated sources")
+    for place, multiple in enumerate((2, 10), 1):
+        style = ("-.", "--")[place - 1]
+        label = f"{multiple} times the spread"
+        axes.axvline(multiple * spread_db, color=COLOURS[place], linestyle=style, linewidth=1.2, label=label)
+    axes.set_ylim(bottom=0.9)
+    _falling(axes)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def entropy_by_temperature(
+    temperatures: np.ndarray, entropies: np.ndarray, hypotheses: int, initial: float, share: float, unit: str
+) -> Figure:
+    """The mean entropy of a soft assignment while the temperature falls, as a share of log n.
+
+    Args:
+        temperatures: (S,).
+        entropies: (S,) nats.
+        hypotheses: n.
+        initial: the proposed temperature.
+        share: of log n that it was chosen by.
+        unit: of temperatures.
+    """
+    percent = 100 * entropies / np.log(hypotheses)
+    figure = curves({"hypotheses of the model": (temperatures, percent)}, f"temperature [{unit}]", "")
+    axes = figure.axes[0]
+    axes.axhline(100 * share, color="black", linestyle=":", linewidth=1.6, label=f"{100 * share:.0f} %")
+    axes.axvline(initial, color=COLOURS[1], linestyle="--", linewidth=1.4, label=f"T0 = {initial:g}")
+    axes.axvline(initial / 2, color=COLOURS[2], linestyle="-.", linewidth=1.4, label="T0 / 2")
+    axes.set_ylabel(f"entropy of the assignment [% of log {hypotheses}]")
+    axes.set_ylim(0, 104)
+    _falling(axes)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
+    """Boxes of scores: median and quartiles, whiskers to the last score within 1.5 times the box, mean as a triangle.
+
+    Args:
+        scores: name -> (N,); NaN is left out.
+        label: of the axis of scores.
+
+    Source: aMCL paper, figure 7.
+    """
+    figure = curves({}, "", label)
+    figure.set_size_inches(max(4.8, 0.9 * len(scores) + 1.2), 3.6)
+    axes = figure.axes[0]
+    kept = [values[np.isfinite(values)] for values in (np.asarray(v, dtype=np.float64) for v in scores.values())]
+    for place, values in enumerate(kept):
+        if not len(values):
+            continue
+        colour = COLOURS[place % len(COLOURS)]
+        axes.boxplot(
+            values, positions=[place], widths=0.55, whis=1.5, showmeans=True, patch_artist=True,
+            boxprops={"facecolor": f"{colour}40", "edgecolor": colour, "linewidth": 1.4},
+            medianprops={"color": "black", "linewidth": 1.8},
+            meanprops={"marker": "^", "markerfacecolor": "black", "markeredgecolor": "black", "markersize": 6},
+            whiskerprops={"color": colour, "linewidth": 1.4}, capprops={"color": colour, "linewidth": 1.4},
+            flierprops={"marker": ".", "markersize": 3, "markerfacecolor": colour, "markeredgecolor": colour},
+        )  # fmt: skip
+    long = sum(len(name) for name in scores) > 40
+    axes.set_xticks(range(len(scores)), list(scores), rotation=25 * long, ha="right" if long else "center")
+    axes.set_xlim(-0.6, max(1, len(scores)) - 0.4)
+    axes.grid(axis="x", visible=False)
+    return figure
+
+
+def scores_by_temperature(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]], unit: str = "dB", label: str = "negative MCL SI-SDR on dev [dB]"
+) -> Figure:
+    """A score while the temperature falls, a line with markers of its own for each run.
+
+    Args:
+        series: run -> ((S,) temperatures, (S,) scores); temperatures of zero are left out.
+        unit: of temperatures.
+        label: of the score.
+
+    Source: aMCL paper, figure 8.
+    """
+    positive = {}
+    for name, (temperatures, values) in series.items():
+        t, v = np.asarray(temperatures, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        positive[name] = t[t > 0], v[t > 0]
+    figure = curves(positive, f"temperature [{unit}]", label)
+    figure.set_size_inches(6.0, 4.0)
+    axes = figure.axes[0]
+    for line, style, marker in zip(axes.lines, _cycle(("-", "--", "-.", ":")), _cycle("os^Dv"), strict=False):
+        line.set(linestyle=style, marker=marker)
+    _falling(axes)
+    if positive:
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
+    """The tree of hypotheses that part as the temperature falls, from top to bottom.
+
+    Hypotheses stand side by side so that those which part late are neighbours; at each temperature a group stands in
+    the middle of its members.
+
+    Args:
+        temperatures: S of them, falling; a zero, the hard minimum, is drawn below the others.
+        groups: S lists of n group numbers.
+        labels: n names of hypotheses.
+    """
+    n = len(labels)
+    order = sorted(range(n), key=lambda k: [level[k] for level in groups])
+    place = {hypothesis: column for column, hypothesis in enumerate(order)}
+    positive = [t for t in temperatures if t > 0]
+    lowest = min(positive, default=1.0) / 3
+    heights = [t if t > 0 else lowest for t in temperatures]
+    figure = curves({}, "hypothesis", "temperature")
+    figure.set_size_inches(max(4.0, 0.9 * n + 1.6), max(3.2, 0.28 * len(heights) + 1.4))
+    axes = figure.axes[0]
+    columns = [[float(np.mean([place[j] for j in range(n) if level[j] == g])) for g in level] for level in groups]
+    for k in range(n):
+        x = [level[k] for level in columns]
+        # Down along each level, then sideways: a split is a fork of right angles.
+        xs = [value for a, b in pairwise(x) for value in (a, b)] or x
+        ys = [h for h in heights[1:] for _ in range(2)] or heights
+        axes.plot([x[0], *xs], [heights[0], *ys], color=COLOURS[0], linewidth=2.0, solid_capstyle="round")
+    for level, height in zip(columns, heights, strict=True):
+        axes.plot(sorted(set(level)), [height] * len(set(level)), "o", color=COLOURS[1], markersize=4)
+    axes.set_xticks(range(n), [labels[k] for k in order])
+    axes.set_xlim(-0.6, n - 0.4)
+    axes.set_yscale("log")
+    if len(positive) < len(heights):
+        axes.axhline(lowest, color="black", linestyle=":", linewidth=1.0, zorder=0)
+        axes.annotate(
+            "hard minimum", (1.01, lowest), xycoords=("axes fraction", "data"), va="bottom", fontsize=9, rotation=90
+        )
+    axes.grid(axis="x", visible=False)
+    return figure
+
+
+def _cycle(values: Sequence[str]) -> Sequence[str]:
+    return [values[place % len(values)] for place in range(64)]
+
+
+def _falling(axes: Axes) -> None:
+    """Temperatures on a logarithmic axis from high to low, the way a run goes."""
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    if axes.get_ylabel().startswith("groups"):
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,196 @@
+"""Pieces of an HTML page that needs nothing but itself: tables, figures, sound; everything given as text is escaped."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from sepkit.data import audio
+
+__all__ = ["Cell", "details", "document", "figure_html", "interval_svg", "number", "player", "section", "slug", "table"]
+
+# The page may load nothing: the browser refuses what a mistake of ours would ask for.
+_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+@dataclass
+class Cell:
+    """A cell of a table.
+
+    Args:
+        html: what it shows.
+        key: what it sorts by; None sorts last. A number makes the column one of numbers.
+    """
+
+    html: str
+    key: float | str | None = None
+
+    @classmethod
+    def text(cls, text: object) -> Cell:
+        """A cell that shows, and sorts by, a text."""
+        return cls(escape(str(text)), str(text))
+
+
+def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
+    """A whole page.
+
+    Args:
+        title: of the page.
+        navigation: (identifier, title) of the sections.
+        body: HTML.
+    """
+    assets = resources.files("sepkit.reporting") / "assets"
+    style = (assets / "report.css").read_text(encoding="utf-8")
+    script = (assets / "report.js").read_text(encoding="utf-8")
+    links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in navigation)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+</head>
+<body>
+<nav aria-label="Sections"><div>{links}</div></nav>
+<main>
+{body}
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def section(name: str, title: str, *content: str) -> str:
+    """A section with a heading."""
+    return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
+
+
+def details(title: str, content: str, is_open: bool = False) -> str:
+    """Content that unfolds."""
+    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
+
+
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """A table whose columns sort when their heading, a button, is pressed.
+
+    Args:
+        caption: above it.
+        header: one text a column.
+        rows: of cells.
+    """
+    rows = list(rows)
+    numeric = [any(isinstance(row[place].key, float | int) for row in rows) for place in range(len(header))]
+    heads = "".join(
+        f'<th scope="col" aria-sort="none"{_class(is_number)}><button type="button">{escape(text)}</button></th>'
+        for text, is_number in zip(header, numeric, strict=True)
+    )
+    lines = "\n".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>"
+    )
+
+
+def number(value: float | None, digits: int = 2, signed: bool = False) -> str:
+    """A number as it stands in a table; a dash where there is none."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    return f"{value:{'+' if signed else ''}.{digits}f}"
+
+
+def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:
+    """A figure as inline SVG in the page's own font and text colour, so that it is legible in light and dark.
+
+    Args:
+        figure: black where it is to have the colour of text.
+        name: prefix of its identifiers, different from all others in the page.
+        description: for those who do not see it.
+        caption: HTML below it.
+    """
+    buffer = io.StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert box is not None
+    svg = svg[svg.index(">") + 1 :]
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", svg)
+    svg = re.sub(r'data:image/png;base64,\s*([^"]+)', lambda found: _smaller_png(found[1]), svg)
+    svg = re.sub(r' (d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
+    width, height = box.groups()
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return (
+        f'<figure><svg role="img" aria-label="{escape(description)}" viewBox="0 0 {width} {height}" '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink">{svg.strip()}{below}</figure>'
+    )
+
+
+def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float]) -> str:
+    """A point with its interval on a scale that the rows of a table share."""
+    left, right = scale
+    span = (right - left) or 1.0
+    x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, low, high))
+    zero = f'<path class="zero" d="M{4 + 112 * -left / span:.1f} 1V19"/>' if left <= 0 <= right else ""
+    return (
+        '<svg class="interval" viewBox="0 0 120 20" aria-hidden="true">'
+        f'{zero}<path d="M{x_low:.1f} 10H{x_high:.1f}M{x_low:.1f} 6V14M{x_high:.1f} 6V14"/>'
+        f'<circle cx="{x:.1f}" cy="10" r="3.6"/></svg>'
+    )
+
+
+def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
+    """A player that holds its sound.
+
+    Args:
+        waveform: (T,), full scale 1.0.
+        sample_rate: Hz.
+        label: for those who do not see where it stands.
+    """
+    sound = base64.b64encode(audio.encode_wav(waveform, sample_rate)).decode()
+    return (
+        f'<audio controls preload="metadata" aria-label="{escape(label)}" src="data:audio/wav;base64,{sound}"></audio>'
+    )
+
+
+def slug(text: str) -> str:
+    """The text as it can stand in an identifier."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def _smaller_png(encoded: str) -> str:
+    """The data address of the same picture with a palette: colour maps need no more."""
+    buffer = io.BytesIO()
+    picture = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
+    picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _class(is_number: bool) -> str:
+    return ' class="number"' if is_number else ""
+
+
+def _cell(cell: Cell, is_number: bool) -> str:
+    key = "" if cell.key is None else f' data-key="{escape(str(cell.key))}"'
+    return f"<td{_class(is_number)}{key}>{cell.html}</td>"

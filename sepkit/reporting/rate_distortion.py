@@ -1,0 +1,278 @@
+"""Variational models trained towards different rates: what rates they reached, and what distortion they have there."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.errors import UserError
+from sepkit.evaluation.labels import RATES, short_label_of
+from sepkit.evaluation.run_folder import EvaluationFolder, Run, read_curve
+from sepkit.files import atomic_output, write_text
+from sepkit.reporting.compared_runs import digits_of
+from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
+from sepkit.reporting.markdown import escaped, markdown_table
+
+__all__ = ["Point", "Target", "points_of", "seen_first", "targets_of", "write_rate_distortion"]
+
+_STEERING = "objective.rates.steering"
+_REACHED = 0.1
+# What is steered -> the latents whose rates it sums.
+_STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
+_MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
+
+
+@dataclass
+class Target:
+    """A rate that a training was steered towards.
+
+    Args:
+        name: "total", "encoding" or "masks".
+        target: nats.
+        reached: nats, over the training mixtures of the last epoch; None where there is no log of it.
+        per: what they are nats of.
+    """
+
+    name: str
+    target: float
+    reached: float | None
+    per: str
+
+    @property
+    def met(self) -> bool | None:
+        """Whether what was reached is within 10 % of the target; None where that is not known."""
+        return None if self.reached is None else abs(self.reached - self.target) <= _REACHED * self.target
+
+
+@dataclass
+class Point:
+    """One model on one test set: means over mixtures, NaN for what was not measured.
+
+    Args:
+        run: its name.
+        rate_nats_per_tick: of encoding and masks together.
+        rate_nats_per_dimension: the same over the number of latent values of a tick.
+        blr_nll_nats_per_sample: the distortion: the negative log evidence of the references.
+        si_sdr_db: of the estimates.
+        si_sdri_db: over the mixture.
+    """
+
+    run: str
+    rate_nats_per_tick: float
+    rate_nats_per_dimension: float
+    blr_nll_nats_per_sample: float
+    si_sdr_db: float
+    si_sdri_db: float
+
+
+def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | None = None) -> str:
+    """The Markdown that is now in the file, with FILE_rate_distortion.png and rate_distortion.csv beside it.
+
+    Tables of the rates that trainings were steered to and reached; of the best model of each test set, and of how much
+    worse the model with the highest rate is; and of all models on each test set. The report draws the CSV file.
+
+    Args:
+        runs: experiments, measured on one test set or more.
+        path: FILE.md.
+        seen: the test set like the training data, which comes first; None: the one named "test", else the first.
+
+    Raises:
+        UserError: nothing measured, a model without rates or neither distortion nor SI-SDR, or no such test set.
+    """
+    path = Path(path)
+    sets = seen_first([evaluation.name for run in runs for evaluation in run.evaluations], seen)
+    if not sets:
+        raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
+    points = {name: points_of(runs, name) for name in sets}
+    csv_path, figure_path = path.with_name("rate_distortion.csv"), path.with_name(f"{path.stem}_rate_distortion.png")
+    _write_csv(csv_path, points)
+    figure = rate_distortion_curve(read_curve(csv_path))
+    with atomic_output(figure_path) as temporary:
+        figure.savefig(temporary, format="png", dpi=160)
+    text = "\n".join(_sections(runs, points, figure_path.name))
+    write_text(path, text)
+    return text
+
+
+def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
+    """Names of test sets, each once, that of the training data's kind first.
+
+    Args:
+        names: in order of appearance.
+        seen: which one is; None: "test" where there is one, else the first.
+
+    Raises:
+        UserError: `seen` is none of them.
+    """
+    sets = list(dict.fromkeys(names))
+    if seen is not None and seen not in sets:
+        raise UserError(f"--drop-from: found {seen}, expected one of {', '.join(sets) or 'none'}")
+    first = seen or ("test" if "test" in sets else None)
+    return sorted(sets, key=lambda name: name != first) if first else sets
+
+
+def targets_of(run: Run) -> list[Target]:
+    """What the training of a run was steered towards; none where it was not."""
+    settings = run.settings
+    per = str(settings.get(f"{_STEERING}.per", "tick"))
+    epochs = [record for record in (run.log.records if run.log else ()) if record.get("kind") == "epoch"]
+    targets = []
+    for name, latents in _STEERED.items():
+        target = settings.get(f"{_STEERING}.{name}")
+        if target is None:
+            continue
+        columns = [f"train_{what}_rate_nats_per_{per}" for what in latents]
+        rates = [epochs[-1][column] for column in columns if epochs and epochs[-1].get(column) is not None]
+        targets.append(Target(name, float(target), math.fsum(rates) if rates else None, per))
+    return targets
+
+
+def points_of(runs: Sequence[Run], test_set: str) -> list[Point]:
+    """The models that were measured on a test set, by their rate there.
+
+    Args:
+        runs: of variational models.
+        test_set: name of the evaluation.
+
+    Raises:
+        UserError: an evaluation without rates, or with neither distortion nor SI-SDR.
+    """
+    found = [(run, evaluation) for run in runs if (evaluation := run.evaluation(test_set)) is not None]
+    return sorted((_point(run, evaluation) for run, evaluation in found), key=lambda p: p.rate_nats_per_dimension)
+
+
+def _point(run: Run, evaluation: EvaluationFolder) -> Point:
+    *of_latents, per_dimension = (evaluation.mean(name) for name in RATES)
+    if per_dimension is None:
+        raise UserError(
+            f"{evaluation.folder}: found no rate_nats_per_dimension, expected it of a model with variational latents; "
+            "leave the run out, or evaluate it again"
+        )
+    blr, si_sdr, si_sdri = (
+        _or_nan(evaluation.mean(name)) for name in ("blr_nats_per_sample", "si_sdr_db", "si_sdri_db")
+    )
+    if math.isnan(blr) and math.isnan(si_sdr):
+        raise UserError(
+            f"{evaluation.folder}: found neither blr_nats_per_sample nor si_sdr_db; evaluate with --metrics si_sdr blr"
+        )
+    per_tick = math.fsum(rate for rate in of_latents if rate is not None)
+    return Point(run.name, per_tick, per_dimension, -blr, si_sdr, si_sdri)
+
+
+def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
+    header = ["rate_nats_per_dimension", *_MEASURES]
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*header, "curve"])
+        for name, models in points.items():
+            for point in models:
+                numbers = [getattr(point, column) for column in header]
+                writer.writerow([*("" if math.isnan(number) else repr(number) for number in numbers), name])
+
+
+def _sections(runs: Sequence[Run], points: dict[str, list[Point]], figure: str) -> Iterator[str]:
+    yield f"### Rates\n\n{_rate_table(runs, points)}"
+    yield f"### Best models\n\n{_optimum_table(points)}"
+    yield (
+        "The distortion is the negative log evidence a sample. Worse by: the model with the highest rate on the set, "
+        "against the best.\n"
+    )
+    yield f"![Distortion and SI-SDR against rate]({figure})\n"
+    yield "A dot is a model, lines are running means over three models in order of rate, stars the best.\n"
+    for name, models in points.items():
+        yield f"### {name}\n\n{_test_set_table(models)}"
+
+
+def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
+    """Targets, what training reached, and the rates on every test set."""
+    targets = {run.name: targets_of(run) for run in runs}
+    units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["tick"]
+    if len(units) > 1:
+        raise UserError(f"runs: their targets are nats per {' and per '.join(units)}; summarise them apart")
+    by_run = {name: {point.run: point for point in models} for name, models in points.items()}
+    rows = []
+    for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):
+        mine = targets[run.name]
+        known = next((models[run.name] for models in by_run.values() if run.name in models), None)
+        cells = [
+            _joined(f"{_named(t)}{t.target:.4g}" for t in mine),
+            _joined("" if t.reached is None else f"{_named(t)}{t.reached:.4g}{_of_dimension(t, known)}" for t in mine),
+            _joined({None: "", True: "yes", False: "no"}[t.met] for t in mine),
+        ]
+        for models in by_run.values():
+            point = models.get(run.name)
+            cells.append(
+                "" if point is None else f"{point.rate_nats_per_tick:.4g} ({point.rate_nats_per_dimension:.3f})"
+            )
+        rows.append([escaped(run.name), *cells])
+    reached = sum(all(target.met for target in mine) for mine in targets.values() if mine)
+    steered = sum(bool(mine) for mine in targets.values())
+    head = f"[nats per {units[0]}]"
+    header = ["model", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
+    note = f"\nIn parentheses: nats per dimension. {reached} of {steered} steered models are within 10 %.\n"
+    return markdown_table(header, rows) + note
+
+
+def _optimum_table(points: dict[str, list[Point]]) -> str:
+    header = ["test set"]
+    for name in _MEASURES:
+        label = "distortion [nats per sample]" if name == _MEASURES[0] else short_label_of(name)
+        header += [label, "model", "nats per dimension", "highest rate: worse by"]
+    rows = []
+    for test_set, models in points.items():
+        cells = []
+        for name in _MEASURES:
+            values = np.array([getattr(point, name) for point in models])
+            best = optimum(name, values)
+            if best is None:
+                cells += [""] * 4
+                continue
+            digits, of_best = digits_of(name), models[best]
+            # By rate: the last one that was measured has the highest.
+            worse = abs(values[np.isfinite(values)][-1] - values[best])
+            cells += [f"{values[best]:.{digits}f}", escaped(of_best.run), f"{of_best.rate_nats_per_dimension:.3f}"]
+            cells.append(f"{worse:.{digits}f}")
+        rows.append([escaped(test_set), *cells])
+    return markdown_table(header, rows, words=(0, 2, 6))
+
+
+def _test_set_table(models: Sequence[Point]) -> str:
+    """All models by rate, the best values in bold."""
+    columns = ("blr_nll_nats_per_sample", "si_sdr_db", "si_sdri_db")
+    best = {name: optimum(name, np.array([getattr(point, name) for point in models])) for name in columns}
+    rows = []
+    for place, point in enumerate(models):
+        cells = [escaped(point.run), f"{point.rate_nats_per_tick:.4g}", f"{point.rate_nats_per_dimension:.3f}"]
+        for name in columns:
+            value = getattr(point, name)
+            text = "" if math.isnan(value) else f"{value:.{digits_of(name)}f}"
+            cells.append(f"**{text}**" if best[name] == place and len(models) > 1 else text)
+        rows.append(cells)
+    header = ["model", "nats per tick", "nats per dimension", "distortion [nats per sample]"]
+    return markdown_table([*header, *map(short_label_of, columns[1:])], rows)
+
+
+def _named(target: Target) -> str:
+    return "" if target.name == "total" else f"{target.name} "
+
+
+def _of_dimension(target: Target, known: Point | None) -> str:
+    """What a sum of both rates is over the number of latent values of a tick, which any point of the run tells."""
+    if target.reached is None or known is None or (target.name, target.per) != ("total", "tick"):
+        return ""
+    if not known.rate_nats_per_tick > 0:
+        return ""
+    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_tick:.3f})"
+
+
+def _joined(texts: Iterator[str]) -> str:
+    return ", ".join(text for text in texts if text)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,218 @@
+"""One HTML file that shows how good a run, or several, are: scores, figures, sound, training, configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import sepkit
+from sepkit.errors import UserError
+from sepkit.evaluation.labels import label_of
+from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
+from sepkit.files import atomic_output
+from sepkit.reporting import figures, page
+from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
+from sepkit.reporting.curve_figures import DRAWERS
+from sepkit.reporting.example_html import example_html
+from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
+from sepkit.reporting.page import Cell
+from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
+
+__all__ = ["write_report"]
+
+# Of further metrics, those that are not the leading one in another guise.
+_ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
+
+# Of a summary, what is not about how it came to be.
+_SHOWN_ELSEWHERE = frozenset({"metrics", "skipped", "failures", "by", "by_manifest", "comparison"})
+
+
+def write_report(
+    runs: Sequence[Run | str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    examples: int = 1,
+    load_separator: LoadSeparator | None = None,
+    title: str | None = None,
+) -> Path:
+    """The path of the report on one run, or of the comparison of several: one HTML file that opens offline.
+
+    Examples are chosen by the first run's scores. Their estimates are read where the evaluation was of files, and made
+    again where it was of a model; what cannot be had is said in the page.
+
+    Args:
+        runs: runs, or folders that `load_run` reads.
+        out: the file.
+        examples: how many of the worst, of the median and of the best mixtures of each test set to show.
+        load_separator: makes a separator of a model's name; None: models are not run.
+        title: of the page.
+
+    Raises:
+        UserError: no run, a folder that holds none, or a file that cannot be written.
+    """
+    if not runs:
+        raise UserError("report: no run given, expected one folder or more")
+    loaded = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    names = name_apart(loaded)
+    loaded = [replace(run, name=names[place]) for place, run in enumerate(loaded)]
+    test_sets = test_sets_of(loaded)
+    title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
+    parts = {
+        "scores": ("Scores", list(score_tables(loaded, test_sets))),
+        "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
+        "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
+        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
+        "groups": ("By property", list(group_tables(test_sets))),
+        "utterances": ("Utterances", list(utterance_tables(test_sets))),
+        "training": ("Training", list(_training(loaded))),
+        "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
+        "configuration": ("Configuration", list(_configuration(loaded))),
+        "environment": ("Environment", list(_environment(loaded))),
+    }
+    shown = {name: part for name, part in parts.items() if part[1]}
+    made = f"Made by sepkit {sepkit.__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
+    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}</header>"]
+    body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
+    body.append(f"<footer>{escape(made)}</footer>")
+    out = Path(out)
+    with atomic_output(out) as temporary:
+        html = page.document(title, [(name, heading) for name, (heading, _) in shown.items()], "\n".join(body))
+        temporary.write_text(html, encoding="utf-8")
+    return out
+
+
+def _distributions(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
+    drawn = []
+    for name, evaluations in _to_compare(runs, test_sets):
+        metrics = list(dict.fromkeys(metric for evaluation in evaluations.values() for metric in evaluation.metrics))
+        leading = leading_metric(metrics)
+        if leading is not None:
+            drawn += _draw(name, evaluations, leading, [metric for metric in _ALSO_DRAWN if metric in metrics])
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _to_compare(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[tuple[str, dict[str, EvaluationFolder]]]:
+    """What shares a figure: the runs on one set; of a single run, its sets."""
+    if len(runs) == 1 and test_sets:
+        yield "", {test_set.name: evaluation for test_set in test_sets for evaluation in test_set.evaluations.values()}
+    elif len(runs) > 1:
+        yield from ((test_set.name, test_set.evaluations) for test_set in test_sets)
+
+
+def _draw(name: str, evaluations: dict[str, EvaluationFolder], leading: str, others: Sequence[str]) -> Iterator[str]:
+    title, prefix = escape(f"{name}: " if name else ""), f"{page.slug(name)}-"
+    for metric in dict.fromkeys([leading, *others]):
+        scores = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}
+        label = label_of(metric)
+        text = f"{title}{escape(label)}, means dashed"
+        figure = figures.score_distributions(scores, label)
+        yield page.figure_html(figure, f"{prefix}distribution-{page.slug(metric)}", f"Histogram of {label}", text)
+        if metric != leading:
+            continue
+        if len(scores) > 1:
+            text = f"{title}quartiles, 5 and 95 %, mean as a diamond; every point is a mixture"
+            figure = figures.run_comparison(scores, label)
+            yield page.figure_html(figure, f"{prefix}comparison", f"Boxes of {label}", text)
+        points = {
+            run: (e.scores("si_sdr_db") - e.scores("si_sdri_db"), e.scores("si_sdr_db"))
+            for run, e in evaluations.items()
+        }
+        if any(np.isfinite(x + y).any() for x, y in points.values()):
+            text = f"{title}every point is a mixture; above the dashed line separation helped"
+            figure = figures.input_output_scatter(points)
+            yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
+
+
+def _training(runs: Sequence[Run]) -> Iterator[str]:
+    logs = {run.name: run.log for run in runs if run.log is not None and run.log.records}
+    drawn = []
+    for label, names in figures.training_panels(logs.values()).items():
+        figure = figures.training_curves(logs, {label: names})
+        drawn.append(page.figure_html(figure, f"training-{page.slug(label)}", f"Training curve: {label}"))
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+        yield '<p class="quiet">Dots are epochs; the faint line is what was recorded in between.</p>'
+
+
+def _curves(runs: Sequence[Run]) -> Iterator[str]:
+    drawn = []
+    for run in runs:
+        for kind, by_name in run.curves.items():
+            draw, caption = DRAWERS[kind]
+            for name, curve in by_name.items():
+                where = ", ".join(dict.fromkeys([run.name, name]))
+                text = f"{where}: {kind.replace('_', '-')}"
+                drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _examples(test_sets: Sequence[TestSet], count: int, outcomes: Outcomes) -> Iterator[str]:
+    first = True
+    for test_set in test_sets:
+        metric = test_set.leading
+        if metric is None or count < 1:
+            continue
+        if first:
+            yield (
+                '<p class="quiet">Each example is played at one level throughout. Press play on another player while '
+                "one plays, and it goes on from the same moment.</p>"
+            )
+        first = False
+        yield f"<h3>{escape(test_set.name)}</h3>"
+        base = test_set.first
+        keys, scores = base.keys(), better(metric) * base.scores(metric)
+        for place, (kind, row) in enumerate(choose_examples(scores, count)):
+            try:
+                example = outcomes.example(kind, keys[row], test_set.evaluations, metric)
+            except UserError as error:
+                yield f'<p class="note">No example: {escape(str(error))}</p>'
+                break
+            yield example_html(example, metric, f"{page.slug(test_set.name)}-{place}")
+
+
+def _configuration(runs: Sequence[Run]) -> Iterator[str]:
+    flat = {run.name: dict(_flatten(run.config)) for run in runs if run.config}
+    keys = list(dict.fromkeys(key for entries in flat.values() for key in entries))
+    differing = [key for key in keys if any(a.get(key) != b.get(key) for a, b in pairwise(flat.values()))]
+    if differing:
+        rows = [[Cell.text(key), *(Cell.text(entries.get(key, "-")) for entries in flat.values())] for key in differing]
+        yield page.table("What differs", ["key", *flat], rows)
+    elif len(flat) > 1:
+        yield "<p>The configurations are equal.</p>"
+    for run in runs:
+        if run.config:
+            text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
+            yield page.details(f"{run.name}: config.yaml", f"<pre>{escape(text)}</pre>")
+
+
+def _environment(runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        for evaluation in run.evaluations:
+            facts = {name: value for name, value in evaluation.summary.items() if name not in _SHOWN_ELSEWHERE}
+            pairs = [*_flatten(facts), ("folder", str(evaluation.folder))]
+            items = "".join(
+                f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text
+            )
+            yield page.details(f"{run.name}: {evaluation.name}", f"<dl>{items}</dl>")
+
+
+def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, text) of every leaf."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list):
+        yield prefix, ", ".join(text for inner in value for _, text in _flatten(inner))
+    elif value is not None:
+        yield prefix, f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,280 @@
+"""Scores of test sets as HTML: in large type, in tables, run against run, by kind of mixture, mixture by mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from sepkit.evaluation.groups import by_group
+from sepkit.evaluation.labels import label_of, short_label_of
+from sepkit.evaluation.run_folder import Run
+from sepkit.evaluation.statistics import PairedDifference, paired_difference
+from sepkit.reporting import page
+from sepkit.reporting.compared_runs import TestSet, better, digits_of
+from sepkit.reporting.page import Cell
+
+__all__ = ["group_tables", "headlines", "matching_tables", "score_tables", "utterance_tables"]
+
+_MAX_HEADLINES = 6
+_MAX_UTTERANCES = 200
+
+
+def headlines(test_sets: Sequence[TestSet]) -> str:
+    """The leading score of every run on every set in large type; one sentence where there are none or too many."""
+    runs = {run for test_set in test_sets for run in test_set.evaluations}
+    cards = [
+        _headline(test_set, run, test_set.leading, bool(len(runs) > 1), bool(len(test_sets) > 1))
+        for test_set in test_sets
+        for run, evaluation in test_set.evaluations.items()
+        if test_set.leading in evaluation.metrics
+    ]
+    if not cards:
+        return '<p class="quiet">Nothing has been scored yet.</p>'
+    if len(cards) > _MAX_HEADLINES:
+        return f'<p class="quiet">{len(runs)} run{"s" * (len(runs) > 1)} on {len(test_sets)} test sets.</p>'
+    return f'<div class="headlines">{"".join(cards)}</div>'
+
+
+def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, name_set: bool) -> str:
+    assert metric is not None
+    score, digits = test_set.evaluations[run].summary["metrics"][metric], digits_of(metric)
+    label, _, unit = label_of(metric).partition(" [")
+    is_best = score["mean"] == test_set.best(metric)
+    name = " · ".join([run] * name_run + [test_set.name] * name_set) or test_set.name
+    low, high = (page.number(end, digits) for end in score["ci95"])
+    return (
+        f'<div class="headline{" best" * is_best}"><div class="what">{escape(name)}</div>'
+        f'<div class="value">{page.number(score["mean"], digits)} <small>{escape(unit.rstrip("]"))}</small></div>'
+        f'<div class="how">{escape(label)}{" · best" * is_best}<br>'
+        f'<span class="quiet">95 % interval {low} to {high} · {score["n"]} mixtures</span></div></div>'
+    )
+
+
+def score_tables(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """All metrics of all runs on all sets, what was left out, and runs against the first one.
+
+    Args:
+        runs: all of them.
+        test_sets: what they were measured on.
+    """
+    if not test_sets:
+        return
+    metrics = list(dict.fromkeys(name for test_set in test_sets for name in test_set.metrics))
+    rows = []
+    for test_set in test_sets:
+        best = {name: test_set.best(name) for name in metrics}
+        for run, evaluation in test_set.evaluations.items():
+            count = evaluation.summary["n_utterances"]
+            cells = [Cell.text(run)] * (len(runs) > 1) + [Cell.text(test_set.name)]
+            for name in metrics:
+                score = evaluation.summary["metrics"].get(name)
+                cells.append(_score_cell(score, digits_of(name), best[name]))
+            rows.append([*cells, Cell(str(count), count)])
+    header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures"]
+    yield page.table("Means with 95 % confidence intervals", header, rows)
+    yield '<p class="quiet">Intervals are percentiles of the bootstrap over mixtures.</p>'
+    for sentence in _left_out(runs):
+        yield f'<p class="note">{sentence}</p>'
+    yield from _paired(test_sets)
+    yield page.details("All statistics", _statistics(test_sets))
+
+
+def _score_cell(score: Mapping[str, Any] | None, digits: int, best: float | None = None) -> Cell:
+    if not score or score.get("mean") is None:
+        return Cell("-")
+    mean = page.number(score["mean"], digits)
+    ends = f"<small>{page.number(score['ci95'][0], digits)} to {page.number(score['ci95'][1], digits)}</small>"
+    return Cell((f"<strong>{mean}</strong>" if score["mean"] == best else mean) + ends, score["mean"])
+
+
+def _left_out(runs: Sequence[Run]) -> Iterator[str]:
+    """What the means are not over."""
+    for run in runs:
+        for evaluation in run.evaluations:
+            name, summary = escape(f"{run.name}, {evaluation.name}"), evaluation.summary
+            skipped = summary.get("skipped") or []
+            if skipped:
+                first = escape(f"{skipped[0]['id']}: {skipped[0]['reason']}")
+                yield f"{name}: {len(skipped)} mixtures were skipped ({first}{' ...' if len(skipped) > 1 else ''})."
+            if summary.get("n_without_improvement"):
+                count = summary["n_without_improvement"]
+                yield f"{name}: {count} mixtures are one speaker alone and have no improvement."
+            if summary.get("n_silent_sources"):
+                yield f"{name}: {summary['n_silent_sources']} silent sources have no score and are left out."
+            for metric, failure in (summary.get("failures") or {}).items():
+                first = escape(f"{failure['first']['id']}: {failure['first']['reason']}")
+                yield f"{name}: {escape(metric)} failed in {failure['n']} mixtures ({first})."
+
+
+def _statistics(test_sets: Sequence[TestSet]) -> str:
+    rows = []
+    for test_set in test_sets:
+        for run, evaluation in test_set.evaluations.items():
+            for metric in evaluation.metrics:
+                score, digits = evaluation.summary["metrics"][metric], digits_of(metric)
+                names = [Cell.text(run), Cell.text(test_set.name), Cell.text(label_of(metric))]
+                values = [score["mean"], *score["ci95"], score.get("median"), score.get("std")]
+                cells = [Cell(page.number(value, digits), value) for value in values]
+                rows.append([*names, *cells, Cell(str(score["n"]), score["n"])])
+    header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures"]
+    return page.table("Mean, 95 % interval, median, standard deviation", header, rows)
+
+
+def _paired(test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """Every run less the first one, mixture by mixture."""
+    compared: list[tuple[TestSet, str, str, PairedDifference]] = []
+    for test_set in test_sets:
+        if test_set.leading is None:
+            continue
+        (first, base), *others = test_set.aligned(test_set.leading).items()
+        compared += [(test_set, run, first, paired_difference(scores, base)) for run, scores in others]
+    ends = [end for *_, difference in compared for end in difference.ci95 or ()]
+    if not ends:
+        return
+    scale = (min(0.0, *ends), max(0.0, *ends))
+    rows = [_paired_row(*entry, scale) for entry in compared if entry[-1].ci95]
+    header = ["run", "less", "difference", "interval", "test set", "score", "higher [%]", "mixtures"]
+    yield page.table("Differences on the same mixtures, with 95 % intervals", header, rows)
+    yield (
+        '<p class="quiet">Where the interval leaves out 0, the dashed line, other mixtures of this kind would hardly '
+        "turn the difference round. What another seed of training would do is another question.</p>"
+    )
+
+
+def _paired_row(
+    test_set: TestSet, run: str, first: str, difference: PairedDifference, scale: tuple[float, float]
+) -> list[Cell]:
+    metric = test_set.leading
+    assert (
+        metric is not None and difference.mean is not None and difference.ci95 and difference.share_better is not None
+    )
+    low, high = difference.ci95
+    digits, share = digits_of(metric), 100 * difference.share_better
+    ends = f"<small>{page.number(low, digits, signed=True)} to {page.number(high, digits, signed=True)}</small>"
+    return [
+        Cell.text(run),
+        Cell.text(first),
+        Cell(page.number(difference.mean, digits, signed=True) + ends, difference.mean),
+        Cell(page.interval_svg(difference.mean, low, high, scale), difference.mean),
+        Cell.text(test_set.name),
+        Cell.text(short_label_of(metric)),
+        Cell(f"{share:.0f}", share),
+        Cell(str(difference.n), difference.n),
+    ]
+
+
+def matching_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """What became of the hypotheses, and how many speakers were found, where evaluations tell.
+
+    Args:
+        test_sets: what was measured.
+    """
+    told = [
+        (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
+        for test_set in test_sets
+        for run, evaluation in test_set.evaluations.items()
+        if evaluation.summary.get("matching")
+    ]
+    if not told:
+        return
+    most = max(len(matching["hypothesis_usage"]) for *_, matching in told)
+    rows = []
+    for run, name, matching in told:
+        usage = [_percent(share) for share in matching["hypothesis_usage"]]
+        lost = [_count(matching.get(key)) for key in ("missed_sources", "extra_hypotheses")]
+        rows.append([run, name, *usage, *[Cell("-")] * (most - len(usage)), _percent(matching["collapse_rate"]), *lost])
+    header = [
+        "run",
+        "test set",
+        *(f"hypothesis {k + 1} [%]" for k in range(most)),
+        "never best [%]",
+        "missed",
+        "too many",
+    ]
+    yield page.table("Share of the sources that each hypothesis is the best for", header, rows)
+    counted = [(run, name, m["speaker_count"]) for run, name, m in told if "speaker_count" in m]
+    if not counted:
+        return
+    numbers = sorted({int(n) for *_, c in counted for found in c["confusion"].values() for n in found})
+    rows = []
+    for run, name, count in counted:
+        for true, found in count["confusion"].items():
+            cells = [_count(found.get(str(n), 0)) for n in numbers]
+            right = _percent(found.get(true, 0) / max(1, sum(found.values())))
+            rows.append([run, name, Cell(true, int(true)), *cells, right])
+        rates = [f"{100 * count[f'{kind}_separation_rate']:.1f} %" for kind in ("over", "under")]
+        yield (
+            f'<p class="quiet">{run.html}, {name.html}: number of speakers right in {100 * count["accuracy"]:.1f} % of '
+            f"{count['n']} mixtures, too many in {rates[0]}, too few in {rates[1]}.</p>"
+        )
+    header = ["run", "test set", "speaking", *(f"{n} found" for n in numbers), "right [%]"]
+    yield page.table("Number of speakers: mixtures by how many speak and how many were found", header, rows)
+
+
+def _percent(share: float | None) -> Cell:
+    return Cell("-") if share is None else Cell(f"{100 * share:.1f}", share)
+
+
+def _count(count: int | None) -> Cell:
+    return Cell("-") if count is None else Cell(str(count), count)
+
+
+def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """The leading metric by every property of the mixtures that utterances.csv knows.
+
+    Args:
+        test_sets: what was measured.
+    """
+    for test_set in test_sets:
+        metric = test_set.leading
+        if metric is None:
+            continue
+        scores = {run: values.tolist() for run, values in test_set.aligned(metric).items()}
+        tables = []
+        for column, groups in by_group(test_set.properties(), scores).items():
+            rows = []
+            for place, (group, means) in enumerate(groups.items()):
+                count = max(mean["n"] for mean in means.values())
+                cells = [_score_cell(mean, digits_of(metric)) for mean in means.values()]
+                rows.append([Cell(escape(group), f"{place:04d}"), *cells, Cell(str(count), count)])
+            runs = list(test_set.evaluations) if len(test_set.evaluations) > 1 else [short_label_of(metric)]
+            name = label_of(column)
+            caption = f"{short_label_of(metric)} by {name.partition(' [')[0]}"
+            tables.append(page.table(caption, [name, *runs, "mixtures"], rows))
+        if tables:
+            yield f'<h3>{escape(test_set.name)}</h3><div class="tables">{"".join(tables)}</div>'
+
+
+def utterance_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+    """The scores of every mixture, worst first, up to 200 of each evaluation.
+
+    Args:
+        test_sets: what was measured.
+    """
+    for test_set in test_sets:
+        metric = test_set.leading
+        if metric is None:
+            continue
+        for run, evaluation in test_set.evaluations.items():
+            values = {name: evaluation.scores(name) for name in test_set.metrics}
+            order = np.argsort(better(metric) * values[metric], kind="stable")[:_MAX_UTTERANCES]
+            rows = [
+                [
+                    Cell.text(evaluation.rows[place]["id"]),
+                    *(_number_cell(float(values[name][place]), name) for name in values),
+                ]
+                for place in order
+            ]
+            name = " · ".join([run] * (len(test_set.evaluations) > 1) + [test_set.name])
+            total = len(evaluation.rows)
+            extent = f"the {len(order)} worst of {total}" if len(order) < total else f"all {total}"
+            header = ["mixture", *map(short_label_of, values)]
+            caption = f"{name}, worst {short_label_of(metric)} first"
+            yield page.details(f"{name}: {extent}", page.table(caption, header, rows))
+
+
+def _number_cell(value: float, metric: str) -> Cell:
+    return Cell(page.number(value, digits_of(metric)), value if np.isfinite(value) else None)

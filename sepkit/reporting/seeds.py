@@ -1,0 +1,342 @@
+"""Runs that differ in nothing but their seed as one row: mean and deviation over trainings, not over utterances."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from sepkit.errors import UserError
+from sepkit.evaluation.labels import label_of, short_label_of
+from sepkit.evaluation.run_folder import EvaluationFolder, Run
+from sepkit.files import atomic_output, write_text
+from sepkit.reporting import matching_figures
+from sepkit.reporting.compared_runs import better, digits_of
+from sepkit.reporting.markdown import escaped, markdown_table
+
+__all__ = [
+    "FIGURES",
+    "SeedGroup",
+    "drop_pairs",
+    "drop_table",
+    "group_runs",
+    "seed_table",
+    "temperature_series",
+    "write_seed_table",
+]
+
+FigureKind = Literal["boxes", "temperature"]
+FIGURES: tuple[FigureKind, ...] = ("boxes", "temperature")
+
+_SEED = re.compile(r"_seed(\d+)")
+_DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")
+_DROP_METRICS = ("si_sdri_db", "blr_nats_per_sample")
+# Columns from summary.json's "matching", where evaluation wrote it: name -> (head of the column, factor).
+_MATCHING = {"collapse_rate": ("collapsed hypotheses [%]", 100.0)}
+# Where runs of one group may differ: these change no result, or say how long a run took.
+_IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "trainer.keep_every_epochs", "data.workers")
+
+
+@dataclass
+class SeedGroup:
+    """Runs of one configuration.
+
+    Args:
+        name: for tables.
+        runs: in the order given.
+    """
+
+    name: str
+    runs: list[Run]
+
+    @property
+    def seeds(self) -> list[str]:
+        """Of the runs: as their configurations or else their folders' names say, "?" where neither does."""
+        return [_seed_of(run) for run in self.runs]
+
+    def differences(self) -> list[str]:
+        """Keys of the configuration, other than the seed, in which the runs differ although they should not."""
+        trees = [run.settings for run in self.runs if run.config is not None]
+        keys = {key for tree in trees for key in tree} - set(_IMMATERIAL)
+        return sorted(key for key in keys if any(tree.get(key) != trees[0].get(key) for tree in trees))
+
+
+def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGroup]:
+    """The runs by group, in order of appearance.
+
+    Args:
+        runs: one or more.
+        pattern: a regular expression that finds the group's name in the folder's: its first group in parentheses, or
+            all that it matches; None: the name without `_seed` and the number after it.
+
+    Raises:
+        UserError: no regular expression, or one that does not fit a folder's name.
+    """
+    try:
+        expression = re.compile(pattern) if pattern is not None else None
+    except re.error as error:
+        raise UserError(f"--group: found {pattern!r}, expected a regular expression ({error})") from error
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        name = _SEED.sub("", run.name)
+        if expression is not None:
+            match = expression.search(run.name)
+            if match is None:
+                raise UserError(f"--group: {pattern!r} is not in the name {run.name}; expected it in every run's")
+            name = (match.group(1) if expression.groups else match.group(0)) or ""
+        groups.setdefault(name, []).append(run)
+    return [SeedGroup(name, members) for name, members in groups.items()]
+
+
+def write_seed_table(
+    runs: Sequence[Run],
+    path: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    pattern: str | None = None,
+    figures: Sequence[FigureKind] = (),
+    drop_from: Sequence[str] = (),
+) -> str:
+    """The Markdown that is now in the file, with figures beside it (FILE_boxes.png, FILE_temperature.png).
+
+    Args:
+        runs: one or more.
+        path: FILE.md.
+        metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured.
+        pattern: see `group_runs`.
+        figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
+            paper); "temperature": SI-SDR on dev against temperature, a curve a run (Fig. 8).
+        drop_from: see `drop_pairs`; tables of drops stand first, of the metrics, by default SI-SDR improvement and the
+            log evidence as far as they were measured.
+
+    Raises:
+        UserError: nothing measured, an unknown metric or test set, a bad pattern, or no run with a temperature to draw.
+    """
+    path, groups = Path(path), group_runs(runs, pattern)
+    sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
+    if not sets and "temperature" not in figures:
+        raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
+    chosen = _metrics(runs, metrics) if sets else []
+    drawn: list[tuple[str, str, Figure]] = []
+    if "boxes" in figures:
+        for name in sets:
+            ending = f"_boxes_{name}" if len(sets) > 1 else "_boxes"
+            drawn.append((ending, f"{label_of(chosen[0])}, {name}", _boxes(groups, name, chosen[0])))
+    if "temperature" in figures:
+        series = temperature_series(runs)
+        drawn.append(
+            ("_temperature", "SI-SDR on dev against temperature", matching_figures.scores_by_temperature(series))
+        )
+    drops = []
+    if drop_from:
+        pairs = drop_pairs(drop_from, sets)
+        of_drops = chosen if metrics is not None else _metrics(runs, None, _DROP_METRICS)
+        drops = [f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}" for name in of_drops]
+    parts = [seed_table(groups, name, chosen) for name in sets]
+    if len(sets) > 1:
+        parts = [f"### {name}\n\n{part}" for name, part in zip(sets, parts, strict=True)]
+    parts = drops + parts
+    parts += [f"![{escaped(caption)}]({path.stem}{ending}.png)\n" for ending, caption, _ in drawn]
+    notes = list(_notes(groups))
+    text = "\n".join([*parts, *(f"{note}\n" for note in notes)])
+    for ending, _, figure in drawn:
+        with atomic_output(path.with_name(f"{path.stem}{ending}.png")) as temporary:
+            figure.savefig(temporary, format="png", dpi=160)
+    write_text(path, text)
+    return text
+
+
+def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str]) -> str:
+    """A Markdown table: a row a group, a column a metric with mean and sample standard deviation over seeds.
+
+    The last columns name the best and the worst seed by the first metric. A single seed has no deviation.
+
+    Args:
+        groups: rows.
+        test_set: name of the evaluation.
+        metrics: columns.
+    """
+    columns = [
+        name for name in _MATCHING if any(_matching(e, name) is not None for e in _evaluations(groups, test_set))
+    ]
+    heads = [*map(short_label_of, metrics), *(_MATCHING[name][0] for name in columns)]
+    header = ["group", "seeds", *heads, "best seed", "worst seed"]
+    lines = []
+    for group in groups:
+        found = [(seed, run.evaluation(test_set)) for seed, run in zip(group.seeds, group.runs, strict=True)]
+        known = [(seed, evaluation) for seed, evaluation in found if evaluation is not None]
+        cells = [_mean_and_deviation([e.mean(name) for _, e in known], digits_of(name)) for name in metrics]
+        for name in columns:
+            factor = _MATCHING[name][1]
+            values = [_matching(evaluation, name) for _, evaluation in known]
+            cells.append(_mean_and_deviation([None if v is None else factor * v for v in values], digits=1))
+        ranked = [(evaluation.mean(metrics[0]), seed) for seed, evaluation in known]
+        ranked = [(value, seed) for value, seed in ranked if value is not None]
+        digits = digits_of(metrics[0])
+        both = (max(ranked), min(ranked)) if len(ranked) > 1 else ()
+        ends = [f"{seed} ({value:.{digits}f})" for value, seed in both] or ["", ""]
+        lines.append([escaped(group.name), str(len(known)), *cells, *ends])
+    return markdown_table(header, lines, words=(0, len(header) - 2, len(header) - 1))
+
+
+def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str]]:
+    """(seen, unseen) test sets.
+
+    Args:
+        asked: SEEN=UNSEEN each, or SEEN alone for its drop to every set that is not asked for as seen.
+        sets: names of the test sets there are.
+
+    Raises:
+        UserError: a set that there is not, or none to compare with.
+    """
+    split = [tuple(item.split("=", 1)) for item in asked]
+    unknown = [name for names in split for name in names if name not in sets]
+    if unknown:
+        raise UserError(f"--drop-from: found {', '.join(unknown)}, expected one of {', '.join(sets) or 'none'}")
+    seen = {names[0] for names in split}
+    pairs = []
+    for first, *second in split:
+        pairs += [(first, name) for name in second or sets if second or name not in seen]
+    if not pairs:
+        raise UserError(f"--drop-from: found no test set but {', '.join(sorted(seen))}, expected one more to drop to")
+    return list(dict.fromkeys(pairs))
+
+
+def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
+    """A Markdown table: a row a group, and for each pair of test sets the score on both and the drop between them.
+
+    Mean and sample standard deviation over seeds, that of the drop over each run's own drop; in parentheses its share
+    of the mean score on the seen set, where that is in dB and above zero.
+
+    Args:
+        groups: rows.
+        pairs: seen and unseen test sets.
+        metric: whose drop; where less is better, the drop is how much more it is.
+    """
+    # A set that several pairs start from is shown once.
+    columns: list[tuple[str, str | None]] = []
+    for seen, unseen in pairs:
+        columns += [(seen, None)] * ((seen, None) not in columns) + [(unseen, None)] * ((unseen, None) not in columns)
+        columns.append((seen, unseen))
+    heads = [first if second is None else f"drop {first} to {second}" for first, second in columns]
+    lines = []
+    for group in groups:
+        cells = []
+        for first, second in columns:
+            scores = [_mean_on(run, first, metric) for run in group.runs]
+            if second is None:
+                cells.append(_mean_and_deviation(scores, digits_of(metric)))
+                continue
+            others = [_mean_on(run, second, metric) for run in group.runs]
+            both = [(a, b) for a, b in zip(scores, others, strict=True) if a is not None and b is not None]
+            drops = [better(metric) * (a - b) for a, b in both]
+            cells.append(_mean_and_deviation(drops, digits_of(metric)))
+            of_seen = statistics.fmean(a for a, _ in both) if both else 0.0
+            if metric.endswith("_db") and of_seen > 0:
+                cells[-1] += f" ({100 * statistics.fmean(drops) / of_seen:.0f} %)"
+        measured = sum(any(_mean_on(run, first, metric) is not None for first, _ in columns) for run in group.runs)
+        lines.append([escaped(group.name), str(measured), *cells])
+    return markdown_table(["group", "seeds", *map(escaped, heads)], lines)
+
+
+def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Run -> ((E,) temperatures, (E,) negative MCL SI-SDR on dev in dB) of the epochs that were validated.
+
+    Runs whose log has no temperature are left out.
+
+    Raises:
+        UserError: no run has both.
+    """
+    series = {}
+    for run in runs:
+        records = [] if run.log is None else run.log.records
+        pairs = [
+            (float(record["temperature"]), -float(record["dev_mcl_si_sdr_db"]))
+            for record in records
+            if record.get("kind") == "epoch"
+            and record.get("temperature") is not None
+            and record.get("dev_mcl_si_sdr_db") is not None
+        ]
+        if pairs:
+            temperatures, scores = np.array(pairs).T
+            series[run.name] = temperatures, scores
+    if not series:
+        raise UserError(
+            f"--figure temperature: found no temperature with dev_mcl_si_sdr_db in the metrics.jsonl of {runs[0].name}"
+            f"{' or another run' if len(runs) > 1 else ''}; expected runs of annealed multiple choice learning"
+        )
+    return series
+
+
+def _boxes(groups: Sequence[SeedGroup], test_set: str, metric: str) -> Figure:
+    scores = {}
+    for group in groups:
+        found = [
+            evaluation.scores(metric) for run in group.runs if (evaluation := run.evaluation(test_set)) is not None
+        ]
+        if found:
+            scores[group.name] = np.concatenate(found)
+    return matching_figures.score_boxes(scores, label_of(metric))
+
+
+def _metrics(runs: Sequence[Run], asked: Sequence[str] | None, default: Sequence[str] = _DEFAULT_METRICS) -> list[str]:
+    present = list(dict.fromkeys(name for run in runs for evaluation in run.evaluations for name in evaluation.metrics))
+    if asked is None:
+        asked = [name for name in default if name in present] or present[:1]
+    unknown = [name for name in asked if name not in present]
+    if unknown or not asked:
+        raise UserError(
+            f"--metric: found {', '.join(unknown) or 'none'}, expected one of {', '.join(present) or 'none'}"
+        )
+    return list(asked)
+
+
+def _notes(groups: Sequence[SeedGroup]) -> Iterator[str]:
+    if any(len(group.runs) > 1 for group in groups):
+        yield "Mean ± sample standard deviation over training seeds."
+    for group in groups:
+        twice = [seed for seed, count in Counter(group.seeds).items() if count > 1 and seed != "?"]
+        if twice:
+            yield f"{escaped(group.name)}: seed {' and '.join(twice)} stands for more than one run."
+        different = group.differences()
+        if different:
+            yield f"{escaped(group.name)}: its runs differ in more than the seed: {', '.join(different)}."
+        missing = [run.name for run in group.runs if not run.evaluations]
+        if missing:
+            yield f"{escaped(group.name)}: not evaluated: {', '.join(map(escaped, missing))}."
+
+
+def _evaluations(groups: Sequence[SeedGroup], test_set: str) -> list[EvaluationFolder]:
+    found = (run.evaluation(test_set) for group in groups for run in group.runs)
+    return [evaluation for evaluation in found if evaluation is not None]
+
+
+def _mean_on(run: Run, test_set: str, metric: str) -> float | None:
+    evaluation = run.evaluation(test_set)
+    return None if evaluation is None else evaluation.mean(metric)
+
+
+def _matching(evaluation: EvaluationFolder, name: str) -> float | None:
+    return (evaluation.summary.get("matching") or {}).get(name)
+
+
+def _mean_and_deviation(values: Sequence[float | None], digits: int = 2) -> str:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return ""
+    mean = f"{statistics.fmean(known):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else mean
+
+
+def _seed_of(run: Run) -> str:
+    seed = run.settings.get("trainer.seed")
+    match = _SEED.search(run.name)
+    return str(seed) if seed is not None else match.group(1) if match else "?"

@@ -1,0 +1,189 @@
+"""Tables and curves of models at different rates, from run folders whose numbers are made up."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.evaluation.run_folder import load_run
+from sepkit.reporting.curve_figures import optimum, running_mean
+from sepkit.reporting.rate_distortion import points_of, seen_first, targets_of
+from sepkit.reporting.report import write_report
+
+# Target -> rate that training reached, and on the test set: rate per tick, log evidence, SI-SDR.
+MODELS = {
+    3: (2.9, 3.0, 1.0, 2.0),
+    10: (10.5, 10.0, 1.4, 6.0),
+    40: (43.0, 41.0, 1.9, 9.0),
+    110: (108.0, 115.0, 1.8, 9.5),
+    360: (150.0, 160.0, 1.7, 8.0),
+}
+DIMENSIONS = 96
+# What other sets add to evidence and SI-SDR, and what they do to the rate.
+SETS = {"test": (0.0, 0.0, 1.0), "test_noise_low": (0.3, 2.0, 0.9), "test_noise_high": (-0.5, -3.0, 1.2)}
+
+
+def make_model(folder: Path, target: int, *, steering: dict[str, Any] | None = None, sets: Any = SETS) -> str:
+    """An experiment with a configuration, a log of two epochs, and evaluations."""
+    reached, rate, evidence, si_sdr = MODELS[target]
+    for name, (more_evidence, more_db, factor) in sets.items():
+        evaluation = folder / "evaluation" / name
+        evaluation.mkdir(parents=True)
+        means = {
+            "si_sdr_db": si_sdr + more_db,
+            "si_sdri_db": si_sdr + more_db + 1,
+            "blr_nats_per_sample": evidence + more_evidence,
+            "encoding_rate_nats_per_tick": 0.25 * rate * factor,
+            "mask_rate_nats_per_tick": 0.75 * rate * factor,
+            "rate_nats_per_dimension": rate * factor / DIMENSIONS,
+        }
+        metrics = {key: {"mean": mean, "n": 2, "ci95": [mean, mean], "std": 0.0} for key, mean in means.items()}
+        (evaluation / "summary.json").write_text(json.dumps({"n_utterances": 2, "metrics": metrics}))
+        (evaluation / "utterances.csv").write_text("manifest,id\n")
+    config = {"objective": {"rates": {"steering": steering or {"total": float(target), "per": "tick"}}}}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    records = [
+        {"kind": "epoch", "epoch": 1, "step": 1, "train_encoding_rate_nats_per_tick": 999.0},
+        {
+            "kind": "epoch",
+            "epoch": 2,
+            "step": 2,
+            "train_encoding_rate_nats_per_tick": 0.25 * reached,
+            "train_mask_rate_nats_per_tick": 0.75 * reached,
+        },
+        {"kind": "step", "epoch": 3, "step": 3, "train_encoding_rate_nats_per_tick": 777.0},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[str]:
+    return [make_model(tmp_path / f"rate_{target}", target) for target in reversed(MODELS)]
+
+
+def section(text: str, name: str) -> list[list[str]]:
+    """The cells of a section's table, header first."""
+    part = text.split(f"### {name}\n")[1].split("\n### ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
+
+
+def summarize(models: list[str], out: Path, *more: str) -> str:
+    assert main(["summarize", *models, "--figure", "rate-distortion", "--out", str(out), *more]) == 0
+    return out.read_text()
+
+
+def test_targets_and_reached_rates(tmp_path: Path, models: list[str]) -> None:
+    text = summarize(models, tmp_path / "out" / "rd.md")
+    header, *rows = section(text, "Rates")
+    assert header[-3:] == ["test", "test_noise_high", "test_noise_low"]
+    assert [row[0] for row in rows] == [f"rate_{target}" for target in MODELS]
+    for row, (target, (reached, rate, *_)) in zip(rows, MODELS.items(), strict=True):
+        assert row[1:3] == [str(target), f"{reached:.4g} ({reached / DIMENSIONS:.3f})"]
+        assert row[3] == ("yes" if abs(reached / target - 1) <= 0.1 else "no")
+        assert row[4] == f"{rate:.4g} ({rate / DIMENSIONS:.3f})"
+    assert "4 of 5 steered models are within 10 %" in text
+
+
+def test_the_optimum_of_each_set_and_how_much_worse_the_highest_rate_is(tmp_path: Path, models: list[str]) -> None:
+    text = summarize(models, tmp_path / "rd.md")
+    _, *rows = section(text, "Best models")
+    # By log evidence model 40, 0.2 nats better than 360; by SI-SDR model 110, 1.5 dB better.
+    assert rows[0] == ["test", "-1.900", "rate_40", "0.427", "0.200", "9.50", "rate_110", "1.198", "1.50"]
+    assert rows[2] == ["test_noise_low", "-2.200", "rate_40", "0.384", "0.200", "11.50", "rate_110", "1.078", "1.50"]
+    _, *rows = section(text, "test_noise_high")
+    assert [row[0] for row in rows] == [f"rate_{target}" for target in MODELS]
+    assert rows[2] == ["rate_40", "49.2", "0.512", "**-1.400**", "6.00", "7.00"]
+
+
+def test_the_curves_are_those_the_report_draws(tmp_path: Path, models: list[str]) -> None:
+    summarize(models, tmp_path / "rd.md")
+    assert (tmp_path / "rd_rate_distortion.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "rate_distortion.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 15 and lines[0]["curve"] == "test"
+    curve = load_run(tmp_path).curves["rate_distortion"][tmp_path.name]
+    assert list(curve.panels) == ["blr_nll_nats_per_sample", "si_sdr_db"]
+    rates, values = curve.panels["si_sdr_db"]["test_noise_low"]
+    assert values == pytest.approx([4.0, 8.0, 11.0, 11.5, 10.0])
+    assert rates == pytest.approx([0.9 * rate / DIMENSIONS for _, rate, *_ in MODELS.values()])
+    page = write_report([tmp_path, *models], tmp_path / "report.html").read_text()
+    assert "rate-distortion" in page and "nats per dimension" in page
+
+
+def test_separate_targets_and_other_units(tmp_path: Path) -> None:
+    steering = {"encoding": 10.0, "masks": 30.0, "per": "tick"}
+    run = load_run(make_model(tmp_path / "a", 40, steering=steering))
+    encoding, masks = targets_of(run)
+    assert (encoding.name, encoding.reached, encoding.met) == ("encoding", pytest.approx(10.75), True)
+    assert (masks.name, masks.reached, masks.met) == ("masks", pytest.approx(32.25), True)
+    sampled = load_run(make_model(tmp_path / "b", 40, steering={"total": 40.0, "per": "sample"}))
+    assert targets_of(sampled)[0].reached is None and targets_of(sampled)[0].met is None
+    text = summarize([str(tmp_path / "a")], tmp_path / "rd.md")
+    assert section(text, "Rates")[1][1:4] == ["encoding 10, masks 30", "encoding 10.75, masks 32.25", "yes, yes"]
+
+
+def test_models_that_lack_something(tmp_path: Path) -> None:
+    """A set that one model was not measured on, a model that was not steered, and no log evidence."""
+    folders = [make_model(tmp_path / "a", 3, sets={"test": SETS["test"]}), make_model(tmp_path / "b", 10)]
+    (tmp_path / "b" / "config.yaml").write_text("objective: {rates: {steering: null}}\n")
+    for path in tmp_path.glob("*/evaluation/*/summary.json"):
+        summary = json.loads(path.read_text())
+        del summary["metrics"]["blr_nats_per_sample"]
+        path.write_text(json.dumps(summary))
+    text = summarize(folders, tmp_path / "rd.md")
+    rows = {row[0]: row for row in section(text, "Rates")[1:]}
+    assert rows["b"][1:4] == ["", "", ""] and rows["a"][-2:] == ["", ""]
+    assert section(text, "Best models")[1][1:6] == ["", "", "", "", "6.00"]
+    assert list(load_run(tmp_path).curves["rate_distortion"][tmp_path.name].panels) == ["si_sdr_db"]
+    assert "1 of 1 steered models are within 10 %" in text
+
+
+def test_the_seen_set_comes_first() -> None:
+    assert seen_first(["a", "test", "b", "a"]) == ["test", "a", "b"]
+    assert seen_first(["a", "b"]) == ["a", "b"]
+    assert seen_first(["a", "test", "b"], "b") == ["b", "a", "test"]
+
+
+@pytest.mark.parametrize("window", [1, 3, 5])
+def test_running_mean_is_that_of_the_neighbours(window: int) -> None:
+    values = np.random.default_rng(0).normal(size=9)
+    values[4] = np.nan
+    half = window // 2
+    expected = [
+        np.nanmean(values[max(0, i - half) : i + half + 1]) if window > 1 or i != 4 else np.nan for i in range(9)
+    ]
+    np.testing.assert_allclose(running_mean(values, window), expected)
+
+
+def test_the_optimum_is_the_least_likelihood_loss_and_the_most_si_sdr() -> None:
+    values = np.array([2.0, np.nan, -1.0, 5.0])
+    assert optimum("blr_nll_nats_per_sample", values) == 2 and optimum("si_sdr_db", values) == 3
+    assert optimum("si_sdr_db", values[1:2]) is None
+
+
+def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], capsys) -> None:
+    out = tmp_path / "rd.md"
+    for more, complaint in (
+        (["--figure", "rate-distortion", "boxes"], "summarise twice"),
+        (["--figure", "rate-distortion", "--metric", "stoi"], "summarise twice"),
+        (["--figure", "rate-distortion", "--drop-from", "absent"], "test_noise_high"),
+    ):
+        assert main(["summarize", *models, *more, "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1 and complaint in error
+    path = Path(models[0]) / "evaluation" / "test" / "summary.json"
+    summary = json.loads(path.read_text())
+    del summary["metrics"]["rate_nats_per_dimension"]
+    path.write_text(json.dumps(summary))
+    assert main(["summarize", *models, "--figure", "rate-distortion", "--out", str(out)]) == 2
+    assert "found no rate_nats_per_dimension" in capsys.readouterr().err
+    assert not out.exists() and not (tmp_path / "rate_distortion.csv").exists()
+    assert [point.run for point in points_of([load_run(models[1])], "test")] == ["rate_110"]

@@ -1,0 +1,189 @@
+"""The page holds every section, only what it was given, and nothing from outside."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.reporting.examples import choose_examples
+from sepkit.reporting.report import write_report
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Identifiers, addresses, and whether all elements are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.identifiers: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.identifiers += [given["id"] or ""] if "id" in given else []
+        self.addresses += [given[name] or "" for name in ("src", "href", "xlink:href") if name in given]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def single(experiments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(experiments[:1], tmp_path_factory.mktemp("report") / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def both(experiments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(experiments, tmp_path_factory.mktemp("report") / "report.html").read_text()
+
+
+def test_page_is_sound_and_needs_nothing(both: str) -> None:
+    page = Page(both)
+    assert page.open == []
+    assert len(page.identifiers) == len(set(page.identifiers))
+    assert all(address.startswith(("data:", "#")) for address in page.addresses)
+    assert {address[1:] for address in page.addresses if address.startswith("#")} <= set(page.identifiers)
+    assert not re.search(r"url\((?!#)|@import|//cdn", both)
+
+
+def test_sections(single: str, both: str) -> None:
+    names = re.findall(r'<section id="([a-z]+)"', single)
+    assert names == [
+        "scores", "matching", "distributions", "examples", "groups", "utterances", "training", "curves",
+        "configuration", "environment",
+    ]  # fmt: skip
+    for quantity in ("loss", "si-sdr-db", "learning-rate", "temperature", "entropy-nats"):
+        assert f"training-{quantity}" in single
+    assert "by sexes" in single and "rate-distortion" in single
+    assert "Differences on the same mixtures" in both and "Differences on the same mixtures" not in single
+    assert "What differs" in both and "model.noise" in both
+
+
+def test_means_are_those_of_the_summary(experiments: list[Path], single: str) -> None:
+    summary = load_evaluation(experiments[0] / "evaluation" / "noise").summary
+    for score in summary["metrics"].values():
+        assert f'data-key="{score["mean"]}"' in single
+    assert f"95 % interval {summary['metrics']['si_sdri_db']['ci95'][0]:.2f} to" in single
+
+
+def test_hypotheses_and_speakers_have_tables(experiments: list[Path], single: str, tmp_path: Path) -> None:
+    assert "hypothesis 3 [%]" in single and "Number of speakers" not in single
+    folder = tmp_path / "run"
+    shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["matching"] |= {
+        "collapse_rate": 1 / 3,
+        "missed_sources": 21,
+        "extra_hypotheses": 43,
+        "speaker_count": {
+            "n": 8,
+            "accuracy": 0.625,
+            "over_separation_rate": 0.25,
+            "under_separation_rate": 0.125,
+            "confusion": {"1": {"0": 0, "1": 2, "2": 2}, "2": {"0": 0, "1": 1, "2": 3}},
+        },
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = write_report([folder], tmp_path / "report.html").read_text()
+    assert "right in 62.5 % of 8 mixtures, too many in 25.0 %, too few in 12.5 %" in text
+    for cell in ("33.3", "21", "43", "50.0", "75.0"):
+        assert f">{cell}</td>" in text
+    del summary["matching"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert 'id="matching"' not in write_report([folder], tmp_path / "old.html").read_text()
+
+
+def test_names_are_escaped(both: str) -> None:
+    assert "second <b>" not in both and "second &lt;b&gt;" in both
+
+
+def test_sound_is_what_was_mixed(experiments: list[Path], single: str) -> None:
+    evaluation = load_evaluation(experiments[0] / "evaluation" / "noise")
+    worst = evaluation.rows[int(np.argmin(evaluation.scores("si_sdri_db")))]["id"]
+    sounds = re.findall(r'<audio [^>]*src="data:audio/wav;base64,([^"]+)"', single)
+    assert len(sounds) == 3 * 5
+    mixture, rate = soundfile.read(io.BytesIO(base64.b64decode(sounds[0])))
+    sources = [soundfile.read(experiments[0].parent / "corpus" / "wav" / f"{worst}_{j}.wav")[0] for j in range(2)]
+    expected = 0.9 * sum(sources) / max(np.abs(s).max() for s in (*sources, sum(sources)))
+    assert rate == 8000 and np.abs(mixture - expected).max() < 1e-4
+
+
+def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
+    summary = json.loads((folder / "summary.json").read_text()) | {"estimates": None, "model": "known:model"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    asked: list[str] = []
+
+    def load(model: str):
+        asked.append(model)
+        return lambda mixture, rate: np.stack([mixture, mixture + 0.01, -mixture])
+
+    text = write_report([folder], tmp_path / "report.html", load_separator=load).read_text()
+    assert asked == ["known:model"]
+    # Not the estimates that were evaluated: the page says so.
+    assert text.count("have changed since") == 3
+    text = write_report([folder], tmp_path / "report.html").read_text()
+    assert text.count("neither a folder of estimates nor a model is at hand") == 3
+
+
+def test_what_is_gone_is_said(experiments: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
+    text = (folder / "summary.json").read_text()
+    (folder / "summary.json").write_text(text.replace("test.jsonl", "gone.jsonl"))
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    assert "No example:" in page and "gone.jsonl" in page and "<audio" not in page
+
+
+def test_training_alone_makes_a_report(experiments: list[Path], tmp_path: Path) -> None:
+    shutil.copy(experiments[0] / "metrics.jsonl", tmp_path)
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert re.findall(r'<section id="([a-z]+)"', page) == ["training"] and "Nothing has been scored yet" in page
+
+
+def test_choice_of_examples() -> None:
+    scores = np.array([3.0, np.nan, 1.0, 5.0, 2.0, 4.0])
+    assert choose_examples(scores, 1) == [("worst", 2), ("median", 0), ("best", 3)]
+    assert [place for _, place in choose_examples(scores, 3)] == [2, 4, 0, 5, 3]
+    assert choose_examples(scores, 0) == [] and choose_examples(np.full(2, np.nan), 1) == []
+    for count in range(8):
+        for kept in range(6):
+            chosen = choose_examples(scores[:kept], count)
+            places = [place for _, place in chosen]
+            assert len(set(places)) == len(places) and sorted(scores[places]) == list(scores[places])
+
+
+def test_command(experiments: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "report.html"
+    names = ["--names", "ours", "theirs"]
+    assert main(["report", *map(str, experiments), "--out", str(out), "--examples", "0", *names]) == 0
+    assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
+    assert "Comparison: ours, theirs" in out.read_text() and "<audio" not in out.read_text()
+    assert main(["report", str(experiments[0]), "--out", str(out), *names]) == 2
+    assert main(["report", str(tmp_path / "absent"), "--out", str(out)]) == 2
+
+
+def test_no_run_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run given"):
+        write_report([], tmp_path / "report.html")
