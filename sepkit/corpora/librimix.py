@@ -68,7 +68,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     if options.make_metadata:
         _make_tables(speech, noise, metadata, prefix, speakers, out, skipped, processes)
     layout = Layout(
-        "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, fit_noise=True
+        "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, extend_noise=True
     )
     sexes = _sexes(speech)
     parts: list[Part] = []

@@ -6,8 +6,8 @@ Size: VCTK 0.80 11 GB, WHAM noise 18 GB; the utterances that occur, cut and at 1
 Licence: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: it is made of VCTK 0.80 (`wav48/`, one microphone), not of 0.92 (`wav48_silence_trimmed/`, two). Only silence at
 the beginning of an utterance is cut, and the result rounded downwards to PCM16 before mixing and again after. Speaker
-p280, who has no entry in the speaker table, does not occur. Unlike in LibriMix, noise keeps its own length: "max"
-mixtures last as long as their noise, if that is longest, and noise that is shortest cuts "min" mixtures.
+p280, who has no entry in the speaker table, does not occur. Noise is read as far as the longest source, as in
+LibriMix, but never extended: noise that is shorter ends before a "max" mixture does, and cuts a "min" mixture.
 Citation: Yamagishi, Veaux, MacDonald, "CSTR VCTK Corpus", University of Edinburgh, 2019; Cosentino et al., "LibriMix",
 arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
 """
@@ -79,7 +79,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
                 skipped[f"{name}/{recipe.id}"] = reason
         recipes = [recipe for recipe in recipes if not any(path in failed for path in recipe.sources)]
         parts.append(Part(name, "test", recipes, expected, people))
-    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, fit_noise=False)
+    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False)
     prepare_parts(parts, layout, skipped, options.write, processes)
     return shard_folder(out, processes) if options.shards else out
 

@@ -102,7 +102,8 @@ def cut(corpus: Path, name: str, folder: Path) -> np.ndarray:
 
 def expected(corpus: Path, row: list[str], rate: int, mode: str, folder: Path) -> dict[str, np.ndarray]:
     parts = [cut(corpus, Path(row[index]).stem, folder).astype(np.float32) / np.float32(32768) for index in (1, 3)]
-    parts.append(soundfile.read(corpus / "wham_noise" / row[5], dtype="float32")[0][:, 0])
+    longest = max(len(part) for part in parts)
+    parts.append(soundfile.read(corpus / "wham_noise" / row[5], dtype="float32", stop=longest)[0][:, 0])
     scaled = [part * np.float32(row[index]) for part, index in zip(parts, (2, 4, 6), strict=True)]
     parts = [resample_poly(part, rate, 16000) for part in scaled]
     lengths = [len(part) for part in parts]
