@@ -65,7 +65,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
             raise UserError(
                 f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}"
             )
-    return concrete(**{key: _convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
+    return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
@@ -101,13 +101,13 @@ def _hint(word: str, known: Any) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def convert(hint: Any, value: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):
             return None
         (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return _convert(inner, value, where)
+        return convert(inner, value, where)
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is Literal:
@@ -124,7 +124,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
                 f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
             )
         kinds = inner if origin is tuple else inner * len(value)
-        return origin(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        return origin(convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is float and isinstance(value, str):

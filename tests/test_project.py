@@ -103,7 +103,7 @@ def test_every_dependency_is_pinned() -> None:
         if line
     }
     required = {_canonical(re.split(r"[^\w.-]", line)[0]) for line in importlib.metadata.requires("sepkit") or []}
-    assert {"torch", "asteroid", "pesq", "ruff", "zuko", "jsonargparse", "uv"} <= required
+    assert {"torch", "asteroid", "pesq", "ruff", "zuko", "docstring-parser", "uv"} <= required
     assert required - {"sepkit"} <= pinned
 
 
@@ -150,7 +150,7 @@ def test_the_wheel_finds_configurations_by_name(wheel: Path, tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    script = "from sepkit.cli._parser import find_config; print(find_config('recurrent_stft'))"
+    script = "from sepkit.cli._configuration import find_config; print(find_config('recurrent_stft'))"
     found = _run(sys.executable, "-c", script, cwd=tmp_path, env=environment).stdout.strip()
     assert found == str(tmp_path / "site" / "sepkit" / "conf" / "model" / "recurrent_stft.yaml")
 

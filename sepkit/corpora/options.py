@@ -48,7 +48,7 @@ class MiniOptions:
         seed: seed of texts, accents, pitches, speaking rates, choices, crops and gains
     """
 
-    out: str | Path
+    out: Path
     speakers: int = 2
     train_voices: int | None = None
     train_sentences: int = 28
@@ -77,7 +77,7 @@ class PulsesOptions:
         conditions: test conditions to make beside that of training (noise_low noise_high ...); default: all
     """
 
-    out: str | Path
+    out: Path
     train_mixtures: int = 2048
     dev_mixtures: int = 128
     test_mixtures: int = 1024
@@ -118,14 +118,14 @@ class FolderOptions:
         shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
     """
 
-    out: str | Path
-    speech: str | Path | None = None
-    kaldi: str | Path | None = None
-    noise: str | Path | None = None
+    out: Path
+    speech: Path | None = None
+    kaldi: Path | None = None
+    noise: Path | None = None
     speaker_from: str = "first"
     groups: Sequence[str] | None = None
     train_group: str | None = None
-    speaker_info: str | Path | None = None
+    speaker_info: Path | None = None
     speakers: Sequence[int] = (2,)
     sample_rate: int = 8000
     segment_seconds: float = 4.0
@@ -157,8 +157,8 @@ class ConversationOptions:
         seed: seed of speakers, order, pauses and gains
     """
 
-    speech: str | Path
-    out: str | Path
+    speech: Path
+    out: Path
     split: str = "test"
     minutes: float = 60.0
     speakers: int = 2
@@ -180,10 +180,10 @@ class MixedOptions:
         noise: folder of the noises in the mixtures, if they are known
     """
 
-    mixture: str | Path
-    sources: Sequence[str]
-    out: str | Path
-    noise: str | Path | None = None
+    mixture: Path
+    sources: Sequence[Path]
+    out: Path
+    noise: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ class _PublishedOptions:
         processes: number of processes; default: the number of processors
     """
 
-    out: str | Path
+    out: Path
     sample_rate: int = 8000
     mode: Mode = "min"
     write: bool = False
@@ -218,8 +218,8 @@ class WSJ0MixOptions(_PublishedOptions):
         speakers: sources in a mixture, 2 to 5
     """
 
-    wsj0: str | Path
-    lists: str | Path
+    wsj0: Path
+    lists: Path
     speakers: int = 2
 
 
@@ -237,9 +237,9 @@ class LibriMixOptions(_PublishedOptions):
         make_metadata: first make the tables that --metadata lacks, for your own corpus laid out like LibriSpeech
     """
 
-    librispeech: str | Path
-    wham_noise: str | Path
-    metadata: str | Path
+    librispeech: Path
+    wham_noise: Path
+    metadata: Path
     speakers: int = 2
     make_metadata: bool = False
 
@@ -257,9 +257,9 @@ class VCTK2MixOptions(_PublishedOptions):
         make_metadata: first make the table if --metadata lacks it, for your own corpus laid out like VCTK
     """
 
-    vctk: str | Path
-    wham_noise: str | Path
-    metadata: str | Path
+    vctk: Path
+    wham_noise: Path
+    metadata: Path
     make_metadata: bool = False
 
 
@@ -274,8 +274,8 @@ class WavsOptions:
         subtype: sample format; PCM_16 rounds to the nearest value and saturates
     """
 
-    manifest: str | Path
-    out: str | Path
+    manifest: Path
+    out: Path
     first: int | None = None
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
 
@@ -291,7 +291,7 @@ class ShardsOptions:
         processes: number of processes; default: the number of processors
     """
 
-    manifest: Sequence[str | Path]
-    out: str | Path
+    manifest: Sequence[Path]
+    out: Path
     shard_megabytes: float = 500.0
     processes: int | None = None

@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sepkit import __version__
 from sepkit.config import ModelConfig, from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.version import __version__
 
 __all__ = [
     "EXPECTED",

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from asteroid_filterbanks import STFTFB, Decoder, Encoder, FreeFB
 from torch import Tensor, nn
-from torch.jit._trace import is_tracing
 
 from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
+from sepkit.models.maskers.fast.guard import is_traced
 from sepkit.registry import register
 
 __all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
@@ -67,7 +67,7 @@ class Filterbank(nn.Module, ABC):
 
         P is the encoding family's number of values for each dimension, 1 for points.
         """
-        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_tracing() or torch.compiler.is_compiling()
+        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_traced()
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
 
     def _encode_by_product(self, waveform: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
-from sepkit.models.maskers.recomputed import is_recomputable
+from sepkit.models.maskers import ConvTasNetMasker
+from sepkit.models.maskers.fast.recomputed import is_recomputable
 
 __all__ = ["checkpoint_blocks"]
 
@@ -42,7 +42,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     if isinstance(masker, ConvTasNetMasker):
         weight = next(masker.parameters())
         x = weight.new_zeros(1, masker.bottleneck_channels, 1)
-        if is_recomputable(masker, x, (ConvTasNetMasker, TemporalBlock)):
+        if is_recomputable(masker, x):
             return
     for block in blocks.children():
         block.forward = _Checkpointed(block.forward)

@@ -9,8 +9,7 @@ from torch.nn import functional
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
-from sepkit.models.maskers.folded import conv_tasnet_trunk, is_foldable
-from sepkit.models.maskers.recomputed import is_recomputable, temporal_blocks
+from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -148,14 +147,14 @@ class ConvTasNetMasker(Masker):
         """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
         return self.values(self.trunk(features, state))
 
+    @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """The sum of skip outputs (without a skip path, of residuals), (B, C, F), of features (B, K, F)."""
-        if state is None and is_foldable(self, features, (ConvTasNetMasker, TemporalBlock)):
-            return conv_tasnet_trunk(self, features)
-        x = self.bottleneck(normalize(self.norm, features, state))
-        if state is None and is_recomputable(self, x, (ConvTasNetMasker, TemporalBlock)):
-            summary = temporal_blocks(self, x)
-            return summary * self.skip_scale if self.skip_scale != 1 and self.skip_channels else summary
+        """The output of `process`, (B, C, F), of features (B, K, F)."""
+        return self.process(self.bottleneck(normalize(self.norm, features, state)), state)
+
+    @replaceable
+    def process(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """The sum of skip outputs (without a skip path, of residuals), (B, C', F), of x (B, C, F)."""
         skip_sum = x.new_zeros(())
         for block in self.blocks:
             residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)

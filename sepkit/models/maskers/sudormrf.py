@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
 from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.maskers.folded import is_foldable, sudormrf_trunk
+from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
 
@@ -170,10 +170,9 @@ class SuDoRMRFMasker(Masker):
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
         return self.values(self.trunk(features))
 
+    @replaceable
     def trunk(self, features: Tensor) -> Tensor:
         """The output of the last block, (B, C, F), of features (B, K, F)."""
-        if is_foldable(self, features, (SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters)):
-            return sudormrf_trunk(self, features)
         return self.blocks(self.bottleneck(self.norm(features)))
 
     def values(self, summary: Tensor) -> Tensor:
@@ -223,10 +222,9 @@ class ImprovedSuDoRMRFMasker(Masker):
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
         return self.values(self.trunk(features))
 
+    @replaceable
     def trunk(self, features: Tensor) -> Tensor:
         """The output of the last block, (B, C, F), of features (B, K, F)."""
-        if is_foldable(self, features, (ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions)):
-            return sudormrf_trunk(self, features)
         return self.blocks(self.bottleneck(self.norm(features)))
 
     def values(self, summary: Tensor) -> Tensor:
