@@ -62,8 +62,9 @@ class Parser(argparse.ArgumentParser):
         """Add an argument to the group with this title; the help tells its default."""
         if title not in self._groups:
             self._groups[title] = self.add_argument_group(title)
-        if default not in (None, "", []) and "default" not in help and "action" not in settings:
-            help = f"{help} (default: {str(default).lower() if isinstance(default, bool) else default})".lstrip()
+        if default not in (None, "", [], ()) and "default" not in help and "action" not in settings:
+            shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+            help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
         self._groups[title].add_argument(name, help=help.replace("%", "%%"), default=default, **settings)
         self._options += [name] if name.startswith("--") else []
 
