@@ -146,6 +146,8 @@ class _Parameter:
     @property
     def usage(self) -> str:
         word = self.metavar + (" ..." if self.item else "")
+        if self.is_positional and not self.is_required and not self.item:
+            return f"[{word}]"
         return word if self.is_positional else f"{self.option} {word}"
 
     def add_to(self, parser: Parser, title: str) -> None:
@@ -162,6 +164,7 @@ class _Parameter:
             settings |= {"action": argparse.BooleanOptionalAction if self.default else "store_true"}
         else:
             settings |= {"type": reader(self.hint, self.option)}
+            settings |= {"nargs": "?"} if self.is_positional and not self.is_required else {}
         if self.is_positional:
             parser.add(self.name, **settings)
         else:
@@ -235,6 +238,8 @@ def _parameters(described: Any) -> Iterator[_Parameter]:
         if name in factories and factories[name].default_factory is not dataclasses.MISSING:
             default = factories[name].default_factory()
         is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY and not factories
+        if name in factories:
+            is_positional = bool(factories[name].metadata.get("positional"))
         yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional)
 
 

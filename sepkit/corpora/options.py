@@ -8,7 +8,7 @@ default is a required option), a function that takes it and returns what was wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -171,19 +171,25 @@ class ConversationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MixedOptions:
-    """Describe a corpus that is already mixed: mix/, s1/, s2/ with equal file names.
+    """Describe a corpus that is already mixed: a folder, a CSV file, a Kaldi folder, or mix/, s1/, s2/ one by one.
 
     Args:
-        mixture: folder of the mixtures
-        sources: one folder of references for each speaker
-        out: folder of the manifest
+        corpus: folder with mix/ s1/ s2/, with ID/mix.wav ID/s1.wav, with ID_mix.wav ID_s1.wav, or with wav.scp spk1.scp
+            spk2.scp; or a CSV file of LibriMix, asteroid or SpeechBrain
+        mixture: folder of the mixtures, in place of CORPUS
+        sources: one folder of references for each speaker, with the file names of --mixture
         noise: folder of the noises in the mixtures, if they are known
+        pattern: path of the mixtures below CORPUS, such as '{id}_mix.wav', and of each reference, unless they are named
+            like it with s1, s2 ... in place of mix
+        out: folder of the manifest
     """
 
-    mixture: Path
-    sources: Sequence[Path]
-    out: Path
+    corpus: Path | None = field(default=None, metadata={"positional": True})
+    mixture: Path | None = None
+    sources: Sequence[Path] | None = None
     noise: Path | None = None
+    pattern: Sequence[str] | None = None
+    out: Path
 
 
 @dataclass(frozen=True, kw_only=True)
