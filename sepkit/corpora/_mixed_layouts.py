@@ -53,14 +53,14 @@ def find_rows(options: MixedOptions) -> Rows:
             be meant.
     """
     if options.mixture is not None:
-        if options.corpus is not None or options.pattern:
+        if options.folder is not None or options.pattern:
             raise UserError("--mixture: expected without a folder of all and without --pattern; give one of them")
         return _in_folders(options)
     if options.sources or options.noise:
         raise UserError("--sources, --noise: expected with --mixture; a folder of all is searched for them")
-    if options.corpus is None:
+    if options.folder is None:
         raise UserError("found no corpus; expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
-    corpus = Path(options.corpus)
+    corpus = Path(options.folder)
     if corpus.is_file():
         return _in_table(corpus)
     if options.pattern:

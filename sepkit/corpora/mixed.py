@@ -42,7 +42,7 @@ def prepare_mixed(options: MixedOptions) -> Path:
             left_out[str(row.mixture)] = str(error)
     listed = write_skipped(out, left_out)
     if not entries:
-        where, reason = options.corpus or options.mixture, next(iter(left_out.values()), "it holds none")
+        where, reason = options.folder or options.mixture, next(iter(left_out.values()), "it holds none")
         raise UserError(f"{where}: none of its mixtures can be used: {reason}")
     rates = Counter(entry.sample_rate for entry in entries)
     sample_rate = max(rates, key=lambda rate: (rates[rate], rate))

@@ -174,17 +174,17 @@ class MixedOptions:
     """Describe a corpus that is already mixed: a folder, a CSV file, a Kaldi folder, or mix/, s1/, s2/ one by one.
 
     Args:
-        corpus: folder with mix/ s1/ s2/, with ID/mix.wav ID/s1.wav, with ID_mix.wav ID_s1.wav, or with wav.scp spk1.scp
+        folder: folder with mix/ s1/ s2/, with ID/mix.wav ID/s1.wav, with ID_mix.wav ID_s1.wav, or with wav.scp spk1.scp
             spk2.scp; or a CSV file of LibriMix, asteroid or SpeechBrain
-        mixture: folder of the mixtures, in place of CORPUS
+        mixture: folder of the mixtures, in place of FOLDER
         sources: one folder of references for each speaker, with the file names of --mixture
         noise: folder of the noises in the mixtures, if they are known
-        pattern: path of the mixtures below CORPUS, such as '{id}_mix.wav', and of each reference, unless they are named
+        pattern: path of the mixtures below FOLDER, such as '{id}_mix.wav', and of each reference, unless they are named
             like it with s1, s2 ... in place of mix
         out: folder of the manifest
     """
 
-    corpus: Path | None = field(default=None, metadata={"positional": True})
+    folder: Path | None = field(default=None, metadata={"positional": True})
     mixture: Path | None = None
     sources: Sequence[Path] | None = None
     noise: Path | None = None

@@ -132,7 +132,7 @@ def check(manifest: Path, references: dict[str, np.ndarray], with_noise: bool = 
 )
 def test_folders_are_found_by_themselves(mixture, source, noise, pattern, tmp_path):
     references = write_layout(tmp_path / "set", mixture, source, noise)
-    options = MixedOptions(corpus=tmp_path / "set", out=tmp_path / "out", pattern=pattern)
+    options = MixedOptions(folder=tmp_path / "set", out=tmp_path / "out", pattern=pattern)
     check(_prepare_mixed(options), references, noise is not None)
 
 
@@ -140,7 +140,7 @@ def test_a_folder_without_partner_in_a_pattern(tmp_path):
     references = write_layout(tmp_path / "set", "{id}_mix.wav", "{id}_s{}.wav")
     (tmp_path / "set" / "a_s2.wav").unlink()
     audio.write(tmp_path / "set" / "stray_s1.wav", np.ones(9, np.float32), RATE)
-    manifest = _prepare_mixed(MixedOptions(corpus=tmp_path / "set", out=tmp_path / "out"))
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path / "set", out=tmp_path / "out"))
     check(manifest, {name: references[name] for name in ("b_x", "tt/c")})
     listed = (tmp_path / "out" / "skipped.tsv").read_text()
     assert "a_mix.wav: has no partner" in listed and "stray_s1.wav: has no mixture of that name" in listed
@@ -166,7 +166,7 @@ def test_tables(columns, root, tmp_path, capsys):
     rows = [row if has_noise else [*row[:4], row[5]] for row in rows]
     text = "\n".join(",".join(row) for row in [columns, *rows, [""] * len(columns)])
     (tmp_path / "test.csv").write_text(text + "\n")
-    manifest = _prepare_mixed(MixedOptions(corpus=tmp_path / "test.csv", out=tmp_path / "out"))
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path / "test.csv", out=tmp_path / "out"))
     check(manifest, references, has_noise)
     listed = (tmp_path / "out" / "skipped.tsv").read_text()
     assert "absent.wav: no such file" in listed and "test.csv:6: a cell of a path is empty" in listed
@@ -178,7 +178,7 @@ def test_kaldi_folders(tmp_path):
     for name, part in (("wav", "m"), ("spk1", "1"), ("spk2", "2")):
         lines = [f"{key} {tmp_path}/{part}/{key}.wav" for key in NAMES]
         (tmp_path / f"{name}.scp").write_text("\n".join([*lines, *(["more x.wav"] if name == "wav" else [])]))
-    manifest = _prepare_mixed(MixedOptions(corpus=tmp_path, out=tmp_path / "out"))
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path, out=tmp_path / "out"))
     check(manifest, references)
     assert "more has no line in" in (tmp_path / "out" / "skipped.tsv").read_text()
 
@@ -192,23 +192,23 @@ def test_layouts_that_cannot_be_told(tmp_path):
     (tmp_path / "kaldi").mkdir()
     (tmp_path / "kaldi" / "wav.scp").write_text("a a.wav\n")
     for options, message in [
-        ({"corpus": "two"}, "could be mix_both/{id} or mix_clean/{id}; choose with --pattern 'mix_both/{id}'"),
-        ({"corpus": "none"}, "found no mixtures with their references; expected mix/ s1/ s2/"),
-        ({"corpus": "none", "pattern": ["x.wav"]}, "--pattern x: expected {id} in each"),
-        ({"corpus": "none", "pattern": ["x/{id}.wav"]}, "--pattern x/{id}: found no references"),
-        ({"corpus": "none", "pattern": ["q/{id}", "y1/{id}"]}, "no file fits the pattern q/{id}"),
-        ({"corpus": "odd.csv"}, "columns path, speaker; expected those of LibriMix"),
-        ({"corpus": "self.csv"}, "is the mixture and a reference of itself"),
-        ({"corpus": "kaldi"}, "no spk1.scp"),
-        ({"corpus": "two", "mixture": "two"}, "--mixture: expected without"),
-        ({"corpus": "two", "sources": ["two"]}, "expected with --mixture"),
+        ({"folder": "two"}, "could be mix_both/{id} or mix_clean/{id}; choose with --pattern 'mix_both/{id}'"),
+        ({"folder": "none"}, "found no mixtures with their references; expected mix/ s1/ s2/"),
+        ({"folder": "none", "pattern": ["x.wav"]}, "--pattern x: expected {id} in each"),
+        ({"folder": "none", "pattern": ["x/{id}.wav"]}, "--pattern x/{id}: found no references"),
+        ({"folder": "none", "pattern": ["q/{id}", "y1/{id}"]}, "no file fits the pattern q/{id}"),
+        ({"folder": "odd.csv"}, "columns path, speaker; expected those of LibriMix"),
+        ({"folder": "self.csv"}, "is the mixture and a reference of itself"),
+        ({"folder": "kaldi"}, "no spk1.scp"),
+        ({"folder": "two", "mixture": "two"}, "--mixture: expected without"),
+        ({"folder": "two", "sources": ["two"]}, "expected with --mixture"),
         ({}, "found no corpus; expected a folder"),
     ]:
-        places = {name: tmp_path / value for name, value in options.items() if name in ("corpus", "mixture")}
+        places = {name: tmp_path / value for name, value in options.items() if name in ("folder", "mixture")}
         with pytest.raises(UserError, match=re.escape(message)) as caught:
             _prepare_mixed(MixedOptions(**(options | places), out=tmp_path / "out"))
         assert "\n" not in str(caught.value)
-    chosen = MixedOptions(corpus=tmp_path / "two", pattern=["mix_clean/{id}"], out=tmp_path / "out")
+    chosen = MixedOptions(folder=tmp_path / "two", pattern=["mix_clean/{id}"], out=tmp_path / "out")
     assert len(read_manifest(_prepare_mixed(chosen))) == 3
 
 
