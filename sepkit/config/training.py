@@ -59,7 +59,7 @@ class TrainerConfig:
     keep_every_epochs: int = 0
     """Save a copy of the model to EXP/models every N epochs, for `sepkit replay`; 0: never."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """auto: bf16-mixed on GPUs that compute in it, otherwise 32-true."""
+    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
     tf32: bool = False
     """Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32."""
     compile: bool = False

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from asteroid_filterbanks import STFTFB, Decoder, Encoder, FreeFB
 from torch import Tensor, nn
-from torch.jit._trace import is_tracing
 
 from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
+from sepkit.models.maskers.fast.guard import is_traced
 from sepkit.registry import register
 
 __all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
@@ -67,7 +67,7 @@ class Filterbank(nn.Module, ABC):
 
         P is the encoding family's number of values for each dimension, 1 for points.
         """
-        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_tracing() or torch.compiler.is_compiling()
+        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_traced()
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
 
     def _encode_by_product(self, waveform: Tensor) -> Tensor:
@@ -143,14 +143,7 @@ class Filterbank(nn.Module, ABC):
 class FreeFilterbank(Filterbank):
     """Learned, bias-free analysis and synthesis filters (TasNet); the masker sees the encoding itself.
 
-    Args:
-        num_filters: K.
-        kernel_size: samples in a filter.
-        stride: samples between frames.
-        padding: zeros the convolution adds at both ends, at most kernel_size - stride.
-        output_padding: extra samples at the decoder's right end, below stride.
-        multiple: input lengths are padded on the right to a multiple of this many samples.
-        init_range: filters start uniform in +-init_range; 0 means Xavier-normal.
+    Args: the fields of `FreeFilterbankConfig`, and
         values_per_dimension: P, raw values the encoder makes for each dimension.
 
     Raises:
@@ -159,13 +152,13 @@ class FreeFilterbank(Filterbank):
 
     def __init__(
         self,
-        num_filters: int = 512,
-        kernel_size: int = 16,
-        stride: int = 8,
-        padding: int = 0,
-        output_padding: int = 0,
-        multiple: int = 1,
-        init_range: float = 0.0,
+        num_filters: int,
+        kernel_size: int,
+        stride: int,
+        padding: int,
+        output_padding: int,
+        multiple: int,
+        init_range: float,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -207,17 +200,11 @@ class FreeFilterbank(Filterbank):
 class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
 
-    The masker sees compressed magnitudes (B, kernel_size / 2 + 1, F); one mask value a bin scales real and imaginary
-    part alike. The synthesis window makes decode(encode(x)) = x wherever all frames of a sample are there.
+    The masker sees compressed magnitudes (B, kernel_size / 2 + 1, F). One mask value a bin scales real and imaginary
+    part alike. The synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
 
-    Args:
-        kernel_size: samples in a window, even.
-        stride: samples between frames, at most half a window.
-        compression: the masker sees magnitude ** compression; 0 means log(1e-4 + magnitude).
-        deviation: where the second raw value of an encoding, its deviation, comes from: "per_bin" is one learnt value
-            a bin, "predicted" a learnt linear map of what the masker sees. One value for real and imaginary part.
-        initial_deviation: softplus of that value when training starts.
-        values_per_dimension: P; 1, or 2 with learnt deviations.
+    Args: the fields of `STFTFilterbankConfig`, and
+        values_per_dimension: P; 1, or 2 with learned deviations.
 
     Raises:
         UserError: sizes that do not fit together, or a family that needs more than two values.
@@ -227,11 +214,11 @@ class STFTFilterbank(Filterbank):
 
     def __init__(
         self,
-        kernel_size: int = 256,
-        stride: int = 64,
-        compression: float = 0.3,
-        deviation: Literal["per_bin", "predicted"] = "per_bin",
-        initial_deviation: float = 0.1,
+        kernel_size: int,
+        stride: int,
+        compression: float,
+        deviation: Literal["per_bin", "predicted"],
+        initial_deviation: float,
         *,
         values_per_dimension: int = 1,
     ) -> None:

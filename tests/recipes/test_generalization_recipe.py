@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.config import TrainConfig, to_dict
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest

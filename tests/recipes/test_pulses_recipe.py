@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.config import SteeringConfig
 from sepkit.corpora.pulses import conditions
 from sepkit.data.manifest import read_manifest

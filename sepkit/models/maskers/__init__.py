@@ -1,5 +1,6 @@
 """Maskers: features (B, K, F) -> raw mask values (B, n, P, K, F). Adding one is one file and one line here."""
 
+from sepkit.models.maskers import fast
 from sepkit.models.maskers.base import Masker
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
 from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
@@ -15,4 +16,5 @@ __all__ = [
     "RecurrentMasker",
     "SepFormerMasker",
     "SuDoRMRFMasker",
+    "fast",
 ]

@@ -25,20 +25,25 @@ Source of the layers: see `dual_path_rnn`. Result: that of the modules, but for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-if TYPE_CHECKING:
-    from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker, Path
+from sepkit.models.maskers.dual_path_rnn import DualPathBlock, DualPathRNNMasker, Path
+from sepkit.models.maskers.fast.guard import in_evaluation, plain
+from sepkit.models.maskers.replaceable import replaces
 
 __all__ = ["dual_path_blocks", "dual_path_trunk", "dual_path_values"]
 
 
+_OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, nn.Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
+
+
+@replaces(DualPathRNNMasker.process, when=plain(*_OWN))
 def dual_path_blocks(masker: DualPathRNNMasker, x: Tensor) -> Tensor:
-    """`DualPathRNNMasker.process`, with gradients, of chunks (Q, B, S, C) for which `is_plain` is true."""
+    """`DualPathRNNMasker.process`, with gradients: chunks (Q, B, S, C) to (Q, B, S, C)."""
     for path in _paths(masker):
         x = _AddNormalized.apply(x, path.update(x), path.norm.gamma, path.norm.beta, path.norm.eps)  # type: ignore[assignment]
     return x
@@ -112,8 +117,9 @@ def _add_normalized(
     return mean, scale
 
 
+@replaces(DualPathRNNMasker.trunk, when=in_evaluation(*_OWN))
 def dual_path_trunk(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
-    """`DualPathRNNMasker.trunk`, (B, C + 1, F), of features (B, K, F) for which `is_foldable` is true."""
+    """`DualPathRNNMasker.trunk`, (B, C + 1, F), of features (B, K, F)."""
     batch, _, frames = features.shape
     chunk_size, hop_size = masker.chunk_size, masker.hop_size
     rows = _padded_rows(masker, features)
@@ -153,8 +159,9 @@ def _padded_rows(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
     return rows
 
 
+@replaces(DualPathRNNMasker.values, when=in_evaluation(*_OWN))
 def dual_path_values(masker: DualPathRNNMasker, summary: Tensor) -> Tensor:
-    """`DualPathRNNMasker.values`, (B, n, P, K, F), of a summary (B, C + 1, F) for which `is_foldable` is true."""
+    """`DualPathRNNMasker.values`, (B, n, P, K, F), of a summary (B, C + 1, F)."""
     batch, frames, channels = summary.shape[0], summary.shape[2], summary.shape[1] - 1
     spread, (value, _), (gate, _) = masker.spread[1], masker.value, masker.gate
     values = masker.values_per_dimension * masker.encoding_dim

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sepkit.models.maskers import conv_tasnet
-from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
-from sepkit.models.maskers.recomputed import is_recomputable, temporal_blocks
+from sepkit.models.maskers import ConvTasNetMasker
+from sepkit.models.maskers.fast.recomputed import is_recomputable, temporal_blocks
 
-OWN = ConvTasNetMasker, TemporalBlock
 SMALL: dict[str, Any] = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 3, "blocks": 3, "repeats": 2}
 
 
@@ -37,10 +35,15 @@ def gradients(made: ConvTasNetMasker, features: Tensor) -> dict[str, Tensor]:
     return {"values": values.detach(), "features": features.grad} | {n: g for n, g in named.items() if g is not None}
 
 
-def by_modules(made: ConvTasNetMasker, features: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
-    with monkeypatch.context() as patch:
-        patch.setattr(conv_tasnet, "is_recomputable", lambda *_: False)
-        return gradients(made, features)
+@pytest.fixture
+def by_modules(modules_alone: Any) -> Any:
+    """`gradients`, computed by the masker's modules."""
+
+    def computed(made: ConvTasNetMasker, features: Tensor) -> dict[str, Tensor]:
+        with modules_alone():
+            return gradients(made, features)
+
+    return computed
 
 
 @pytest.mark.parametrize(
@@ -57,12 +60,12 @@ def by_modules(made: ConvTasNetMasker, features: Tensor, monkeypatch: pytest.Mon
 )
 @pytest.mark.parametrize("frames", [1, 3, 40, 203])
 def test_values_and_all_gradients_are_those_of_the_modules(
-    changes: dict[str, Any], frames: int, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], frames: int, by_modules: Any
 ) -> None:
     made = masker(**changes)
     features = torch.randn(3, 5, frames, dtype=torch.float64)
-    assert is_recomputable(made, made.bottleneck(features), OWN)
-    expected, found = by_modules(made, features, monkeypatch), gradients(made, features)
+    assert is_recomputable(made, made.bottleneck(features))
+    expected, found = by_modules(made, features), gradients(made, features)
     for name, value in expected.items():
         # Behind gLN nothing may depend on a constant: what is left of such gradients is rounding.
         scale = max(value.abs().max().item(), 1e-3)
@@ -70,14 +73,14 @@ def test_values_and_all_gradients_are_those_of_the_modules(
         assert (found.get(name, torch.zeros_like(value)) - value).abs().max().item() <= 1e-9 * scale, name
 
 
-def test_statistics_keep_their_digits_where_the_mean_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_keep_their_digits_where_the_mean_is_large(by_modules: Any) -> None:
     made = masker(torch.float32)
     blocks: list[Any] = list(made.blocks)
     for block in blocks:
         block.expand[0].bias.data += 300.0
     exact = copy.deepcopy(made).double()
     features = torch.randn(1, 5, 400)
-    expected = by_modules(exact, features.double(), monkeypatch)["values"]
+    expected = by_modules(exact, features.double())["values"]
     assert ((gradients(made, features)["values"] - expected).abs().max() / expected.abs().max()).item() < 1e-4
 
 
@@ -96,7 +99,7 @@ def test_gradients_of_gradients_are_refused() -> None:
         gradient.sum().backward()
 
 
-def test_little_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_is_kept_for_the_backward_pass() -> None:
     made = masker(torch.float32, bottleneck_channels=8, hidden_channels=32, skip_channels=8, blocks=4)
     x = torch.randn(2, 8, 500, requires_grad=True)
 
@@ -120,11 +123,11 @@ def test_little_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -
     assert kept(lambda: temporal_blocks(made, x)) < 0.06 * kept(modules)
 
 
-def test_a_frozen_weight_gets_no_gradient_and_the_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_weight_gets_no_gradient_and_the_others_theirs(by_modules: Any) -> None:
     made = masker()
     made.blocks[2].requires_grad_(False)
     features = torch.randn(2, 5, 30, dtype=torch.float64)
-    expected, found = by_modules(made, features, monkeypatch), gradients(made, features)
+    expected, found = by_modules(made, features), gradients(made, features)
     assert not any(name.startswith("blocks.2.") for name in found)
     assert expected.keys() == found.keys()
     torch.testing.assert_close(found, expected)
@@ -141,24 +144,24 @@ def test_a_hook_on_an_inner_module_is_called(kind: str) -> None:
 @pytest.mark.parametrize("norm", ["channel_layer_norm", "cumulative_layer_norm", "batch_norm"])
 def test_other_norms_go_by_the_modules(norm: str) -> None:
     made = masker(norm=norm)
-    assert not is_recomputable(made, torch.randn(1, 4, 9, dtype=torch.float64), OWN)
+    assert not is_recomputable(made, torch.randn(1, 4, 9, dtype=torch.float64))
     assert "blocks.0.depthwise.weight" in gradients(made, torch.randn(1, 5, 9, dtype=torch.float64))
 
 
 def test_without_gradients_under_autocast_or_with_other_layers_it_goes_by_the_modules() -> None:
     made = masker(torch.float32)
     x = torch.randn(1, 4, 9)
-    assert is_recomputable(made, x, OWN)
+    assert is_recomputable(made, x)
     with torch.no_grad():
-        assert not is_recomputable(made, x, OWN)
+        assert not is_recomputable(made, x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not is_recomputable(made, x, OWN)
+        assert not is_recomputable(made, x)
         made(torch.randn(1, 5, 9)).float().sum().backward()
-    assert not is_recomputable(made, x.double(), OWN)
+    assert not is_recomputable(made, x.double())
     made.blocks[0].activation = torch.nn.PReLU(6)
-    assert not is_recomputable(made, x, OWN)
+    assert not is_recomputable(made, x)
     made.blocks[0].activation = torch.nn.Identity()  # type: ignore[assignment]
-    assert not is_recomputable(made, x, OWN)
+    assert not is_recomputable(made, x)
 
 
 def test_a_compiled_masker_is_traced_through_its_modules() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from sepkit.config import (
     SuDoRMRFConfig,
 )
 from sepkit.models import build_model
-from sepkit.models.maskers import folded
+from sepkit.models.maskers.fast import folded
 from sepkit.registry import build
 
 SIZES = {"bottleneck_channels": 6, "hidden_channels": 10}
@@ -53,39 +54,30 @@ def masker(request) -> nn.Module:
 
 
 @pytest.fixture
-def folds(monkeypatch) -> list[str]:
-    """Names of the folded functions, as they are called."""
-    called: list[str] = []
-    for module in ("conv_tasnet", "sudormrf"):
-        name = f"{module}_trunk"
-        inner = getattr(folded, name)
-        monkeypatch.setattr(
-            f"sepkit.models.maskers.{module}.{name}",
-            lambda *arguments, name=name, inner=inner: called.append(name) or inner(*arguments),
-        )
-    return called
+def by_modules(modules_alone) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    """The values of a masker's modules."""
 
+    def values(masker: nn.Module, features: torch.Tensor) -> torch.Tensor:
+        with modules_alone(), torch.no_grad():
+            return masker(features)
 
-def by_modules(masker: nn.Module, features: torch.Tensor) -> torch.Tensor:
-    with torch.enable_grad():
-        return masker(features).detach()
+    return values
 
 
 @pytest.mark.parametrize("tile", [3, 16, 1024])
 @pytest.mark.parametrize("frames", [1, 2, 3, 15, 16, 17, 50])
-def test_folded_values_are_those_of_the_modules(masker, folds, monkeypatch, frames, tile):
+def test_folded_values_are_those_of_the_modules(masker, by_modules, taken, monkeypatch, frames, tile):
     monkeypatch.setattr(folded, "_TILE", tile)
     features = torch.randn(3, ENCODING_DIM, frames, dtype=torch.float64)
     expected = by_modules(masker, features)
-    assert not folds
     with torch.no_grad():
         values = masker(features)
-    assert len(folds) == 1
+    assert len(taken) == 1
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-11 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["conv_tasnet", "improved_sudormrf", "sudormrf"])
-def test_single_precision_stays_within_a_hundred_thousandth(name):
+def test_single_precision_stays_within_a_hundred_thousandth(name, by_modules):
     masker = masker_of(MASKERS[name])
     features = torch.randn(1, ENCODING_DIM, 5000, dtype=torch.float64)
     expected = by_modules(masker, features)
@@ -95,7 +87,7 @@ def test_single_precision_stays_within_a_hundred_thousandth(name):
 
 
 @pytest.mark.parametrize("features", ["silence", "constant", "far from zero"])
-def test_features_without_variance_lose_no_digits(masker, folds, features):
+def test_features_without_variance_lose_no_digits(masker, by_modules, taken, features):
     of = {
         "silence": torch.zeros(1, ENCODING_DIM, 20),
         "constant": torch.full((1, ENCODING_DIM, 20), 3.0),
@@ -104,16 +96,16 @@ def test_features_without_variance_lose_no_digits(masker, folds, features):
     expected = by_modules(masker, of)
     with torch.no_grad():
         values = masker(of)
-    assert folds and values.isfinite().all()
+    assert taken and values.isfinite().all()
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-8 * float(expected.abs().max()))
 
 
-def test_nan_stays_in_its_utterance(masker, folds):
+def test_nan_stays_in_its_utterance(masker, taken):
     features = torch.randn(2, ENCODING_DIM, 20, dtype=torch.float64)
     features[0, 0, 3] = torch.nan
     with torch.no_grad():
         values = masker(features)
-    assert folds and values[0].isnan().all() and values[1].isfinite().all()
+    assert taken and values[0].isnan().all() and values[1].isfinite().all()
 
 
 def test_input_and_weights_are_left_alone(masker):
@@ -133,57 +125,57 @@ def plain() -> nn.Module:
     return masker_of(MASKERS["conv_tasnet"])
 
 
-def test_modules_are_used_where_gradients_are_recorded_and_in_training(plain, folds):
+def test_modules_are_used_where_gradients_are_recorded_and_in_training(plain, taken):
     plain(FEATURES).sum().backward()
     assert all(weight.grad is not None for weight in plain.parameters())
     with torch.no_grad():
         plain.train()(FEATURES)
-    assert not folds
+    assert taken == ["temporal_blocks"]
 
 
-def test_hooks_are_called(plain, folds):
+def test_hooks_are_called(plain, taken):
     seen = []
     with torch.no_grad():
         handle = plain.blocks[1].activation.register_forward_hook(lambda *_: seen.append(1))
         plain(FEATURES)
         handle.remove()
-        assert seen and not folds
+        assert seen and not taken
         handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(2))
         plain(FEATURES)
         handle.remove()
-        assert 2 in seen and not folds
+        assert 2 in seen and not taken
         plain(FEATURES)
-    assert folds
+    assert taken
 
 
-def test_a_module_put_in_the_place_of_another_is_used(plain, folds):
+def test_a_module_put_in_the_place_of_another_is_used(plain, by_modules, taken):
     plain.blocks[0].activation = nn.ReLU()
     with torch.no_grad():
         values = plain(FEATURES)
     torch.testing.assert_close(values, by_modules(plain, FEATURES))
-    assert not folds
+    assert not taken
 
 
-def test_weights_of_another_type_are_used(plain, folds):
+def test_weights_of_another_type_are_used(plain, taken):
     nn.utils.parametrizations.weight_norm(plain.bottleneck)
     with torch.no_grad():
         plain(FEATURES)
         with torch.autocast("cpu", torch.bfloat16):
             masker_of(MASKERS["conv_tasnet"]).float()(FEATURES.float())
-    assert not folds
+    assert not taken
 
 
-def test_other_norms_are_left_to_their_modules(folds):
+def test_other_norms_are_left_to_their_modules(taken):
     masker = masker_of(ConvTasNetConfig(**SIZES, blocks=2, repeats=1, norm="cumulative_layer_norm", causal=True))
     with torch.no_grad():
         masker(FEATURES)
-    assert not folds
+    assert not taken
 
 
-def test_a_trace_sees_the_modules(plain, folds):
+def test_a_trace_sees_the_modules(plain, taken):
     with torch.no_grad():
         traced = torch.jit.trace(plain, FEATURES, check_trace=False)
-        assert not folds
+        assert not taken
         longer = torch.randn(1, ENCODING_DIM, 33, dtype=torch.float64)
         torch.testing.assert_close(traced(longer), plain(longer))
 

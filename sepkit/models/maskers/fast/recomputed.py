@@ -36,18 +36,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from sepkit.models.maskers.folded import LEAST_RELATIVE_VARIANCE, is_plain
+from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
+from sepkit.models.maskers.fast.folded import LEAST_RELATIVE_VARIANCE
+from sepkit.models.maskers.fast.guard import plain
+from sepkit.models.maskers.replaceable import replaces
 from sepkit.models.norms import GlobalLayerNorm
-
-if TYPE_CHECKING:
-    from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
 
 __all__ = ["is_recomputable", "temporal_blocks"]
 
@@ -56,17 +56,17 @@ _SUMMED_IN_FLOAT32 = 512
 _PARAMETERS_A_BLOCK = 12
 
 
-def is_recomputable(masker: ConvTasNetMasker, x: Tensor, own: tuple[type[nn.Module], ...]) -> bool:
-    """Whether `temporal_blocks` gives what the blocks would, with gradients, and nobody could see the difference.
+_is_plain = plain(ConvTasNetMasker, TemporalBlock)
 
-    Only where gradients are recorded; else as `folded.is_plain`.
+
+def is_recomputable(masker: ConvTasNetMasker, x: Tensor) -> bool:
+    """Whether gradients are recorded, and `temporal_blocks` gives the same values and gradients as the blocks.
 
     Args:
         masker: of Conv-TasNet.
-        x: (B, C, F).
-        own: types of its modules beside convolutions, PReLU and norms.
+        x: (B, C, F), the output of its bottleneck.
     """
-    if not torch.is_grad_enabled() or not is_plain(masker, x, own) or not x.numel():
+    if not torch.is_grad_enabled() or not _is_plain(masker, x) or not x.numel():
         return False
     if not x.requires_grad and not any(weight.requires_grad for weight in masker.blocks.parameters()):
         return False
@@ -85,27 +85,20 @@ def _is_usual(block: nn.Module) -> bool:
     )
 
 
+@replaces(ConvTasNetMasker.process, when=is_recomputable)
 def temporal_blocks(masker: ConvTasNetMasker, x: Tensor) -> Tensor:
-    """The sum of the blocks' skip outputs (without a skip path, of their residuals), (B, C', F), of x (B, C, F).
+    """`ConvTasNetMasker.process`, (B, C', F), of x (B, C, F).
 
-    Gradients are recorded, once: those of gradients are refused.
-
-    Args:
-        masker: for which `is_recomputable` is true.
-        x: what its bottleneck makes.
+    Gradients are recorded, once: gradients of gradients are refused.
     """
     blocks: list[Any] = list(masker.blocks)
     shapes = [
-        _Shape(
-            block.depthwise.dilation[0],
-            block.depthwise.padding[0],
-            block.expand[2].eps,
-            block.norm.eps,
-        )
+        _Shape(block.depthwise.dilation[0], block.depthwise.padding[0], block.expand[2].eps, block.norm.eps)
         for block in blocks
     ]
     parameters = [parameter for block in blocks for parameter in _parameters(block)]
-    return _TemporalBlocks.apply(x, shapes, masker.skip_channels, *parameters)
+    summary = _TemporalBlocks.apply(x, shapes, masker.skip_channels, *parameters)
+    return summary * masker.skip_scale if masker.skip_scale != 1 and masker.skip_channels else summary
 
 
 def _parameters(block: TemporalBlock) -> list[Tensor]:

@@ -36,86 +36,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.jit._trace import is_tracing
-from torch.nn.modules import module as nn_module
 
+from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
+from sepkit.models.maskers.fast.guard import in_evaluation
+from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.maskers.sudormrf import (
+    ImprovedSuDoRMRFBlock,
+    ImprovedSuDoRMRFMasker,
+    Resolutions,
+    SlidingFilters,
+    SuDoRMRFBlock,
+    SuDoRMRFMasker,
+)
 from sepkit.models.norms import GlobalLayerNorm
 
-if TYPE_CHECKING:
-    from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
-    from sepkit.models.maskers.sudormrf import (
-        ImprovedSuDoRMRFBlock,
-        ImprovedSuDoRMRFMasker,
-        Resolutions,
-        SuDoRMRFBlock,
-        SuDoRMRFMasker,
-    )
-
-__all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "is_foldable", "is_plain", "sudormrf_trunk"]
+__all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "sudormrf_trunk"]
 
 # Frames in a tile: with 512 channels of float32 two MB, which stay in a cache.
 _TILE = 1024
 # A variance below this share of the square of the mean has lost too many digits in E[h^2] - E[h]^2.
 LEAST_RELATIVE_VARIANCE = 1e-2
-_DTYPES = (torch.float32, torch.float64)
-_PLAIN = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
 
 
-def is_foldable(masker: nn.Module, features: Tensor, own: tuple[type[nn.Module], ...]) -> bool:
-    """Whether folded weights give what the masker's modules would, and nobody could see the difference.
-
-    Not in training mode, where gradients are recorded, under autocast, while a model is traced, exported or compiled,
-    away from the processor, with hooks, other norms, or modules that were put in the place of its own.
-
-    Args:
-        masker: of this package.
-        features: (B, K, F).
-        own: types of its modules beside convolutions, PReLU and norms.
-    """
-    return not masker.training and not torch.is_grad_enabled() and is_plain(masker, features, own)
-
-
-def is_plain(masker: nn.Module, features: Tensor, own: tuple[type[nn.Module], ...]) -> bool:
-    """Whether nothing but the masker's own operations is between its input and its output, on a processor.
-
-    See `is_foldable`, for any mode.
-    """
-    if torch.is_autocast_enabled("cpu"):
-        return False
-    if type(features) is not Tensor or features.device.type != "cpu" or features.dtype not in _DTYPES:
-        return False
-    if is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
-        return False
-    if nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks:
-        return False
-    if nn_module._global_backward_hooks or nn_module._global_backward_pre_hooks:
-        return False
-    if torch.overrides._get_current_function_mode_stack() or is_functorch_wrapped_tensor(features):
-        return False
-    return all(_is_plain(module, own, features.dtype) for module in masker.modules())
-
-
-def _is_plain(module: nn.Module, own: tuple[type[nn.Module], ...], dtype: torch.dtype) -> bool:
-    if type(module) not in _PLAIN + own or "forward" in vars(module):
-        return False
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-        return False
-    weights = [weight for weight in module._parameters.values() if weight is not None]
-    return all(type(weight) is nn.Parameter and weight.dtype is dtype and weight.is_cpu for weight in weights)
-
-
+@replaces(ConvTasNetMasker.trunk, when=in_evaluation(ConvTasNetMasker, TemporalBlock))
 def conv_tasnet_trunk(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
-    """`ConvTasNetMasker.trunk`, (B, C, F), of features (B, K, F) for which `is_foldable` is true."""
+    """`ConvTasNetMasker.trunk`: (B, C, F) of features (B, K, F)."""
     return _of_each(features, lambda utterance: _conv_tasnet(masker, utterance))
 
 
+@replaces(SuDoRMRFMasker.trunk, when=in_evaluation(SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters))
+@replaces(ImprovedSuDoRMRFMasker.trunk, when=in_evaluation(ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions))
 def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
-    """The `trunk` of both versions of SuDoRM-RF, (B, C, F), of features (B, K, F) for which `is_foldable` is true."""
+    """The `trunk` of both versions of SuDoRM-RF: (B, C, F) of features (B, K, F)."""
     return _of_each(features, lambda utterance: _sudormrf(masker, utterance))
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.models.maskers import DualPathRNNMasker, dual_path_rnn, time_major
+from sepkit.models.maskers import DualPathRNNMasker, dual_path_rnn
+from sepkit.models.maskers.fast import time_major
 from sepkit.models.norms import GlobalLayerNorm
 
 
@@ -59,25 +60,6 @@ def naive_blocks(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
     return masker.output(masker.value(own) * masker.gate(own)).view(len(features), 3, 2, 9, frames)
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The fast paths that are taken, in order."""
-    taken: list[str] = []
-
-    def spy(name: str) -> None:
-        function = getattr(time_major, name)
-
-        def spied(*args: Any) -> Tensor:
-            taken.append(name)
-            return function(*args)
-
-        monkeypatch.setattr(dual_path_rnn, name, spied)
-
-    for name in ("dual_path_blocks", "dual_path_trunk", "dual_path_values"):
-        spy(name)
-    return taken
-
-
 OPTIONS = [
     {},
     {"chunk_size": 7, "hop_size": 3},
@@ -90,15 +72,15 @@ OPTIONS = [
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
 @pytest.mark.parametrize(("batch", "frames"), [(1, 1), (2, 29), (3, 64)])
-def test_values_are_those_of_every_chunk_apart(calls, changes, batch, frames):
+def test_values_are_those_of_every_chunk_apart(taken, changes, batch, frames):
     masker, features = masker_of(**changes).double(), torch.randn(batch, 9, frames, dtype=torch.float64)
     with torch.no_grad():
         expected, fast = naive_blocks(masker, features), masker(features)
-        assert calls == ["dual_path_trunk", "dual_path_values"]
+        assert taken == ["dual_path_trunk", "dual_path_values"]
         modules = by_modules(masker, features)
-        assert len(calls) == 2
+        assert len(taken) == 2
     recorded = masker(features)
-    assert calls[2:] == ["dual_path_blocks"]
+    assert taken[2:] == ["dual_path_blocks"]
     for found in (fast, modules, recorded):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
@@ -131,17 +113,17 @@ def test_silence_and_nan_are_as_by_the_modules():
 
 
 @pytest.mark.parametrize("changes", OPTIONS[:2], ids=str)
-def test_gradients_are_those_of_the_modules(calls, changes):
+def test_gradients_are_those_of_the_modules(taken, changes):
     masker = masker_of(**changes).double().train()
     features = torch.randn(2, 9, 20, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 3, 2, 9, 20, dtype=torch.float64)
     variables = [features, *masker.parameters()]
     found = torch.autograd.grad((masker(features) * weight).sum(), variables)
-    assert calls == ["dual_path_blocks"]
+    assert taken == ["dual_path_blocks"]
     handle = masker.output.register_forward_hook(lambda *_: None)
     expected = torch.autograd.grad((masker(features) * weight).sum(), variables)
     handle.remove()
-    assert len(calls) == 1
+    assert len(taken) == 1
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
@@ -165,24 +147,24 @@ def test_gradients_of_float32():
 
 
 @pytest.mark.parametrize("norm", ["channel_layer_norm", "batch_norm"])
-def test_other_norms_are_left_to_their_modules(calls, norm):
+def test_other_norms_are_left_to_their_modules(taken, norm):
     with torch.no_grad():
         masker_of(norm=norm)(torch.randn(1, 9, 20))
-    assert calls == []
+    assert taken == []
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_training_mode_autocast_and_tracing_are_left_to_the_modules(calls):
+def test_training_mode_autocast_and_tracing_are_left_to_the_modules(taken):
     masker, features = masker_of(), torch.randn(1, 9, 20)
     with torch.no_grad():
         masker.train()(features)
-        assert calls == ["dual_path_blocks"]
+        assert taken == ["dual_path_blocks"]
         masker.eval()
-        calls.clear()
+        taken.clear()
         with torch.autocast("cpu", torch.bfloat16):
             masker(features)
         torch.jit.trace(masker, features, check_trace=False)
-    assert calls == []
+    assert taken == []
 
 
 def test_a_tile_of_the_trunk_has_its_own_values():
