@@ -21,6 +21,7 @@ from sepkit.files import write_yaml
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
 from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
+from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
 from sepkit.training.task import Task, matmul_precision
 
@@ -196,7 +197,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options), resume],
+        callbacks=[RateSchedule(options, lambda: resume.seconds), Recorder(out), Keeper(out, options), resume],
     )
 
 
