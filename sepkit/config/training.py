@@ -32,7 +32,7 @@ class TrainerConfig:
     validate_every_epochs: int = 1
     """Epochs between validations."""
     keep_every_epochs: int = 0
-    """Epochs between models kept in EXP/models, for `sepkit separate --hierarchy`; 0 means none."""
+    """Epochs between models kept in EXP/models, for `sepkit replay`; 0 means none."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     """auto: bf16-mixed on GPUs that compute in it, else 32-true."""
     tf32: bool = False

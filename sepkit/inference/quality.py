@@ -123,6 +123,19 @@ class QualityPredictor:
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
 
+    def predict(self, features: Mapping[str, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the expected SI-SDR (n,), the ends of its interval (n, 2) and the baseline's SI-SDR (n,), dB, float32.
+
+        Args:
+            features: (n,) each, by name; None: there is nothing to tell from, everything is NaN.
+        """
+        if features is None:
+            predicted = baseline = np.full(self.hypotheses, np.nan)
+        else:
+            predicted, baseline = self.model.predict(features), self.baseline.predict(features)
+        interval = self.model.interval(predicted)
+        return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
+
     def digest(self) -> str:
         """Hexadecimal digest of everything: tells predictions of this from those of another."""
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -97,7 +97,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, conversation):
 def test_command_line(tmp_path, conversation, capsys):
     manifest, sources = conversation
     write(tmp_path / "est", leaky(sources))
-    line = ["evaluate", "--manifest", str(manifest), "--continuity", "5", "--out", str(tmp_path / "out")]
+    line = ["continuity", "--manifest", str(manifest), "--chunk-seconds", "5", "--out", str(tmp_path / "out")]
     assert main([*line, "--estimates", str(tmp_path / "est")]) == 0
     out = capsys.readouterr().out
     assert "0 changes, 0.00 a minute" in out and out.splitlines()[-1] == str(tmp_path / "out")

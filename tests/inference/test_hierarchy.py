@@ -166,7 +166,7 @@ def test_the_dendrogram_joins_what_is_together() -> None:
 
 def test_the_command_writes_tree_and_picture(tmp_path: Path, run: Path, recording: Path, capsys) -> None:
     out = tmp_path / "out"
-    line = ["separate", str(recording), "--hierarchy", "--model", str(run), "--out", str(out), "--device", "cpu"]
+    line = ["replay", str(recording), "--model", str(run), "--out", str(out), "--device", "cpu"]
     assert main(line) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(out)
     assert (out / "x_hierarchy.png").read_bytes().startswith(b"\x89PNG")
