@@ -20,14 +20,16 @@ T = TypeVar("T")
 
 
 class Choice:
-    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
+    """Base of dataclasses picked by name. A direct subclass is a kind; all classes below it are the kind's choices."""
 
+    kind: ClassVar[type]
     name: ClassVar[str]
     choices: ClassVar[dict[str, type]]
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is None:
+            cls.kind = cls
             cls.choices = {}
         else:
             cls.name = name

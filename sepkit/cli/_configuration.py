@@ -202,8 +202,7 @@ def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
     help_of, title = documented(type(config)), prefix.rstrip(".") or "Options"
     if isinstance(config, Choice):
         title = f"{title} ({config.name})"
-        kind = next(base for base in type(config).__mro__[1:] if base is not Choice and issubclass(base, Choice))
-        hint, text = Literal[tuple(sorted(kind.choices))], (kind.__doc__ or "").split("\n")[0]
+        hint, text = Literal[tuple(sorted(config.choices))], (config.kind.__doc__ or "").split("\n")[0]
         _add(parser, title, f"{prefix}name", hint, config.name, text)
     for name, hint in field_types(type(config)).items():
         value, inner = getattr(config, name), without_none(hint)

@@ -30,6 +30,7 @@ COMMANDS = {
     "leaderboard": "one table of several evaluations",
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
+    "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",
@@ -116,7 +117,10 @@ def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]
     kinds: dict[str, Callable[..., Any]] = module.COMMANDS
     if arguments and arguments[0] in kinds:
         return kinds[arguments[0]]
-    lines = [f"  {name:<10} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()]
+    width = max(10, *map(len, kinds))
+    lines = [
+        f"  {name:<{width}} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()
+    ]
     text = f"usage: {program} {{{','.join(kinds)}}} ...\n\n" + "\n".join(lines)
     if arguments and arguments[0] in ("-h", "--help"):
         print(text)

@@ -43,8 +43,8 @@ class SeparatedLike(Protocol):
     """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say.
 
     Where they are there, and not None: `is_speaker` (n,) bool, which of them the model keeps; else those with log-odds
-    above 0. `rates`, nats by the names in `labels.RATES`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,), with
-    `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
+    above 0. `rates`, nats by the names in `labels.FROM_LATENTS`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,),
+    with `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
     """
 
     estimates: Any

@@ -34,6 +34,7 @@ from sepkit.files import write_yaml
 from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
 from sepkit.registry import build
 from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
+from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.task import SeparationTask, matmul_precision
 
 __all__ = ["is_first_process", "signal_statistics", "train"]
@@ -139,6 +140,7 @@ def _check(config: TrainConfig) -> None:
         "trainer.accumulate_batches": 1,
         "trainer.checkpoint_every_steps": 1,
         "trainer.max_bad_steps": 1,
+        "trainer.warmup_steps": 0,
     }
     for key, bound in least.items():
         section, name = key.split(".")
@@ -152,6 +154,15 @@ def _check(config: TrainConfig) -> None:
     ):
         if value is not None and not value > 0:
             raise UserError(f"{key}: found {value}, expected more than 0")
+    for key, value in (
+        ("trainer.decay_share", config.trainer.decay_share),
+        ("trainer.final_rate_share", config.trainer.final_rate_share),
+    ):
+        if not 0 <= value <= 1:
+            raise UserError(f"{key}: found {value}, expected 0 to 1")
+    for key, values in (("trainer.ema", [config.trainer.ema or 0.0]), ("trainer.betas", config.trainer.betas)):
+        if not all(0 <= value < 1 for value in values):
+            raise UserError(f"{key}: found {values}, expected 0 or more and less than 1")
     if not config.objective.scoring.weight >= 0:
         raise UserError(f"objective.scoring.weight: found {config.objective.scoring.weight}, expected 0 or more")
     if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
@@ -183,9 +194,28 @@ def _precision(trainer: TrainerConfig) -> Any:
     """What `auto` comes to on this machine; else what was asked for."""
     if trainer.precision != "auto":
         return trainer.precision
-    # Older GPUs emulate bfloat16, more slowly than they compute in float32.
-    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if trainer.accelerator != "cpu" and torch.cuda.is_available():
+        # Older GPUs emulate bfloat16, more slowly than they compute in float32.
+        computes = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        computes = trainer.accelerator != "gpu" and _processor_computes_bfloat16()
+    return "bf16-mixed" if computes else "32-true"
+
+
+def _processor_computes_bfloat16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _check_precision(trainer: TrainerConfig, model: torch.nn.Module) -> None:
+    on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
+    if trainer.precision != "bf16-mixed" or not on_cpu or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    # Other layers are emulated; for recurrent ones oneDNN has nothing and fails in the middle of a step.
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        raise UserError(
+            "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
+            "use auto or 32-true"
+        )
 
 
 def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
@@ -316,6 +346,7 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
     torch.manual_seed(config.trainer.seed)
     model = build_model(config.model)
     _check_batch_norm(config, model)
+    _check_precision(config.trainer, model)
     if fresh:
         _initialise(config, model, train_data)
     task = SeparationTask(model.train(), config, train_data, dev_data, out)
@@ -364,7 +395,12 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options, _monitor(config, task)), resume],
+        callbacks=[
+            RateSchedule(options, lambda: resume.seconds),
+            Recorder(out),
+            Keeper(out, options, _monitor(config, task)),
+            resume,
+        ],
     )
 
 

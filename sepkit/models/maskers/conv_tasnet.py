@@ -80,19 +80,7 @@ class TemporalBlock(nn.Module):
 class ConvTasNetMasker(Masker):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels between blocks (the paper's B).
-        hidden_channels: channels inside a block (H).
-        skip_channels: channels of the skip path (Sc); 0: no skip path, masks come from the last residual sum.
-        kernel_size: frames a depthwise convolution sees (P in the paper).
-        blocks: blocks in a repeat, with dilations 1, 2, 4 ... (X).
-        repeats: repeats (R).
-        norm: one of `config.Norm`.
-        causal: output frame f depends on input frames <= f only.
-        normalize_skip_sum: divide the sum of skip outputs by the number of blocks.
+    Args: those of `Masker`, and the fields of `ConvTasNetConfig`.
 
     Raises:
         UserError: a size below 1, or `causal` with a norm that sees the future.
@@ -104,15 +92,15 @@ class ConvTasNetMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        skip_channels: int = 128,
-        kernel_size: int = 3,
-        blocks: int = 8,
-        repeats: int = 3,
-        norm: str = "global_layer_norm",
-        causal: bool = False,
-        normalize_skip_sum: bool = False,
+        bottleneck_channels: int,
+        hidden_channels: int,
+        skip_channels: int,
+        kernel_size: int,
+        blocks: int,
+        repeats: int,
+        norm: str,
+        causal: bool,
+        normalize_skip_sum: bool,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

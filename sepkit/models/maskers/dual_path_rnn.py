@@ -121,26 +121,13 @@ class DualPathBlock(nn.Module):
 class DualPathRNNMasker(Masker):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
 
-    With bidirectional=False and channel_layer_norm or batch_norm no frame hears more than the rest of its last chunk.
+    With bidirectional=False and channel_layer_norm or batch_norm no frame depends on frames after its last chunk.
 
     Attributes:
-        low_precision: whether the recurrent networks and the linear layers behind them compute in bfloat16; norms,
-            residual sums and all else do not, and weights stay as they are. Can be set; of LSTMs alone.
+        low_precision: compute the recurrent networks and the linear layers behind them in bfloat16. Norms, residual
+            sums and everything else stay in float32, and so do the weights. Can be set, with LSTMs only.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels of the chunks.
-        hidden_channels: units of each direction of a recurrent network.
-        chunk_size: frames in a chunk.
-        hop_size: frames between chunks, at most chunk_size.
-        repeats: dual-path blocks.
-        rnn: "lstm" or "gru".
-        num_layers: layers of each recurrent network.
-        dropout: probability, between layers.
-        bidirectional: of the networks across chunks.
-        norm: one of `config.Norm` but cumulative_layer_norm.
+    Args: those of `Masker`, and the fields of `DualPathRNNConfig`.
 
     Raises:
         UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
@@ -152,16 +139,16 @@ class DualPathRNNMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 128,
-        chunk_size: int = 100,
-        hop_size: int = 50,
-        repeats: int = 6,
-        rnn: str = "lstm",
-        num_layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = True,
-        norm: str = "global_layer_norm",
+        bottleneck_channels: int,
+        hidden_channels: int,
+        chunk_size: int,
+        hop_size: int,
+        repeats: int,
+        rnn: str,
+        num_layers: int,
+        dropout: float,
+        bidirectional: bool,
+        norm: str,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
