@@ -21,7 +21,7 @@ def mini(
     gain_range_db: float = 2.5,
     seed: int = 0,
 ) -> Path:
-    """Speech synthesised here by espeak-ng, and manifests of mixtures of it; nothing is downloaded.
+    """Speech synthesized here by espeak-ng, and manifests of mixtures of it; nothing is downloaded.
 
     Args:
         out: folder of the manifests and the recordings

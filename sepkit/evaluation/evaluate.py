@@ -27,7 +27,7 @@ from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
 from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
+from sepkit.evaluation.results import Row, columns_of, summarize_rows, write_rows
 from sepkit.evaluation.scoring import ScoringOptions, check_metrics, score_utterance
 from sepkit.files import write_json
 from sepkit.parallel import Pool, Task
@@ -175,7 +175,7 @@ def evaluate(
         return None
     rows = [journal.rows[utterance.key] for utterance in utterances]
     columns = columns_of(rows, options.metrics)
-    summary = summarise_rows(rows, columns) | {
+    summary = summarize_rows(rows, columns) | {
         "model": model,
         "estimates": None if estimates is None else str(estimates),
         "manifest": [str(path) for path in manifests],

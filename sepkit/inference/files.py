@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sepkit.corpora._recordings import check_writable
 from sepkit.data import audio
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, write_json, write_text
+from sepkit.files import atomic_output, check_writable, write_json, write_text
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import OutputOptions, Subtype

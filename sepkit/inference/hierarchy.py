@@ -160,9 +160,9 @@ def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
     Args:
         estimates: (n, T).
     """
-    centred = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
-    norms = np.linalg.norm(centred, axis=1, keepdims=True)
-    directions = np.divide(centred, norms, out=np.zeros_like(centred), where=norms > 0)
+    centered = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
+    norms = np.linalg.norm(centered, axis=1, keepdims=True)
+    directions = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 0)
     shared = np.clip((directions @ directions.T) ** 2, 0, 1)
     silent = norms[:, 0] == 0
     shared[np.ix_(silent, silent)] = 1

@@ -33,7 +33,7 @@ __all__ = [
     "separate_long",
 ]
 
-# An accelerator separates as many chunks at once nearly as fast as one; on a CPU they would only take memory.
+# An accelerator separates this many chunks nearly as fast as one; on a CPU they would only take memory.
 _BATCH_ON_ACCELERATOR = 8
 _BLOCK_SECONDS = 5.0
 

@@ -51,7 +51,7 @@ class Chunking:
 
     Args:
         chunk: samples of a chunk; the last one has what is left, always more than `overlap`.
-        overlap: samples that neighbours share, at most half a chunk.
+        overlap: samples that neighbors share, at most half a chunk.
     """
 
     chunk: int

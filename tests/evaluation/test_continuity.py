@@ -10,7 +10,7 @@ from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
-from sepkit.evaluation.continuity import measure_continuity, score_chunks, summarise_chunks
+from sepkit.evaluation.continuity import measure_continuity, score_chunks, summarize_chunks
 
 RATE = 2000
 CHUNK = 5 * RATE
@@ -74,7 +74,7 @@ def test_more_estimates_than_sources(tmp_path, conversation):
 
 
 def test_nobody_together():
-    found = summarise_chunks([], 1.0)
+    found = summarize_chunks([], 1.0)
     assert found["n_chunks"] == 0 and found["changes"] == 0 and found["minority_share"] is None
 
 

@@ -158,7 +158,7 @@ def test_the_dendrogram_joins_what_is_together() -> None:
     starts = {float(line.get_xdata()[0]) for line in lines}
     ends = {float(line.get_xdata()[-1]) for line in lines}
     assert len(starts) == 1 and ends == {0.0, 1.0, 2.0}
-    # s1 and s3 part last, so that they are neighbours.
+    # s1 and s3 part last, so that they are neighbors.
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert abs(names.index("s1") - names.index("s3")) == 1
     assert axes.get_yscale() == "log"

@@ -55,7 +55,7 @@ def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
 
 
 def by_hand(table, targets, ridge):
-    """Coefficients of standardised features and the intercept, by the normal equations."""
+    """Coefficients of standardized features and the intercept, by the normal equations."""
     z = np.stack([(v - v.mean()) / v.std() for v in table.values()], axis=-1)
     design = np.column_stack([np.ones(len(z)), z])
     penalty = np.diag([0.0] + [ridge] * z.shape[1])
