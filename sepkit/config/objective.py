@@ -169,7 +169,7 @@ class AutoencodingConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """What is minimised."""
+    """What is minimized."""
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
@@ -179,4 +179,4 @@ class ObjectiveConfig:
     rates: RatesConfig = field(default_factory=RatesConfig)
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
     margin_weight: float = 0.0
-    """Of the mean of max(|u| - 1, 0)^2 over the standardised estimates u, which keeps them within their range."""
+    """Of the mean of max(|u| - 1, 0)^2 over the standardized estimates u, which keeps them within their range."""

@@ -12,7 +12,7 @@ from sepkit.config.objective import ObjectiveConfig
 
 @dataclass
 class TrainerConfig:
-    """How it is optimised."""
+    """How it is optimized."""
 
     max_epochs: int = 200
     max_minutes: float | None = None
@@ -59,7 +59,7 @@ class TrainerConfig:
     devices: int = 1
     num_nodes: int = 1
     sync_batchnorm: bool = False
-    """With several GPUs: batch normalisation over the batches of all; without it such models are refused."""
+    """With several GPUs: batch normalization over the batches of all; without it such models are refused."""
     accumulate_batches: int = 1
     """Batches whose gradients are averaged before a step."""
     checkpoint_every_steps: int = 500

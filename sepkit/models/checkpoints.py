@@ -1,14 +1,13 @@
-"""Models on disk: a folder with `model.safetensors` (weights) and `model.yaml` (what they are weights of).
+"""Models on disk: a folder with `model.safetensors` (the weights) and `model.yaml` (the configuration and more).
 
 Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the
-registry alone turns it into a model. Training state (optimiser, loop, random generators) lives elsewhere.
+registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from sepkit.config import ModelConfig, from_dict, to_dict
 from sepkit.errors import UserError
+from sepkit.files import atomic_output, read_yaml, write_text
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.version import __version__
 
@@ -28,7 +28,6 @@ __all__ = [
     "EXPECTED",
     "LoadReport",
     "compare",
-    "complete_or_absent",
     "find_checkpoint",
     "load_checkpoint",
     "read_description",
@@ -48,7 +47,7 @@ Path_ = str | os.PathLike[str]
 
 
 def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None, *, half: bool = False) -> Path:
-    """The folder, now holding `model.safetensors` and `model.yaml`; each file is complete or absent.
+    """Write `model.safetensors` and `model.yaml` into a folder, each atomically; return the folder.
 
     Args:
         model: made by `build_model` (or with its `config` set); a model wrapped by torch.compile is unwrapped.
@@ -75,10 +74,12 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         tensors, left_out = _halved(model, tensors)
         description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
-    with complete_or_absent(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary)
-    with complete_or_absent(folder / DESCRIPTION) as temporary:
-        temporary.write_text(description, encoding="utf-8")
+    try:
+        with atomic_output(folder / WEIGHTS) as temporary:
+            save_file(tensors, temporary)
+        write_text(folder / DESCRIPTION, description)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: cannot be written to ({_one_line(error)}); give a folder that can") from error
     return folder
 
 
@@ -96,7 +97,7 @@ def _describe(model: EncoderMaskerDecoder, info: dict[str, Any]) -> dict[str, An
 
 
 def _halved(model: EncoderMaskerDecoder, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors with parameters in half precision, less constants; and the names of these constants."""
+    """Convert parameters to half precision and drop constants; return the tensors and the names of the constants."""
     assert model.config is not None
     constants = _constants(model.config)
     left_out = [name for name, value in constants.items() if torch.equal(tensors[name].to(value.dtype), value)]
@@ -113,41 +114,21 @@ def _halved(model: EncoderMaskerDecoder, tensors: dict[str, Tensor]) -> tuple[di
 
 
 def _constants(config: ModelConfig) -> dict[str, Tensor]:
-    """Buffers of more than one value that a new model of this configuration has."""
+    """Return the buffers of a new model of this configuration that hold more than one value."""
     with torch.random.fork_rng(devices=[]):
         fresh = build_model(config)
     return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1}
-
-
-@contextmanager
-def complete_or_absent(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
-
-    Raises:
-        UserError: the folder cannot be made or written to.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path.parent}: cannot be written to ({reason}); give a folder that can") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
 def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> EncoderMaskerDecoder:
-    """The saved model, in evaluation mode, on the CPU, in float32.
+    """Load a saved model: in evaluation mode, on the CPU, in float32.
 
     Args:
         path: the folder, one of its two files, or the experiment folder above it.
-        expected: what the model has to be; None: whatever it is.
+        expected: refuse a model of another configuration; None: take any.
 
     Raises:
         UserError: not a model folder (missing, a pickle, training state), a damaged file, weights that do not fit their
@@ -159,7 +140,7 @@ def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> Encoder
     if expected is not None:
         _check_same(config, expected, folder)
     tensors = _read_tensors(folder / WEIGHTS)
-    # Drawing the weights that are replaced at once must not move the caller's random stream.
+    # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = build_model(config)
     buffers = dict(model.named_buffers())
@@ -173,7 +154,7 @@ def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> Encoder
 
 
 def read_description(path: Path_) -> dict[str, Any]:
-    """Plain data of the checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
+    """Read a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
 
     Raises:
         UserError: no checkpoint there, or its description is damaged or of a later format.
@@ -182,10 +163,10 @@ def read_description(path: Path_) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path_) -> Path:
-    """The folder of the checkpoint that `path` means: itself, its `model` folder, or the folder around a file of it.
+    """Find the folder of a checkpoint: `path` itself, its subfolder `model`, or the folder of the file `path`.
 
     Raises:
-        UserError: there is none, with what was found instead.
+        UserError: there is no checkpoint; the message says what was found instead.
     """
     path = Path(path)
     if not path.exists():
@@ -204,7 +185,7 @@ def find_checkpoint(path: Path_) -> Path:
 
 
 def _what_is(path: Path) -> str:
-    """What a path that is no checkpoint looks like, for the message."""
+    """Describe a path that is not a checkpoint, for the message."""
     holds_state = path.is_dir() and any(child.suffix == ".ckpt" for child in path.iterdir())
     if holds_state or "resume" in (path.name, path.parent.name):
         return "found training state, which only `sepkit train` reads"
@@ -214,10 +195,7 @@ def _what_is(path: Path) -> str:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        description = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({_one_line(error)}); get the checkpoint again") from error
+    description = read_yaml(path, "get the checkpoint again")
     if not isinstance(description, dict) or "model" not in description:
         raise UserError(f"{path}: found no field `model`, expected the description that `sepkit train` writes")
     if description.get("format") != FORMAT:
@@ -264,18 +242,9 @@ def _differences(found: Any, expected: Any, where: str) -> list[str]:
 
 def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
     report = compare(tensors, wanted)
-    problems = [
-        f"{len(names)} {what} (such as {names[0]})"
-        for what, names in (
-            ("missing", report.missing),
-            ("unexpected", report.unexpected),
-            (
-                "of another shape",
-                [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()],
-            ),
-        )
-        if names
-    ]
+    mismatched = [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()]
+    kinds = {"missing": report.missing, "unexpected": report.unexpected, "of another shape": mismatched}
+    problems = [f"{len(names)} {what} (such as {names[0]})" for what, names in kinds.items() if names]
     if problems:
         raise UserError(
             f"{folder / WEIGHTS}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
@@ -288,14 +257,14 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], fold
 
 @dataclass
 class LoadReport:
-    """Which weights of a model came from another one; printing it tells in a few lines.
+    """Which weights of a model were taken from another model. Printing it gives a few lines.
 
     Args:
         source: where the weights come from.
         loaded: names of the tensors taken over.
-        mismatched: name -> (shape found, shape wanted), left as they were.
-        missing: names the model has and the source has not, left as they were.
-        unexpected: names only the source has.
+        mismatched: name -> (shape found, shape wanted); these tensors are left as they were.
+        missing: names that only the model has; these tensors are left as they were.
+        unexpected: names that only the source has.
     """
 
     source: str = ""
@@ -317,7 +286,7 @@ class LoadReport:
 
 
 def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:
-    """Which of the `wanted` tensors are among `tensors` with the same shape, and which are not."""
+    """Report which of the `wanted` tensors are among `tensors` with the same shape."""
     report = LoadReport(unexpected=[name for name in tensors if name not in wanted])
     for name, tensor in wanted.items():
         if name not in tensors:
