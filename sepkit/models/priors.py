@@ -233,10 +233,9 @@ def _fixed(
     distribution: type[Distribution], family: VariationalFamily, encoding_dim: int, **parameters: float
 ) -> FixedPrior:
     for name, value in parameters.items():
-        if not math.isfinite(value):
-            raise UserError(f"model prior: found {tuple(parameters.values())}, expected finite numbers")
-        if name not in ("mean", "location") and value <= 0:
-            raise UserError(f"model prior {name}: found {value}, expected a positive number")
+        expected = "a finite number" if name in ("mean", "location") else "a positive number"
+        if not math.isfinite(value) or (value <= 0 and expected == "a positive number"):
+            raise UserError(f"model prior {name}: found {value}, expected {expected}")
     if _SUPPORTS[distribution] > _SUPPORTS[family.distribution]:
         raise UserError(
             f"model prior: found a {distribution.__name__}, which is zero for values that {family!r} takes;"
