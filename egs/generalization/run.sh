@@ -1,20 +1,32 @@
 #!/usr/bin/env bash
-# Do variational encoder-masker-decoders generalise better? Trained on noisy mixtures of one corpus, tested noisy and clean on
+# Do variational encoder-masker-decoders generalize better? Trained on noisy mixtures of one corpus, tested noisy and clean on
 # unseen speakers of that corpus and on another corpus (tables 1 and 4 of the VI-EMD thesis): deterministic and variational twins.
+# Or trained and tested clean: priors and likelihoods side by side (table 3, figure 3), or weights of the rates (table 2, figure 2).
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
+#   ./run.sh --task clean --speech DIR --conf conf/small_table3.yaml [--stage N] [--stop-stage N]
 #
 # --speech DIR         recordings; folders named train, dev and test are the splits, the next folder is the speaker
 # --noise DIR          recordings of noise, divided like the speech
 # --groups "A=RE B=RE" the corpora by speaker identifier: training and dev are of the first alone, the others are unseen
 # --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
+# --task noisy|clean   of training; with clean there is no noise in the tests either, and --noise is not needed
 # --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min), and
 # --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min)
 # --prepare-options "..."  further options of sepkit prepare folder
-# --conf FILE          what the methods share; conf/cpu.yaml: about twelve minutes a run on one core; conf/gpu.yaml: the thesis
-# --methods "..."      conf/cpu.yaml: deterministic variational; conf/gpu.yaml: tasnet vi_tasnet sudormrf vi_sudormrf; each has
-#                      a file of its own beside --conf (conf/cpu_variational.yaml); by default all of them
+# --conf FILE          what the methods share:
+#                        conf/cpu.yaml           twins, about twelve minutes a run on one core
+#                        conf/gpu.yaml           tables 1 and 4 as in the thesis
+#                        conf/table3.yaml        table 3 as in the thesis; conf/small_table3.yaml: ten minutes a run on one core
+#                        conf/table2.yaml        table 2 as in the thesis; conf/small_table2.yaml: ten minutes a run on one core
+# --methods "..."      by default all that there are for --conf:
+#                        conf/cpu.yaml           deterministic deterministic_blr variational
+#                        conf/gpu.yaml           deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf (conf/vi_emd)
+#                        conf/table3.yaml        tasnet tasnet_blr gaussian gamma flow adaptive cauchy
+#                        conf/table2.yaml        freeN_betaZ_M: N nats a tick are free in the encodings and in each mask, the
+#                                                rates weigh 1/Z and 1/M (free128_beta8: both 1/8)
+#                      a method has a file beside --conf (conf/cpu_variational.yaml), or is a name under conf/vi_emd
 # --seeds "0 1 2"      of the data order and the weights
 # --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
 # --data DIR           where manifests go
@@ -24,7 +36,8 @@
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
 # Stages: 1 prepare, 2 train all, 3 fit the predictor of their quality on dev, 4 evaluate all, 5 tables of scores and of the
-# drops from the first corpus to the others, 6 report.
+# drops from the first corpus to the others, with --conf of table 3 also EXP/evidence.md (figure 3), with that of table 2
+# EXP/rate_distortion.md (figure 2, bottom), 6 report.
 # The same command again continues. What a run says is in EXP/METHOD_seedN.log.
 # Time: the configurations fix the number of steps, so that results do not hang on the machine: with conf/cpu.yaml 6 runs of
 # 1200 steps, about forty minutes on two idle cores with --jobs 2 (a variational step takes somewhat longer than its twin's),
@@ -42,6 +55,7 @@ speech=
 noise=
 groups='librispeech=\d{1,4} speechocean762=9\d{4}'
 speaker_from=first
+task=noisy
 librimix=
 vctk=
 prepare_options="--dev-mixtures 100 --test-mixtures 300"
@@ -49,7 +63,7 @@ conf=conf/cpu.yaml
 methods=
 seeds="0 1 2"
 jobs=2
-data=data
+data=
 exp=
 extra=
 calibrate_options=
@@ -59,19 +73,38 @@ evaluate_options=
 . ./cmd.sh
 . ../utils/recipe.sh
 
+case $task in noisy | clean) ;; *) echo "$0: --task $task: expected noisy or clean" >&2; exit 2 ;; esac
 conf=$(resolve "$conf")
 setting=$(basename "$conf" .yaml)
+data=${data:-data/$task}
 exp=${exp:-exp/$setting${librimix:+_librimix}}
 first_seed=${seeds%% *}
-if [ -z "$methods" ]; then
-  for file in "${conf%.yaml}"_*.yaml; do
-    file=$(basename "$file" .yaml)
-    methods="$methods ${file#"${setting}"_}"
+
+# own_files METHOD: what is its own. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
+own_files() {
+  local file
+  for file in "$(dirname "$conf")/${setting#small_}_$1.yaml" "../../conf/vi_emd/$1.yaml"; do
+    if [ -e "$file" ]; then echo "$file"; return; fi
   done
-  methods=${methods# }
-fi
+}
+
+methods_of_setting() {
+  local file base
+  base=$(dirname "$conf")/${setting#small_}
+  case $setting in
+    gpu) echo deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf ;;
+    table3 | small_table3) echo tasnet tasnet_blr gaussian gamma flow adaptive cauchy ;;
+    table2) echo free0_beta1 free8_beta1 free64_beta1 free128_beta{1,8,64,128,8_128,128_8} ;;
+    small_table2) echo free0_beta1 free1_beta1 free8_beta1 free16_beta{1,8,64,128,8_128,128_8} ;;
+    *) for file in "${base}"_*.yaml; do file=$(basename "$file" .yaml); echo "${file#"${setting#small_}"_}"; done ;;
+  esac
+}
+
+if [ -z "$methods" ]; then methods=$(methods_of_setting | xargs); fi
+weighted='^free([0-9]+)_beta([0-9]+)(_([0-9]+))?$'
 for method in $methods; do
-  [ -e "${conf%.yaml}_$method.yaml" ] || { echo "$0: --methods $method: ${conf%.yaml}_$method.yaml: no such file" >&2; exit 2; }
+  [[ $setting == *table2 && $method =~ $weighted ]] || [ -n "$(own_files "$method")" ] ||
+    { echo "$0: --methods $method: ${conf%.yaml}_$method.yaml: no such file" >&2; exit 2; }
 done
 
 # Test sets: unseen speakers of the corpus trained on first, each corpus noisy and clean.
@@ -89,21 +122,24 @@ test_sets=
 drops=
 read -r seen _ <<<"$corpora"
 for corpus in $corpora; do
-  for task in noisy clean; do
-    test_sets="$test_sets test_${corpus}_$task"
-    [ "$corpus" = "$seen" ] || drops="$drops test_${seen}_$task=test_${corpus}_$task"
+  for kind in noisy clean; do
+    if [ "$task" = clean ] && [ "$kind" = noisy ]; then continue; fi
+    test_sets="$test_sets test_${corpus}_$kind"
+    [ "$corpus" = "$seen" ] || drops="$drops test_${seen}_$kind=test_${corpus}_$kind"
   done
 done
 
 # manifest NAME: train, dev, or a test set.
 manifest() {
   local folder=$librimix
+  # Prepared without noise, a test set has no second kind to be told from.
+  if [ -z "$librimix" ] && [ "$task" = clean ]; then echo "$data/${1%_clean}.jsonl"; return; fi
   if [ -z "$librimix" ]; then echo "$data/$1.jsonl"; return; fi
   case $1 in test_vctk2mix_*) folder=$vctk ;; esac
   case $1 in
     *_clean) echo "$folder/test.jsonl" ;;
     *_noisy) echo "$folder/test_noisy.jsonl" ;;
-    *) echo "$folder/$1_noisy.jsonl" ;;
+    *) if [ "$task" = clean ]; then echo "$folder/$1.jsonl"; else echo "$folder/$1_noisy.jsonl"; fi ;;
   esac
 }
 
@@ -111,14 +147,18 @@ prepare() {
   local name group words=()
   if [ -z "$librimix" ]; then
     [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings (or --librimix and --vctk)" >&2; exit 2; }
-    [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
+    [ "$task" = clean ] || [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
     # Not within the command: there a path that is absent would not end the recipe.
     speech=$(resolve "$speech")
-    noise=$(resolve "$noise")
+    local with_noise=()
+    if [ "$task" = noisy ]; then
+      noise=$(resolve "$noise")
+      with_noise=(--noise "$noise" --noisy-and-clean)
+    fi
     for group in $groups; do words+=("$group"); done  # "A=RE B=RE" is a list of words
     # shellcheck disable=SC2086  # $prepare_options is a list of words
-    sepkit prepare folder --speech "$speech" --noise "$noise" --speaker-from "$speaker_from" \
-      --groups "${words[@]}" --train-group "${groups%%=*}" --noisy-and-clean $prepare_options --out "$data"
+    sepkit prepare folder --speech "$speech" "${with_noise[@]}" --speaker-from "$speaker_from" \
+      --groups "${words[@]}" --train-group "${groups%%=*}" $prepare_options --out "$data"
     return
   fi
   for name in train dev $test_sets; do
@@ -127,14 +167,24 @@ prepare() {
   done
 }
 
-# configurations METHOD: what its name stands for under conf/, then what all share, then its own.
+# configurations METHOD: what is like the thesis, its own, what all share, and at a small size its own again.
 configurations() {
-  case ${setting}_$1 in
-    gpu_vi_*) echo conv_tasnet variational steered vi_emd_paper ;;
-    gpu_*) echo conv_tasnet vi_emd_paper ;;
-  esac
-  echo "$conf" "${conf%.yaml}_$1.yaml"
+  case $setting in gpu | table2 | table3) echo vi_emd_paper ;; esac
+  own_files "$1"
+  echo "$conf"
+  case $setting in small_*) if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi ;; esac
 }
+
+# rate_options METHOD: of freeN_betaZ_M.
+rate_options() {
+  if [[ $setting == *table2 && $1 =~ $weighted ]]; then
+    local free=${BASH_REMATCH[1]} encoding=${BASH_REMATCH[2]} masks=${BASH_REMATCH[4]:-${BASH_REMATCH[2]}} rates=--objective.rates
+    echo "$rates.encoding.free_nats_over tick $rates.encoding.free_nats $free $rates.encoding.weight.value $(reciprocal "$encoding")"
+    echo "$rates.masks.free_nats_over tick $rates.masks.free_nats $((2 * free)) $rates.masks.weight.value $(reciprocal "$masks")"
+  fi
+}
+
+reciprocal() { awk -v number="$1" 'BEGIN { printf "%.10g", 1 / number }'; }
 
 # Every run as a line: name, method, seed.
 list_runs() {
@@ -160,8 +210,8 @@ for_all() {
 train_one() {
   local name options=()
   for name in $(configurations "$2"); do options+=(--config "$name"); done
-  # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
-  logged "$1" $train_cmd sepkit train "${options[@]}" --seed "$3" --data.train "$(manifest train)" \
+  # shellcheck disable=SC2046,SC2086  # $extra, $train_cmd and options of rates are lists of words
+  logged "$1" $train_cmd sepkit train "${options[@]}" $(rate_options "$2") --seed "$3" --data.train "$(manifest train)" \
     --data.dev "$(manifest dev)" $extra --out "$exp/$1"
 }
 
@@ -182,8 +232,8 @@ evaluate_one() {
   done
 }
 
-export -f manifest configurations logged train_one calibrate_one evaluate_one
-export conf setting data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
+export -f manifest own_files configurations rate_options reciprocal logged train_one calibrate_one evaluate_one
+export conf setting task weighted data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
 
 train_all() { for_all train_one; }
 calibrate_all() { for_all calibrate_one; }
@@ -193,6 +243,11 @@ summarize_all() {
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
   sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --metric si_sdri_db si_sdr_db blr_nats_per_sample \
     ${drops:+--drop-from $drops} --out "$exp/table.md"
+  # shellcheck disable=SC2046
+  case $setting in
+    *table3) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure evidence --out "$exp/evidence.md" ;;
+    *table2) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure rate-distortion --out "$exp/rate_distortion.md" ;;
+  esac
 }
 
 write_comparison() {
