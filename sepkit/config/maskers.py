@@ -99,6 +99,26 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
 
 
 @dataclass
+class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
+    """Residual blocks of a gated linear recurrence (SRU, minGRU) and a feed-forward layer; learns fastest on CPUs."""
+
+    model_dim: int = 256
+    """Values in a frame, or in a band of one, between the blocks."""
+    hidden_size: int = 256
+    """Units of each direction of a recurrence."""
+    feedforward_dim: int = 512
+    num_layers: int = 4
+    """Blocks."""
+    bands: int = 1
+    """Parts that a frame is cut into; above 1, blocks have a recurrence over bands too. 1: full-band."""
+    bidirectional: bool = True
+    """Of the recurrence over time; the one over bands always is."""
+    dropout: float = 0.0
+    norm: Norm = "channel_layer_norm"
+    """Of the features."""
+
+
+@dataclass
 class SepFormerConfig(MaskerConfig, name="sepformer"):
     """Dual-path transformer (Subakan et al. 2021), standing on speechbrain's Dual_Path_Model."""
 

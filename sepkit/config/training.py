@@ -17,8 +17,21 @@ class TrainerConfig:
     max_epochs: int = 200
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """adamw: Adam with decoupled weight decay."""
     learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running means of gradients and of squared gradients."""
     weight_decay: float = 0.0
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    decay_share: float = 0.0
+    """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
+    along a line; 0 means no decay. With it the rate is not halved on plateaus."""
+    final_rate_share: float = 0.02
+    """What the decay leaves of the learning rate."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, 0.995 to 0.9999; its weights are validated and kept."""
     gradient_clip_norm: float = 5.0
     """0 means no clipping."""
     halve_patience: int = 5

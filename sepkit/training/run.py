@@ -34,6 +34,7 @@ from sepkit.files import write_yaml
 from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
 from sepkit.registry import build
 from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
+from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.task import SeparationTask, matmul_precision
 
 __all__ = ["is_first_process", "signal_statistics", "train"]
@@ -139,6 +140,7 @@ def _check(config: TrainConfig) -> None:
         "trainer.accumulate_batches": 1,
         "trainer.checkpoint_every_steps": 1,
         "trainer.max_bad_steps": 1,
+        "trainer.warmup_steps": 0,
     }
     for key, bound in least.items():
         section, name = key.split(".")
@@ -152,6 +154,15 @@ def _check(config: TrainConfig) -> None:
     ):
         if value is not None and not value > 0:
             raise UserError(f"{key}: found {value}, expected more than 0")
+    for key, value in (
+        ("trainer.decay_share", config.trainer.decay_share),
+        ("trainer.final_rate_share", config.trainer.final_rate_share),
+    ):
+        if not 0 <= value <= 1:
+            raise UserError(f"{key}: found {value}, expected 0 to 1")
+    for key, values in (("trainer.ema", [config.trainer.ema or 0.0]), ("trainer.betas", config.trainer.betas)):
+        if not all(0 <= value < 1 for value in values):
+            raise UserError(f"{key}: found {values}, expected 0 or more and less than 1")
     if not config.objective.scoring.weight >= 0:
         raise UserError(f"objective.scoring.weight: found {config.objective.scoring.weight}, expected 0 or more")
     if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
@@ -384,7 +395,12 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options, _monitor(config, task)), resume],
+        callbacks=[
+            RateSchedule(options, lambda: resume.seconds),
+            Recorder(out),
+            Keeper(out, options, _monitor(config, task)),
+            resume,
+        ],
     )
 
 

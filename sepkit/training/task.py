@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -29,6 +29,7 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, ObjectiveResult, build_objective, hard_si_sdr_db
+from sepkit.training.averaging import average_of
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.types import Batch, Separation
 
@@ -97,6 +98,7 @@ class SeparationTask(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model = model
+        self.average = None if config.trainer.ema is None else average_of(model, config.trainer.ema)
         self.config = config
         self.train_data = train_data
         self.dev_data = dev_data
@@ -115,6 +117,11 @@ class SeparationTask(LightningModule):
         self._statistics: frozenset[str] = frozenset()
         self._window_sums: dict[str, float] = {}
         self._objective_state: dict[str, Any] | None = None
+
+    @property
+    def kept_model(self) -> EncoderMaskerDecoder:
+        """The model that is validated and saved: the average of the weights where there is one."""
+        return self.model if self.average is None else cast(EncoderMaskerDecoder, self.average.module)
 
     # ------------------------------------------------------------------------------------------------------- the data
 
@@ -161,10 +168,13 @@ class SeparationTask(LightningModule):
     # ------------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, in one fused kernel."""
+        """Adam or AdamW, in one fused kernel."""
         trainer = self.config.trainer
+        kind = torch.optim.AdamW if trainer.optimizer == "adamw" else torch.optim.Adam
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        return torch.optim.Adam(parameters, lr=trainer.learning_rate, weight_decay=trainer.weight_decay, fused=True)
+        return kind(
+            parameters, lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay, fused=True
+        )
 
     def on_fit_start(self) -> None:
         """Prepares the blocks, now that the device is known."""
@@ -301,6 +311,8 @@ class SeparationTask(LightningModule):
             if not finite and scale <= 1.0:
                 self._reject(batch, losses, everywhere=True)
             position.steps += finite
+            if finite and self.average is not None:
+                self.average.update_parameters(self.model)
             if finite:
                 self.objective.after_step(self.means(self._window_sums))
         optimizer.zero_grad(set_to_none=True)
@@ -358,7 +370,7 @@ class SeparationTask(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores of the utterances of a batch, by name: each counts once, on however many ranks it stood."""
-        separation = self.model(batch.mixture, **self.objective.inputs(batch))
+        separation = self.kept_model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
         before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]

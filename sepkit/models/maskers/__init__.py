@@ -4,6 +4,7 @@ from sepkit.models.maskers import fast
 from sepkit.models.maskers.base import Masker
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
 from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
+from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
 from sepkit.models.maskers.recurrent import RecurrentMasker
 from sepkit.models.maskers.sepformer import SepFormerMasker
 from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
@@ -11,6 +12,7 @@ from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMaske
 __all__ = [
     "ConvTasNetMasker",
     "DualPathRNNMasker",
+    "GatedRecurrenceMasker",
     "ImprovedSuDoRMRFMasker",
     "Masker",
     "RecurrentMasker",
