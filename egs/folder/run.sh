@@ -16,6 +16,7 @@
 # --exp DIR            where the model goes
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train, such as "--devices 2 --trainer.learning_rate 0.0005"
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 #
 # Stages: 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 set -euo pipefail
@@ -37,6 +38,7 @@ data=data
 exp=
 seed=0
 extra=
+ngpu=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh

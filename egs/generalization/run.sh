@@ -32,6 +32,7 @@
 # --data DIR           where manifests go
 # --exp DIR            where the models go, a folder a run
 # --extra "..."        further options of sepkit train, such as "--trainer.max_minutes 10"
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 # --calibrate-options "..."  further options of sepkit calibrate
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
@@ -66,6 +67,7 @@ jobs=2
 data=
 exp=
 extra=
+ngpu=
 calibrate_options=
 evaluate_options=
 . ../utils/parse_options.sh

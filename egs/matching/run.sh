@@ -17,6 +17,7 @@
 # --data DIR           where manifests go
 # --exp DIR            where the models go, a folder a run
 # --extra "..."        further options of sepkit train
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 table and figures, 5 report. The same command again continues.
 # Time: 19 runs with the defaults, an hour and a half on two cores with --jobs 2.
@@ -42,6 +43,7 @@ jobs=2
 data=
 exp=
 extra=
+ngpu=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh

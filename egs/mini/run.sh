@@ -12,6 +12,7 @@
 # --exp DIR            where the model goes
 # --seed N             of the data order and the weights
 # --extra "..."        further options of sepkit train
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 #
 # Stages: 1 synthesise and prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 # Size: about 150 MB of synthetic speech. Limits: formant synthesis has a fixed voice a speaker; scores here show that
@@ -31,6 +32,7 @@ data=data
 exp=
 seed=0
 extra=
+ngpu=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh

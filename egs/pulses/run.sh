@@ -16,6 +16,7 @@
 # --data DIR           where manifests and recordings go
 # --exp DIR            where the models go, a folder for each rate: EXP/rate_40
 # --extra "..."        further options of sepkit train
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 tables and figures, 5 report. The same command again continues.
 # What is measured is the model of the last epoch, as in the thesis: the best one on validation may come from before the
@@ -41,6 +42,7 @@ jobs=2
 data=
 exp=
 extra=
+ngpu=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh

@@ -1,13 +1,18 @@
 # What every recipe shares, sourced by its run.sh after the options: paths, stages, and the stages after preparation.
 #
 # The recipe has set: data (folder of manifests), exp (folder of the experiment), conf (YAML), test_sets (names of
-# manifests to evaluate on), extra (further options of sepkit train), stage, stop_stage; and where it likes assignment
+# manifests to evaluate on), ngpu (GPUs to train on), extra (further options of sepkit train), stage, stop_stage; and where it likes assignment
 # (pit, mcl, relaxed_wta, amcl, sinkhorn), hypotheses (how many estimates the model makes), evaluate_options, configs
 # (array of configurations in place of conf), suffix (of the names of the manifests to train on: _noisy for
 # train_noisy), model (in place of $exp/model); and for fetch: cache, mirror, checksums.
 
 # shellcheck shell=bash
 set -euo pipefail
+
+if [ -n "${ngpu:-}" ]; then
+  [[ $ngpu =~ ^[1-9][0-9]*$ ]] || { echo "$0: --ngpu $ngpu: expected a number of GPUs, at least 1" >&2; exit 2; }
+  extra="--trainer.accelerator gpu --devices $ngpu ${extra:-}"
+fi
 
 # A path the user gave: as seen from where the recipe was called, or else from the recipe's own folder.
 resolve() {

@@ -23,7 +23,8 @@
 # --data DIR           where manifests go
 # --exp DIR            where the model goes
 # --seed N             of the data order and the weights
-# --extra "..."        further options of sepkit train, such as "--devices 4 --precision bf16-mixed"
+# --extra "..."        further options of sepkit train, such as "--precision bf16-mixed"
+# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 # Size, licences, limits, traps and citation: README.md.
@@ -49,6 +50,7 @@ data=
 exp=
 seed=0
 extra=
+ngpu=
 . ../utils/parse_options.sh
 . ./path.sh
 . ./cmd.sh

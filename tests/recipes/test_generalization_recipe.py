@@ -81,7 +81,7 @@ def trained_with(log: Path) -> list[str]:
 
 def parse(options: list[str]) -> TrainConfig:
     config, _ = parse_config(
-        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add_argument("--out")
+        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add("--out")
     )
     return config
 
