@@ -1,62 +1,50 @@
 #!/usr/bin/env bash
-# Do variational encoder-masker-decoders generalize better? Trained on noisy mixtures of one corpus, tested noisy and clean on
-# unseen speakers of that corpus and on another corpus (tables 1 and 4 of the VI-EMD thesis): deterministic and variational twins.
-# Or trained and tested clean: priors and likelihoods side by side (table 3, figure 3), or weights of the rates (table 2, figure 2).
+# Do variational encoder-masker-decoders generalize better? Train deterministic and variational twins on noisy mixtures of
+# one corpus; test them, noisy and clean, on unseen speakers of that corpus and on another corpus (thesis, tables 1 and 4).
+# Or train and test clean: priors and likelihoods side by side (table 3, figure 3), or weights of the rates (table 2, figure 2).
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
 #   ./run.sh --task clean --speech DIR --conf conf/small_table3.yaml [--stage N] [--stop-stage N]
 #
-# --speech DIR         recordings; folders named train, dev and test are the splits, the next folder is the speaker
 # --noise DIR          recordings of noise, divided like the speech
-# --groups "A=RE B=RE" the corpora by speaker identifier: training and dev are of the first alone, the others are unseen
-# --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
-# --task noisy|clean   of training; with clean there is no noise in the tests either, and --noise is not needed
-# --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min), and
-# --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min)
-# --prepare-options "..."  further options of sepkit prepare folder
-# --conf FILE          what the methods share:
-#                        conf/cpu.yaml           twins, about twelve minutes a run on one core
-#                        conf/gpu.yaml           tables 1 and 4 as in the thesis
-#                        conf/table3.yaml        table 3 as in the thesis; conf/small_table3.yaml: ten minutes a run on one core
-#                        conf/table2.yaml        table 2 as in the thesis; conf/small_table2.yaml: ten minutes a run on one core
-# --methods "..."      by default all that there are for --conf:
-#                        conf/cpu.yaml           deterministic deterministic_blr variational
-#                        conf/gpu.yaml           deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf (conf/vi_emd)
-#                        conf/table3.yaml        tasnet tasnet_blr gaussian gamma flow adaptive cauchy
-#                        conf/table2.yaml        freeN_betaZ_M: N nats a tick are free in the encodings and in each mask, the
-#                                                rates weigh 1/Z and 1/M (free128_beta8: both 1/8)
-#                      a method has a file beside --conf (conf/cpu_variational.yaml), or is a name under conf/vi_emd
-# --seeds "0 1 2"      of the data order and the weights
-# --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
-# --data DIR           where manifests go
-# --exp DIR            where the models go, a folder a run
-# --extra "..."        further options of sepkit train, such as "--trainer.max_minutes 10"
-# --ngpu N             GPUs of this machine to train on; by default what --conf says (Slurm: docs/gpus.md)
+# --groups "A=RE B=RE" corpora by speaker identifier: training and dev use only the first, the others are unseen
+# --task noisy|clean   mixtures of training; with clean, tests have no noise either, and --noise is not needed
+# --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min); needs --vctk
+# --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min); needs --librimix
+# --conf FILE          settings that all methods share:
+#                        conf/cpu.yaml     twins, about 12 minutes a run on one core
+#                        conf/gpu.yaml     tables 1 and 4 as in the thesis
+#                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
+#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 10 minutes a run on one core
+# --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
+#                      default: all of
+#                        conf/cpu.yaml     deterministic deterministic_blr variational
+#                        conf/gpu.yaml     deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf
+#                        conf/table3.yaml  tasnet tasnet_blr gaussian gamma flow adaptive cauchy
+#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N nats a tick free in the
+#                                          encodings and in each mask, and weighs the rates by 1/Z and 1/M
+# --seeds "0 1 2"      seeds of the data order and the weights
+# --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 # --calibrate-options "..."  further options of sepkit calibrate
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
-# Stages: 1 prepare, 2 train all, 3 fit the predictor of their quality on dev, 4 evaluate all, 5 tables of scores and of the
-# drops from the first corpus to the others, with --conf of table 3 also EXP/evidence.md (figure 3), with that of table 2
+# Stages: 1 prepare, 2 train all, 3 fit the predictors of their SI-SDR on dev, 4 evaluate all, 5 tables of scores and of the
+# drops from the first corpus to the others, for table 3 also EXP/evidence.md (figure 3), for table 2 also
 # EXP/rate_distortion.md (figure 2, bottom), 6 report.
-# The same command again continues. What a run says is in EXP/METHOD_seedN.log.
-# Time: the configurations fix the number of steps, so that results do not hang on the machine: with conf/cpu.yaml 6 runs of
-# 1200 steps, about forty minutes on two idle cores with --jobs 2 (a variational step takes somewhat longer than its twin's),
-# and their evaluation. The thesis's 200 epochs of LibriMix take days a run; --extra "--trainer.max_minutes 10" cuts them.
-# Limits: with less than an hour of training speech the comparison measures overfitting more than the thesis's 100 hours do.
+# The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
+# Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 9
+# runs of 1200 steps take about an hour on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
+# LibriMix take days a run; --extra "--trainer.max_minutes 10" stops them early.
+# Limits: with less than an hour of training speech, overfitting matters more than in the thesis (100 hours).
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" speech run
 
-stage=1
 stop_stage=6
-speech=
 noise=
-groups='librispeech=\d{1,4} speechocean762=9\d{4}'
-speaker_from=first
 task=noisy
+groups='librispeech=\d{1,4} speechocean762=9\d{4}'
 librimix=
 vctk=
 prepare_options="--dev-mixtures 100 --test-mixtures 300"
@@ -64,26 +52,18 @@ conf=conf/cpu.yaml
 methods=
 seeds="0 1 2"
 jobs=2
-data=
-exp=
-extra=
-ngpu=
 calibrate_options=
 evaluate_options=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
-case $task in noisy | clean) ;; *) echo "$0: --task $task: expected noisy or clean" >&2; exit 2 ;; esac
 conf=$(resolve "$conf")
 setting=$(basename "$conf" .yaml)
-data=${data:-data/$task}
+case $task in noisy) ;; clean) if [ "$data" = data ]; then data=data/clean; fi ;; *) stop "--task $task: expected noisy or clean" ;; esac
 exp=${exp:-exp/$setting${librimix:+_librimix}}
 first_seed=${seeds%% *}
 
-# own_files METHOD: what is its own. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
-own_files() {
+# own_file METHOD: its configuration. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
+own_file() {
   local file
   for file in "$(dirname "$conf")/${setting#small_}_$1.yaml" "../../conf/vi_emd/$1.yaml"; do
     if [ -e "$file" ]; then echo "$file"; return; fi
@@ -102,17 +82,17 @@ methods_of_setting() {
   esac
 }
 
-if [ -z "$methods" ]; then methods=$(methods_of_setting | xargs); fi
+methods=${methods:-$(methods_of_setting | xargs)}
 weighted='^free([0-9]+)_beta([0-9]+)(_([0-9]+))?$'
 for method in $methods; do
-  [[ $setting == *table2 && $method =~ $weighted ]] || [ -n "$(own_files "$method")" ] ||
-    { echo "$0: --methods $method: ${conf%.yaml}_$method.yaml: no such file" >&2; exit 2; }
+  [[ $setting == *table2 && $method =~ $weighted ]] || [ -n "$(own_file "$method")" ] ||
+    stop "--methods $method: ${conf%.yaml}_$method.yaml: no such file"
 done
 
 # Test sets: unseen speakers of the corpus trained on first, each corpus noisy and clean.
 if [ -n "$librimix$vctk" ]; then
-  [ -n "$librimix" ] && [ -n "$vctk" ] || { echo "$0: --librimix and --vctk: expected both or none" >&2; exit 2; }
-  [ -z "$speech" ] || { echo "$0: --speech and --librimix: expected one of them" >&2; exit 2; }
+  [ -n "$librimix" ] && [ -n "$vctk" ] || stop "--librimix and --vctk: expected both or none"
+  [ -z "$speech" ] || stop "--speech and --librimix: expected one of them"
   librimix=$(resolve "$librimix")
   vctk=$(resolve "$vctk")
   corpora="libri2mix vctk2mix"
@@ -146,33 +126,29 @@ manifest() {
 }
 
 prepare() {
-  local name group words=()
+  local name
   if [ -z "$librimix" ]; then
-    [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings (or --librimix and --vctk)" >&2; exit 2; }
-    [ "$task" = clean ] || [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
-    # Not within the command: there a path that is absent would not end the recipe.
-    speech=$(resolve "$speech")
+    [ -n "$speech" ] || stop "--speech: nothing given, expected a folder of recordings (or --librimix and --vctk)"
     local with_noise=()
     if [ "$task" = noisy ]; then
+      [ -n "$noise" ] || stop "--noise: nothing given, expected a folder of noise: training is noisy (or --task clean)"
+      # Not within the command: there a path that is absent would not end the recipe.
       noise=$(resolve "$noise")
       with_noise=(--noise "$noise" --noisy-and-clean)
     fi
-    for group in $groups; do words+=("$group"); done  # "A=RE B=RE" is a list of words
-    # shellcheck disable=SC2086  # $prepare_options is a list of words
-    sepkit prepare folder --speech "$speech" "${with_noise[@]}" --speaker-from "$speaker_from" \
-      --groups "${words[@]}" --train-group "${groups%%=*}" $prepare_options --out "$data"
+    # shellcheck disable=SC2086  # "A=RE B=RE" is a list of words
+    prepare_folder "${with_noise[@]}" --groups $groups --train-group "${groups%%=*}"
     return
   fi
   for name in train dev $test_sets; do
-    [ -e "$(manifest "$name")" ] ||
-      { echo "$0: $(manifest "$name"): no such manifest; stage 1 of egs/librimix and egs/vctk writes it" >&2; exit 2; }
+    [ -e "$(manifest "$name")" ] || stop "$(manifest "$name"): no such manifest; stage 1 of egs/librimix and egs/vctk writes it"
   done
 }
 
 # configurations METHOD: what is like the thesis, its own, what all share, and at a small size its own again.
 configurations() {
   case $setting in gpu | table2 | table3) echo vi_emd_paper ;; esac
-  own_files "$1"
+  own_file "$1"
   echo "$conf"
   case $setting in small_*) if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi ;; esac
 }
@@ -234,7 +210,7 @@ evaluate_one() {
   done
 }
 
-export -f manifest own_files configurations rate_options reciprocal logged train_one calibrate_one evaluate_one
+export -f manifest own_file configurations rate_options reciprocal logged train_one calibrate_one evaluate_one
 export conf setting task weighted data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
 
 train_all() { for_all train_one; }
@@ -259,7 +235,7 @@ write_comparison() {
 
 run_stage 1 "prepare $data" prepare
 run_stage 2 "train $(list_runs | wc -l) models below $exp, $jobs at once" train_all
-run_stage 3 "fit what predicts their quality" calibrate_all
+run_stage 3 "fit the predictors of their SI-SDR" calibrate_all
 run_stage 4 "evaluate them on$test_sets" evaluate_all
 run_stage 5 "write $exp/table.md" summarize_all
 run_stage 6 "write $exp/report.html" write_comparison

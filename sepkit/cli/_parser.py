@@ -62,8 +62,9 @@ class Parser(argparse.ArgumentParser):
         """Add an argument to the group with this title; the help tells its default."""
         if title not in self._groups:
             self._groups[title] = self.add_argument_group(title)
-        if default not in (None, "", []) and "default" not in help and "action" not in settings:
-            help = f"{help} (default: {str(default).lower() if isinstance(default, bool) else default})".lstrip()
+        if default not in (None, "", [], ()) and "default" not in help and "action" not in settings:
+            shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+            help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
         self._groups[title].add_argument(name, help=help.replace("%", "%%"), default=default, **settings)
         self._options += [name] if name.startswith("--") else []
 
@@ -145,6 +146,8 @@ class _Parameter:
     @property
     def usage(self) -> str:
         word = self.metavar + (" ..." if self.item else "")
+        if self.is_positional and not self.is_required and not self.item:
+            return f"[{word}]"
         return word if self.is_positional else f"{self.option} {word}"
 
     def add_to(self, parser: Parser, title: str) -> None:
@@ -161,6 +164,7 @@ class _Parameter:
             settings |= {"action": argparse.BooleanOptionalAction if self.default else "store_true"}
         else:
             settings |= {"type": reader(self.hint, self.option)}
+            settings |= {"nargs": "?"} if self.is_positional and not self.is_required else {}
         if self.is_positional:
             parser.add(self.name, **settings)
         else:
@@ -234,6 +238,8 @@ def _parameters(described: Any) -> Iterator[_Parameter]:
         if name in factories and factories[name].default_factory is not dataclasses.MISSING:
             default = factories[name].default_factory()
         is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY and not factories
+        if name in factories:
+            is_positional = bool(factories[name].metadata.get("positional"))
         yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional)
 
 

@@ -44,6 +44,8 @@ class DataConfig:
     """Manifest of the validation mixtures."""
     segment_seconds: float = 3.0
     """Length of training segments, seconds; shorter utterances are padded."""
+    min_seconds: float = 0.0
+    """Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment length)."""
     batch_size: int = 6
     """Mixtures in a batch, each device."""
     workers: int = 2

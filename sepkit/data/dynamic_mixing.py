@@ -308,7 +308,8 @@ def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
 def _audio_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with noise recordings")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
+    paths = sorted(audio.without_undecodable(found))
     if not paths:
         raise UserError(f"{folder}: no audio files in it or below; expected noise recordings")
     return paths

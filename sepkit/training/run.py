@@ -333,6 +333,7 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
     train_data = MixtureDataset(
         data.train,
         segment_seconds=data.segment_seconds,
+        min_seconds=data.min_seconds,
         seed=config.trainer.seed,
         dynamic_mixing=data.dynamic_mixing,
         mixtures_per_epoch=data.mixtures_per_epoch,
@@ -340,7 +341,13 @@ def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
     )
     dev_data = None
     if data.dev is not None:
-        dev_data = MixtureDataset(data.dev, segment_seconds=data.segment_seconds, random_crop=False, sample_rate=rate)
+        dev_data = MixtureDataset(
+            data.dev,
+            segment_seconds=data.segment_seconds,
+            min_seconds=data.min_seconds,
+            random_crop=False,
+            sample_rate=rate,
+        )
     for part in (train_data, dev_data):
         if part is not None:
             _check_sources(part, config)

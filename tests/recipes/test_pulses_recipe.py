@@ -150,13 +150,6 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
         assert (trainer.learning_rate, trainer.max_epochs, trainer.early_stop_patience) == (3e-4, 800, 60)
 
 
-def test_help_tells_the_options(recipe: Path, run: Callable[..., str]) -> None:
-    text = run([str(recipe), "--help"])
-    declared = re.findall(r"^([a-z_0-9]+)=", recipe.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
-    options = {name.replace("_", "-") for name in declared} - {"caller", "stage", "stop-stage"}
-    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) == options
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
