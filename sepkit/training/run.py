@@ -100,6 +100,10 @@ def task_type(config: TaskConfig) -> type[Task]:
     return registered(config)
 
 
+def _uses_gpu(trainer: TrainerConfig) -> bool:
+    return trainer.accelerator != "cpu" and (torch.cuda.is_available() or torch.backends.mps.is_available())
+
+
 def _check_device(trainer: TrainerConfig) -> None:
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if trainer.accelerator == "gpu" and not has_gpu:
@@ -212,6 +216,12 @@ def _describe(config: TaskConfig, task: Task) -> str:
         f"effective batch {batch} = {task.describe_batch()} x {devices} x {trainer.accumulate_batches} accumulated;"
         f" precision {_precision(trainer)}",
     ]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not _uses_gpu(trainer) and trainer.devices > cores:
+        lines.append(
+            f"warning: {trainer.devices} devices are as many processes on {cores} CPU cores, which is slower than one; "
+            "leave --devices out"
+        )
     if task.dev_data is None:
         lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")
     return "\n".join(lines)
