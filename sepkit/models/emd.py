@@ -53,7 +53,7 @@ class EncoderMaskerDecoder(SavedModel):
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
 
     Raises:
-        UserError: an encoding or mask family or link that the filterbank does not go with.
+        UserError: an encoding or mask family, a link or a masker that the filterbank does not go with.
     """
 
     kind = "separation"
@@ -79,6 +79,7 @@ class EncoderMaskerDecoder(SavedModel):
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
         _check_mask_link(filterbank, mask_family)
+        _check_masker(masker, filterbank, sample_rate)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
@@ -332,4 +333,16 @@ def _check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
         raise UserError(
             f"model.masks: found {family!r}, but complex masks have values of either sign;"
             " use the deterministic or the gaussian family with link linear or tanh"
+        )
+
+
+def _check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
+    rate = getattr(masker, "sample_rate", sample_rate)
+    if rate != sample_rate:
+        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
+    as_they_are = getattr(filterbank, "mapping", False) and getattr(filterbank, "compression", None) == 1
+    if getattr(masker, "maps", False) and not as_they_are:
+        raise UserError(
+            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
+            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
         )
