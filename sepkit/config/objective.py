@@ -181,7 +181,7 @@ class SilenceConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """What is minimised."""
+    """What is minimized."""
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
@@ -192,4 +192,4 @@ class ObjectiveConfig:
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     margin_weight: float = 0.0
-    """Of the mean of max(|u| - 1, 0)^2 over the standardised estimates u, which keeps them within their range."""
+    """Of the mean of max(|u| - 1, 0)^2 over the standardized estimates u, which keeps them within their range."""
