@@ -23,6 +23,7 @@ def main(
     apart: bool = False,
     device: str = DEVICE,
     processes: int | None = None,
+    oracle: bool = False,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
@@ -44,6 +45,8 @@ def main(
         apart: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
+        oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
+            Wiener, phase-sensitive and complex masks reach; oracle.json.
 
     Raises:
         UserError: both or neither of a model and estimates, a bad manifest, model or folder, or calibration of what
@@ -53,6 +56,8 @@ def main(
 
     if (model is None) == (estimates is None):
         raise UserError("--model, --estimates: expected one of the two")
+    if oracle:
+        return _oracle(model, manifest, Path(out))
     if speakers is not None and model is None:
         raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
     if calibration and model is None:
@@ -114,6 +119,21 @@ def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
                 f"--manifest {path}: another has the name {folder.name} too; with --apart each needs its own"
             )
     return [([path], folder) for path, folder in zip(manifests, folders, strict=True)]
+
+
+def _oracle(model: str | None, manifests: list[str], out: Path) -> Path:
+    from sepkit.errors import UserError
+    from sepkit.evaluation.oracle import measure_oracle
+    from sepkit.models import load_pretrained
+
+    if model is None:
+        raise UserError("--oracle: estimates in files have no filterbank; give --model")
+    found = measure_oracle(load_pretrained(model), manifests, out)
+    for row in found["masks"]:
+        low, high = row["ci95"]
+        ceiling = f"{row['si_sdri_db']:.2f} dB [{low:.2f}, {high:.2f}] over {row['n']} mixtures"
+        print(f"{row['manifest']}: {row['mask']} {ceiling}; {row['what']}")
+    return out
 
 
 def _report(summary: dict[str, Any]) -> None:
