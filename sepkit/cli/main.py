@@ -14,6 +14,7 @@ from typing import Any
 
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.errors import UserError
+from sepkit.extras import EXTRAS, missing
 from sepkit.version import __version__
 
 COMMANDS = {
@@ -73,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("SEPKIT_TRACEBACK"):
             raise
+        module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if module in EXTRAS:
+            return _complain(f"sepkit {arguments[0]}: {missing(module, 'this')}", 2)
         reason = " ".join(str(error).split()) or "no message"
         return _complain(
             f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -29,7 +28,8 @@ from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.pool import Pool, Task
 from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
-from sepkit.evaluation.scoring import ScoringOptions, check_metrics, score_utterance
+from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
+from sepkit.extras import is_installed, missing
 from sepkit.files import write_json
 from sepkit.version import __version__
 
@@ -207,11 +207,16 @@ def _options(
     """What is measured, and by which reason a metric that usually is, is not."""
     left_out: dict[str, str] = {}
     if metrics is None:
-        metrics = ["si_sdr", "sdr", "stoi"]
+        metrics = ["si_sdr"]
+        for name in ("sdr", "stoi"):
+            if is_installed(PACKAGES[name]):
+                metrics.append(name)
+            else:
+                left_out[name] = missing(PACKAGES[name], name)
         if any(rate not in PESQ_MODES for rate in sample_rates):
             left_out["pesq"] = f"defined at 8000 and 16000 Hz, found {', '.join(map(str, sample_rates))} Hz"
-        elif find_spec("pesq") is None:
-            left_out["pesq"] = "the package is not installed; pip install 'sepkit[metrics]'"
+        elif not is_installed("pesq"):
+            left_out["pesq"] = missing("pesq", "pesq")
         else:
             metrics.append("pesq")
         metrics += ["blr"] * (signal_std is not None) + ["words"] * (asr_command is not None)
