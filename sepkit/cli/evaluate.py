@@ -22,6 +22,7 @@ def main(
     device: str = "cpu",
     processes: int | None = None,
     continuity: float | None = None,
+    oracle: bool = False,
     leaderboard: list[str] | None = None,
     format: Literal["md", "latex", "csv"] = "md",
 ) -> Path | None:
@@ -48,6 +49,8 @@ def main(
             CPU where the model leaves the CPUs alone, else half of that.
         continuity: Instead of metrics, of long recordings in chunks of so many seconds (5): how often the estimates of
             --estimates change speakers, and what that costs; continuity.json and continuity.csv.
+        oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
+            Wiener, phase-sensitive and complex masks reach; oracle.json.
         leaderboard: Instead of measuring: folders of evaluations to make one table of.
         format: Of the leaderboard: md, latex or csv.
 
@@ -66,6 +69,9 @@ def main(
 
     if continuity is not None:
         return _continuity(manifest, estimates, Path(out), continuity)
+
+    if oracle:
+        return _oracle(model, manifest, Path(out))
 
     if speakers is not None and model is None:
         raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
@@ -146,6 +152,21 @@ def _continuity(manifests: list[str], estimates: str | None, out: Path, chunk_se
         if found["n_chunks"]:
             best, fixed = found["oracle_si_sdri_db"], found["fixed_si_sdri_db"]
             print(f"  SI-SDRi {best:.2f} dB with the best assignment of each chunk, {fixed:.2f} dB with one for all")
+    return out
+
+
+def _oracle(model: str | None, manifests: list[str], out: Path) -> Path:
+    from sepkit.errors import UserError
+    from sepkit.evaluation.oracle import measure_oracle
+    from sepkit.models import load_pretrained
+
+    if model is None:
+        raise UserError("--oracle: estimates in files have no filterbank; give --model")
+    found = measure_oracle(load_pretrained(model), manifests, out)
+    for row in found["masks"]:
+        low, high = row["ci95"]
+        ceiling = f"{row['si_sdri_db']:.2f} dB [{low:.2f}, {high:.2f}] over {row['n']} mixtures"
+        print(f"{row['manifest']}: {row['mask']} {ceiling}; {row['what']}")
     return out
 
 
