@@ -39,9 +39,10 @@ class Tempering:
         """Beta now, by name."""
         return {"inverse_temperature": self.beta}
 
-    def set_progress(self, t_epochs: float) -> None:
-        """Set beta to its value after that many epochs."""
+    def at(self, t_epochs: float) -> float:
+        """Set beta to its value after that many epochs, and return it."""
         self.beta = self.schedule(t_epochs)
+        return self.beta
 
 
 def build_tempering(config: ScheduleConfig | None, variational: bool, unit: str, free_nats: bool) -> Tempering | None:
