@@ -1,4 +1,4 @@
-"""What is optimised: pairwise costs, assignments of hypotheses to sources, schedules, and objectives made of them."""
+"""What is minimized: pairwise costs, assignments of hypotheses to sources, schedules, and objectives made of them."""
 
 from sepkit.objectives import assignment, costs, likelihoods, schedules
 from sepkit.objectives.objective import (

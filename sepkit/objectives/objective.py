@@ -97,7 +97,7 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
 
 
 class Objective:
-    """What is minimised: the weighted sum of named terms.
+    """What is minimized: the weighted sum of named terms.
 
     Args:
         terms: by name.
@@ -145,7 +145,7 @@ class Objective:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Lines about targets that are not reached after so many epochs, the last of which had these means."""
+        """Return warnings about targets that are not reached after `epochs` epochs; the means are of the last one."""
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -217,7 +217,7 @@ class ReconstructionTerm(Term):
 
 
 class MarginTerm(Term):
-    """How far standardised estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
+    """How far standardized estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
 
     Zero, without gradient, where no source is active.
 
