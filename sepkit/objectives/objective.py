@@ -12,11 +12,11 @@ from torch import Tensor
 from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
-from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.term import PairwiseCosts, Step, Term
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
 

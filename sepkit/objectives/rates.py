@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
-from sepkit.objectives.term import Step, Term
+from sepkit.objectives.costs import Step
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, Separation
