@@ -19,7 +19,8 @@ from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
 from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say
-from sepkit.training.task import Monitor, Task
+from sepkit.training.position import Monitor
+from sepkit.training.task import Task
 
 __all__ = ["Keeper", "Recorder", "Resume", "resume_file"]
 
