@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from sepkit import studies
 from sepkit.cli._parser import (
     SHARED_HELP,
     Parser,
@@ -23,7 +24,7 @@ from sepkit.cli._parser import (
     with_words,
     without_none,
 )
-from sepkit.config import Choice, TrainConfig, field_types, from_dict, pick, to_dict
+from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError
 
 
@@ -75,7 +76,7 @@ def parse_config(
     *,
     aliases: Mapping[str, str],
     add_options: Callable[[Parser], None] | None = None,
-) -> tuple[TrainConfig, dict[str, Any]]:
+) -> tuple[Any, dict[str, Any]]:
     """Return the configuration that a command line describes, and its other options by name; executes `--import` files.
 
     Args:
@@ -88,23 +89,26 @@ def parse_config(
     Raises:
         UserError: a bad file, key or value.
     """
+    studies.import_configurations()
     for file in _values(arguments, "--import"):
         import_file(file)
     arguments = [_expand(argument, aliases) for argument in arguments]
-    tree = to_dict(TrainConfig())
+    tree = to_dict(from_dict(TaskConfig, {}))
     for path in (find_config(name) for name in _values(arguments, "--config")):
         data = read_yaml(path)
         try:
-            tree = merge(TrainConfig, tree, data)
-            from_dict(TrainConfig, tree)
+            tree = merge(TaskConfig, tree, data)
+            from_dict(TaskConfig, tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+    for name in _values(arguments, f"--{TaskConfig.key}"):
+        tree = merge(TaskConfig, tree, {TaskConfig.key: name})
     # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
     for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
-        tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
+        tree = merge(TaskConfig, tree, _nest(key, {"name": name}))
     for argument in arguments:
-        tree = _with_parts(TrainConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
-    config = from_dict(TrainConfig, tree)
+        tree = _with_parts(TaskConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
+    config = from_dict(TaskConfig, tree)
     usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
     parser = Parser(program, usage, description, takes_model=True)
     text = "YAML file, or a name under conf/; can be repeated, later ones win"
@@ -115,8 +119,8 @@ def parse_config(
     keys = list(_add_fields(parser, config, ""))
     values = parser.parse(arguments)
     for key in keys:
-        tree = merge(TrainConfig, tree, _nest(key, to_dict(values[key])))
-    return from_dict(TrainConfig, tree), values
+        tree = merge(TaskConfig, tree, _nest(key, to_dict(values[key])))
+    return from_dict(TaskConfig, tree), values
 
 
 def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
@@ -128,8 +132,8 @@ def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
     if not isinstance(data, Mapping):
         raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
     if issubclass(cls, Choice):
-        concrete = pick(cls, data.get("name", tree["name"]), where)
-        tree = tree if tree["name"] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
+        concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
+        tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
         cls = concrete
     merged, hints = copy.copy(tree), field_types(cls)
     for key, value in data.items():
@@ -150,13 +154,13 @@ def _started(cls: type, tree: Any) -> Any:
     """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
     if tree is not None:
         return tree
-    return {"name": None} if issubclass(cls, Choice) else to_dict(cls())
+    return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
 
 
 def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
     """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
     if issubclass(cls, Choice):
-        cls = pick(cls, tree["name"])
+        cls = pick(cls, tree[cls.key])
     hint = field_types(cls).get(path[0])
     inner = without_none(hint)
     if len(path) < 2 or not _is_nested(inner):
@@ -203,7 +207,7 @@ def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
     if isinstance(config, Choice):
         title = f"{title} ({config.name})"
         hint, text = Literal[tuple(sorted(config.choices))], (config.kind.__doc__ or "").split("\n")[0]
-        _add(parser, title, f"{prefix}name", hint, config.name, text)
+        _add(parser, title, f"{prefix}{config.key}", hint, config.name, text)
     for name, hint in field_types(type(config)).items():
         value, inner = getattr(config, name), without_none(hint)
         if dataclasses.is_dataclass(value):

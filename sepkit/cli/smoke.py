@@ -18,6 +18,8 @@ def run(arguments: list[str]) -> str:
         UserError: a bad option or configuration.
     """
     config, _ = parse_config("sepkit smoke", DESCRIPTION, arguments, aliases=ALIASES)
+    from sepkit.studies import import_task
     from sepkit.training.smoke import smoke
 
+    import_task(config.name)
     return smoke(config)

@@ -11,8 +11,8 @@ from sepkit.errors import UserError
 DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
 
 Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...). The options listed below are
-those of the configuration that --config picks. --target-rates trains one variational model per rate, in EXP/rate_40 and
-so on.
+those of the configuration that --config and --task pick. --target-rates trains one variational model per rate, in
+EXP/rate_40 and so on.
 """
 
 ALIASES = {
@@ -37,18 +37,19 @@ def run(arguments: list[str]) -> Path | None:
     config, options = parse_config(
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=add_options
     )
-    if config.data.train is None:
-        raise UserError(
-            "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)"
-        )
+    config.check()
     if options["target_rates"] is not None:
-        from sepkit.training.sweep import sweep
+        from sepkit.training.sweep import sweep, towards_rates
 
-        return sweep(config, Path(options["out"]), options["target_rates"], options["jobs"] or 1, options["import_"])
+        variants = towards_rates(config, options["target_rates"])
+        return sweep(variants, Path(options["out"]), options["jobs"] or 1, options["import_"])
     if options["jobs"] is not None:
         raise UserError("--jobs only applies with --target-rates; to use several devices, see --devices")
-    from sepkit.training.run import is_first_process, train
+    from sepkit.studies import import_task
+    from sepkit.training.messages import is_first_process
+    from sepkit.training.run import train
 
+    import_task(config.name)
     model = train(config, Path(options["out"]))
     return model if is_first_process() else None
 

@@ -1,65 +1,73 @@
-"""How a model is trained, and the top of a configuration."""
+"""How a model is trained, and the top of a configuration: the task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from sepkit.choices import Choice
 from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
+from sepkit.errors import UserError
 
 
 @dataclass
 class TrainerConfig:
-    """How it is optimised."""
+    """How the model is optimized."""
 
     max_epochs: int = 200
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """adamw: Adam with decoupled weight decay."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the running means of gradients and of squared gradients."""
+    """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
+    momentum: float = 0.9
+    """Of sgd."""
     weight_decay: float = 0.0
     warmup_steps: int = 0
     """Steps over which the learning rate rises to its value."""
     decay_share: float = 0.0
     """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
-    along a line; 0 means no decay. With it the rate is not halved on plateaus."""
+    along a line; 0: no decay. With a decay, the rate is not halved on plateaus."""
     final_rate_share: float = 0.02
-    """What the decay leaves of the learning rate."""
+    """Share of the learning rate that is left at the end of the decay."""
     ema: float | None = None
-    """Decay of an exponential moving average of the weights, 0.995 to 0.9999; its weights are validated and kept."""
+    """Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated and
+    saved."""
     gradient_clip_norm: float = 5.0
-    """0 means no clipping."""
+    """Largest norm of the gradient; 0: no clipping."""
     halve_patience: int = 5
     """Validations without a better score before the learning rate is halved."""
     early_stop_patience: int = 30
-    """Validations without a better score before training stops; 0 means never."""
+    """Validations without a better score before training stops; 0: never."""
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
-    """What picks the best model and halves the learning rate: SI-SDR on dev under hard one-to-one matching (pit) or of
-    each source's best hypothesis (mcl); auto: mcl where the MCL family trains another number of hypotheses than of
-    sources, else pit. loss: the training loss on dev, at the temperature of the day (aMCL's reference code)."""
+    """The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard one-to-one
+    matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the MCL family is
+    trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the task's own score.
+    loss: the training loss on dev, at the current temperature (as in aMCL's reference code)."""
     validate_every_epochs: int = 1
     """Epochs between validations."""
     keep_every_epochs: int = 0
-    """Epochs between models kept in EXP/models, for `sepkit separate --hierarchy`; 0 means none."""
+    """Save a copy of the model to EXP/models every N epochs, for `sepkit replay`; 0: never."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), else 32-true."""
+    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
     tf32: bool = False
-    """Products of float32 matrices in TF32, on GPUs that have it; the objective stays in float32."""
+    """Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32."""
     compile: bool = False
-    """Compile the model with torch.compile: for GPUs. On CPUs it turns Conv-TasNet's and DPRNN's own fast paths off."""
+    """Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and DPRNN."""
     gradient_checkpointing: bool = False
-    """For long segments: keep only the input of each block of the masker, and do the block again in the backward
-    pass. Same gradients, less memory, about a third more time. Conv-TasNet on CPUs does so anyway, at no cost."""
+    """Keep only the input of each block and compute the block again in the backward pass, for long segments. Gradients
+    stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on CPUs always does so, at no
+    cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = 1
     num_nodes: int = 1
     sync_batchnorm: bool = False
-    """With several GPUs: batch normalisation over the batches of all; without it such models are refused."""
+    """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
+    refused."""
     accumulate_batches: int = 1
     """Batches whose gradients are averaged before a step."""
     checkpoint_every_steps: int = 500
@@ -69,9 +77,63 @@ class TrainerConfig:
     seed: int = 0
 
 
+class TaskConfig(Choice, key="task", default="separation"):
+    """What is trained.
+
+    The dataclass of a task has the fields `model`, `data` (with at least `batch_size` and `workers`), `trainer` and
+    `init_from`, and others of its own.
+    """
+
+    model: Any
+    data: Any
+    trainer: TrainerConfig
+    init_from: str | None
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or something necessary is missing."""
+        least = {
+            "data.batch_size": 1,
+            "data.workers": 0,
+            "trainer.max_epochs": 1,
+            "trainer.gradient_clip_norm": 0,
+            "trainer.halve_patience": 1,
+            "trainer.early_stop_patience": 0,
+            "trainer.validate_every_epochs": 1,
+            "trainer.keep_every_epochs": 0,
+            "trainer.devices": 1,
+            "trainer.num_nodes": 1,
+            "trainer.accumulate_batches": 1,
+            "trainer.checkpoint_every_steps": 1,
+            "trainer.max_bad_steps": 1,
+            "trainer.warmup_steps": 0,
+        }
+        for key, bound in least.items():
+            value = self._value(key)
+            if value < bound:
+                raise UserError(f"{key}: found {value}, expected at least {bound}")
+        self._check_positive("trainer.learning_rate", "trainer.max_minutes")
+        for key in ("trainer.decay_share", "trainer.final_rate_share"):
+            if not 0 <= self._value(key) <= 1:
+                raise UserError(f"{key}: found {self._value(key)}, expected 0 to 1")
+        below_one = {"ema": [self.trainer.ema or 0.0], "betas": self.trainer.betas, "momentum": [self.trainer.momentum]}
+        for name, values in below_one.items():
+            if not all(0 <= value < 1 for value in values):
+                raise UserError(f"trainer.{name}: found {values}, expected 0 or more and less than 1")
+
+    def _check_positive(self, *keys: str) -> None:
+        for key in keys:
+            value = self._value(key)
+            if value is not None and not value > 0:
+                raise UserError(f"{key}: found {value}, expected more than 0")
+
+    def _value(self, key: str) -> Any:
+        section, name = key.split(".")
+        return getattr(getattr(self, section), name)
+
+
 @dataclass
-class TrainConfig:
-    """Everything `sepkit train` needs."""
+class TrainConfig(TaskConfig, name="separation"):
+    """Train an encoder-masker-decoder to separate mixtures."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -79,3 +141,16 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     init_from: str | None = None
     """MODEL whose weights training starts from."""
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or there is no training manifest."""
+        super().check()
+        self._check_positive("data.segment_seconds")
+        weight = self.objective.scoring.weight
+        if not weight >= 0:
+            raise UserError(f"objective.scoring.weight: found {weight}, expected 0 or more")
+        if self.data.train is None:
+            raise UserError(
+                "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
+                "(--data.train FILE)"
+            )

@@ -14,6 +14,7 @@ from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd
 from sepkit.models.priors import Prior
+from sepkit.models.saved import SavedModel
 from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
@@ -24,7 +25,7 @@ __all__ = ["EncoderMaskerDecoder", "build_model"]
 _TILE_FRAMES = 1024
 
 
-class EncoderMaskerDecoder(nn.Module):
+class EncoderMaskerDecoder(SavedModel):
     """Estimates of the sources in a mixture, by masks on an encoding of it.
 
         z ~ q(z | x) = family(encoder((x - mean) / deviation))
@@ -38,8 +39,6 @@ class EncoderMaskerDecoder(nn.Module):
         sample_rate: Hz; part of the model.
         hypotheses: n.
         signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
-        config: what `build_model` made it from; None for a model put together by hand.
-        info: what was saved beside the weights it was loaded with (epoch, `score_threshold` ...), or nothing.
 
     Args:
         filterbank: encoder and decoder.
@@ -54,9 +53,12 @@ class EncoderMaskerDecoder(nn.Module):
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
 
     Raises:
-        UserError: an encoding or mask family or link that the filterbank does not go with.
+        UserError: an encoding or mask family, a link or a masker that the filterbank does not go with.
     """
 
+    kind = "separation"
+    config_type = ModelConfig
+    config: ModelConfig | None
     signal_mean: Tensor
     signal_std: Tensor
 
@@ -77,6 +79,7 @@ class EncoderMaskerDecoder(nn.Module):
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
         _check_mask_link(filterbank, mask_family)
+        _check_masker(masker, filterbank, sample_rate)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
@@ -87,10 +90,21 @@ class EncoderMaskerDecoder(nn.Module):
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _scale_decoder(filterbank) if estimate_scales else None
-        self.config: ModelConfig | None = None
-        self.info: dict[str, Any] = {}
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
+
+    @classmethod
+    def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
+        """See `build_model`."""
+        return build_model(config)
+
+    def facts(self) -> dict[str, Any]:
+        """The sample rate, and the mean and deviation of the training mixtures."""
+        return {
+            "sample_rate": self.sample_rate,
+            "signal_mean": float(self.signal_mean),
+            "signal_std": float(self.signal_std),
+        }
 
     @property
     def hypotheses(self) -> int:
@@ -320,4 +334,16 @@ def _check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
         raise UserError(
             f"model.masks: found {family!r}, but complex masks have values of either sign;"
             " use the deterministic or the gaussian family with link linear or tanh"
+        )
+
+
+def _check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
+    rate = getattr(masker, "sample_rate", sample_rate)
+    if rate != sample_rate:
+        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
+    as_they_are = getattr(filterbank, "mapping", False) and getattr(filterbank, "compression", None) == 1
+    if getattr(masker, "maps", False) and not as_they_are:
+        raise UserError(
+            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
+            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
         )

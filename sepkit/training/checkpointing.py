@@ -25,9 +25,9 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         model: whose masker has `blocks`; on the device and in the precision it is trained with.
 
     Raises:
-        UserError: the masker has no blocks, or blocks with batch normalisation.
+        UserError: the masker has no blocks, or blocks with batch normalization.
     """
-    masker = model.masker
+    masker = getattr(model, "masker", model)
     blocks = getattr(masker, "blocks", None)
     if not isinstance(blocks, nn.Module):
         raise UserError(
@@ -36,7 +36,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         )
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
         raise UserError(
-            "trainer.gradient_checkpointing: found true, but batch normalisation would count every batch twice; "
+            "trainer.gradient_checkpointing: found true, but batch normalization would count every batch twice; "
             "expected false, or another norm"
         )
     if isinstance(masker, ConvTasNetMasker):

@@ -15,7 +15,7 @@ from sepkit.errors import UserError
 from sepkit.training.averaging import average_of, decay_at
 from sepkit.training.learning_rate import halve, rate_factor, set_factor
 from sepkit.training.run import train
-from sepkit.training.task import SeparationTask
+from sepkit.training.separation import SeparationTask
 
 
 def with_trainer(config: TrainConfig, **changes) -> TrainConfig:
