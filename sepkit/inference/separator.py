@@ -36,6 +36,7 @@ from sepkit.inference.recordings import (
 )
 from sepkit.inference.run_model import check_finite, run_model
 from sepkit.inference.stitching import STITCHERS, StitcherKind, chunking_of
+from sepkit.inference.told import players_html, sentence
 from sepkit.inference.uncertainty import (
     check_samples,
     excerpt_features,
@@ -70,9 +71,11 @@ Speakers = Literal["auto"] | int | None
 _MAX_CHANNELS = 256
 
 
-@dataclass
+@dataclass(repr=False)
 class Separated:
     """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
+
+    In a notebook it shows a player for each estimate; `save` writes them.
 
     Args:
         estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
@@ -102,6 +105,28 @@ class Separated:
     rates: dict[str, float] | None = None
     spread: Any = None
     sample_rate: int = 0
+
+    def __repr__(self) -> str:
+        count, num_samples = self.estimates.shape
+        seconds = num_samples / self.sample_rate if self.sample_rate else 0.0
+        return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {sentence(self)})"
+
+    def _repr_html_(self) -> str:
+        return players_html(self)
+
+    def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
+        """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
+
+        Args:
+            folder: made if absent.
+            name: what the files are called.
+
+        Raises:
+            UserError: the folder cannot be written to.
+        """
+        estimates = np.asarray(self.estimates, np.float32)
+        paths = [Path(folder) / f"{name}_s{place + 1}.wav" for place in range(len(estimates))]
+        return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
 class Separator:
@@ -220,6 +245,13 @@ class Separator:
             "stitcher": self.stitcher,
             "precision": self.precision,
         }
+
+    def __call__(self, *arguments: Any, **options: Any) -> Separated:
+        """What `separate` makes of the same arguments."""
+        return self.separate(*arguments, **options)
+
+    def __repr__(self) -> str:
+        return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
 
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
         """Whether a recording is separated in chunks.

@@ -18,6 +18,7 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
+from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
 from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
@@ -216,7 +217,7 @@ def _describe(config: TaskConfig, task: Task) -> str:
         f"effective batch {batch} = {task.describe_batch()} x {devices} x {trainer.accumulate_batches} accumulated;"
         f" precision {_precision(trainer)}",
     ]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_processes()
     if not _uses_gpu(trainer) and trainer.devices > cores:
         lines.append(
             f"warning: {trainer.devices} devices are as many processes on {cores} CPU cores, which is slower than one; "
