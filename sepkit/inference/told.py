@@ -50,7 +50,7 @@ def expectation(separated: Separated) -> str:
 
 
 def lost_band(sample_rate: int, model_rate: int) -> str:
-    """What estimates lack because the model works at a lower rate than the recording has; empty where they lack nothing.
+    """What estimates lack because the model's rate is lower than the recording's; empty where they lack nothing.
 
     Args:
         sample_rate: Hz, of the recording.
@@ -59,8 +59,8 @@ def lost_band(sample_rate: int, model_rate: int) -> str:
     if sample_rate <= model_rate:
         return ""
     return (
-        f"the model works at {model_rate} Hz: of recordings at {sample_rate} Hz, everything above {model_rate / 2:g} Hz "
-        "is missing from the estimates"
+        f"the model works at {model_rate} Hz: of recordings at {sample_rate} Hz, everything above "
+        f"{model_rate / 2:g} Hz is missing from the estimates"
     )
 
 
