@@ -26,8 +26,8 @@ from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
-from sepkit.inference.separator import Separated, Separator, Speakers
-from sepkit.inference.told import lost_band, sentence
+from sepkit.inference.separated import Separated, lost_band, sentence
+from sepkit.inference.separator import Separator, Speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__

@@ -7,7 +7,7 @@ import io
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -35,8 +35,8 @@ from sepkit.inference.recordings import (
     separate_long,
 )
 from sepkit.inference.run_model import check_finite, run_model
+from sepkit.inference.separated import Separated
 from sepkit.inference.stitching import STITCHERS, StitcherKind, chunking_of
-from sepkit.inference.told import players_html, sentence
 from sepkit.inference.uncertainty import (
     check_samples,
     excerpt_features,
@@ -69,64 +69,6 @@ Speakers = Literal["auto"] | int | None
 
 # No microphone array has more; an array handed over as (T, C) has.
 _MAX_CHANNELS = 256
-
-
-@dataclass(repr=False)
-class Separated:
-    """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
-
-    In a notebook it shows a player for each estimate; `save` writes them.
-
-    Args:
-        estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
-        gains: (k,) what each of the model's own estimates was multiplied by to get there.
-        scores: (n,) log-odds that a hypothesis is a speaker, of all hypotheses, where the model has a scoring head.
-        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, of all hypotheses, where `sepkit calibrate`
-            gave it a predictor; NaN of a silent estimate, and of all where there is nothing to tell from (silence, less
-            than half a second). See `sepkit.inference.quality`.
-        predicted_interval_db: (n, 2) ends of the interval that is to hold 90 % of them.
-        baseline_si_sdr_db: (n,) what the mixture's level and statistics alone make one expect, to compare with.
-        kept: (k,) int64, the hypotheses that the estimates are, from 0.
-        is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
-        rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
-        spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
-            level of the recording, where it was asked for; zeros for a deterministic model.
-        sample_rate: Hz, of the estimates and of the recording.
-    """
-
-    estimates: Any
-    gains: Any
-    scores: Any = None
-    predicted_si_sdr_db: Any = None
-    predicted_interval_db: Any = None
-    baseline_si_sdr_db: Any = None
-    kept: Any = None
-    is_speaker: Any = None
-    rates: dict[str, float] | None = None
-    spread: Any = None
-    sample_rate: int = 0
-
-    def __repr__(self) -> str:
-        count, num_samples = self.estimates.shape
-        seconds = num_samples / self.sample_rate if self.sample_rate else 0.0
-        return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {sentence(self)})"
-
-    def _repr_html_(self) -> str:
-        return players_html(self)
-
-    def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
-        """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
-
-        Args:
-            folder: made if absent.
-            name: what the files are called.
-
-        Raises:
-            UserError: the folder cannot be written to.
-        """
-        estimates = np.asarray(self.estimates, np.float32)
-        paths = [Path(folder) / f"{name}_s{place + 1}.wav" for place in range(len(estimates))]
-        return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
 class Separator:

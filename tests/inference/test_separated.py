@@ -13,8 +13,7 @@ from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.separator import Separated
-from sepkit.inference.told import expectation, lost_band, players_html, sentence
+from sepkit.inference.separated import Separated, expectation, lost_band, players_html, sentence
 from sepkit.models import build_model
 
 

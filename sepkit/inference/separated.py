@@ -1,23 +1,81 @@
-"""What is told of a separation: in words, and as a cell of a notebook with players."""
+"""What a model makes of one recording: estimates, what is told of them, and how a notebook shows them."""
 
 from __future__ import annotations
 
 import base64
 import math
+import os
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sepkit.data import audio
 
-if TYPE_CHECKING:
-    from sepkit.inference.separator import Separated
-
-__all__ = ["expectation", "lost_band", "players_html", "sentence"]
+__all__ = ["Separated", "expectation", "lost_band", "players_html", "sentence"]
 
 # A page, or a notebook that is saved, holds every sound that is shown.
 _MOST_SECONDS = 60.0
+
+
+@dataclass(repr=False)
+class Separated:
+    """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
+
+    In a notebook it shows a player for each estimate; `save` writes them.
+
+    Args:
+        estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
+        gains: (k,) what each of the model's own estimates was multiplied by to get there.
+        scores: (n,) log-odds that a hypothesis is a speaker, of all hypotheses, where the model has a scoring head.
+        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, of all hypotheses, where `sepkit calibrate`
+            gave it a predictor; NaN of a silent estimate, and of all where there is nothing to tell from (silence, less
+            than half a second). See `sepkit.inference.quality`.
+        predicted_interval_db: (n, 2) ends of the interval that is to hold 90 % of them.
+        baseline_si_sdr_db: (n,) what the mixture's level and statistics alone make one expect, to compare with.
+        kept: (k,) int64, the hypotheses that the estimates are, from 0.
+        is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
+        rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
+        spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
+            level of the recording, where it was asked for; zeros for a deterministic model.
+        sample_rate: Hz, of the estimates and of the recording.
+    """
+
+    estimates: Any
+    gains: Any
+    scores: Any = None
+    predicted_si_sdr_db: Any = None
+    predicted_interval_db: Any = None
+    baseline_si_sdr_db: Any = None
+    kept: Any = None
+    is_speaker: Any = None
+    rates: dict[str, float] | None = None
+    spread: Any = None
+    sample_rate: int = 0
+
+    def __repr__(self) -> str:
+        count, num_samples = self.estimates.shape
+        seconds = num_samples / self.sample_rate if self.sample_rate else 0.0
+        return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {sentence(self)})"
+
+    def _repr_html_(self) -> str:
+        return players_html(self)
+
+    def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
+        """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
+
+        Args:
+            folder: made if absent.
+            name: what the files are called.
+
+        Raises:
+            UserError: the folder cannot be written to.
+        """
+        estimates = np.asarray(self.estimates, np.float32)
+        paths = [Path(folder) / f"{name}_s{place + 1}.wav" for place in range(len(estimates))]
+        return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
 def sentence(separated: Separated) -> str:
