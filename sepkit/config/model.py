@@ -44,7 +44,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     compression: float = 0.3
     """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
     deviation: Literal["per_bin", "predicted"] = "per_bin"
-    """With gaussian encodings, whose mean is the coefficient: one learnt deviation a bin, or one predicted from what
+    """With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted from what
     the masker sees."""
     initial_deviation: float = 0.1
     """Of gaussian encodings when training starts, for signals of unit deviation."""
@@ -73,7 +73,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 
 @dataclass
 class GaussianConfig(LatentConfig, name="gaussian"):
-    """Normal distributions with modelled deviation."""
+    """Normal distributions with modeled deviation."""
 
     link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
     """From raw network output to mean."""
@@ -91,7 +91,7 @@ class LogNormalConfig(LatentConfig, name="log_normal"):
 
 @dataclass
 class GammaConfig(LatentConfig, name="gamma"):
-    """Gamma distributions with modelled concentration and a rate of 1: positive, one value for each dimension."""
+    """Gamma distributions with modeled concentration and a rate of 1: positive, one value for each dimension."""
 
     at_test: Literal["mean", "median"] = "mean"
     """What stands for a posterior outside training; the median takes long."""
@@ -154,7 +154,7 @@ class AdaptivePriorConfig(PriorConfig, name="adaptive"):
 
 @dataclass
 class FlowPriorConfig(PriorConfig, name="flow"):
-    """Of gaussian encodings: a learnt autoregressive flow that shifts each dimension by the ones before it (needs the
+    """Of gaussian encodings: a learned autoregressive flow that shifts each dimension by the ones before it (needs the
     extra `flow`)."""
 
     transforms: int = 6

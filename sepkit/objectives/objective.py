@@ -16,6 +16,7 @@ from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
+from sepkit.objectives.silence import SilenceTerm
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
 
@@ -300,7 +301,7 @@ def build_objective(
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
     latents (and "source_rate" where sources are encoded too); "source_reconstruction", "mixture_reconstruction" and
-    "margin" where they have a weight.
+    "silence" and "margin" where they have a weight.
 
     Args:
         config: cost and assignment, how scores are trained, and what rates cost.
@@ -338,6 +339,19 @@ def build_objective(
         of_mixtures=config.autoencoding.mixtures > 0,
     )
     terms |= rates
+    if not (0 <= config.silence.weight < math.inf and 0 < config.silence.threshold_db < math.inf):
+        raise UserError(
+            f"objective.silence: found weight {config.silence.weight} and threshold_db {config.silence.threshold_db},"
+            " expected 0 or more, and more than 0"
+        )
+    if config.silence.weight > 0:
+        if not isinstance(config.assignment, PITConfig | SinkhornConfig):
+            raise UserError(
+                f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
+                " not silence; use pit or sinkhorn, or a weight of 0"
+            )
+        terms["silence"] = SilenceTerm(costs, config.silence.threshold_db)
+        weights["silence"] = config.silence.weight
     if not 0 <= config.margin_weight < math.inf:
         raise UserError(f"objective.margin_weight: found {config.margin_weight}, expected 0 or more")
     if config.margin_weight > 0:

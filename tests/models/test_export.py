@@ -284,7 +284,7 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
 def test_nothing_to_quantise(tmp_path):
     export_onnx(made(ModelConfig(filterbank=FREE, masker=FixedConfig("no"))), tmp_path / "model.onnx", [100])
     line = complaint(lambda: quantize_onnx(tmp_path / "model.onnx", tmp_path / "small.onnx"))
-    assert "nothing in it can be quantised" in line
+    assert "nothing in it can be quantized" in line
     assert not (tmp_path / "small.onnx").exists()
 
 
