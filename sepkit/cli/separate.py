@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from sepkit.inference.separator import Levels, Speakers
 
 
-# Recordings that are told of one by one; the JSON of each says the same.
-_MOST_TOLD = 50
-
-
 def main(
     inputs: list[str] | None = None,
     *,
@@ -157,7 +153,10 @@ def main(
         )
     if summary is not None and not hierarchy:
         _write_summary(report, Path(summary), rank, world_size)
-    _tell(report)
+    for line in report.lines():
+        print(line)
+    if report.warning:
+        print(f"sepkit separate: {report.warning}", file=sys.stderr)
     if report.failed:
         for reason in report.failed.values():
             print(f"sepkit separate: {reason}", file=sys.stderr)
@@ -166,19 +165,6 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
-
-
-def _tell(report: FilesReport) -> None:
-    """Say what came of each recording, and once what all of them lack."""
-    import sys
-    from itertools import islice
-
-    for name, text in islice(report.told.items(), _MOST_TOLD):
-        print(f"{name}: {text}")
-    if len(report.told) > _MOST_TOLD:
-        print(f"and {len(report.told) - _MOST_TOLD} more, each with its .json")
-    if report.warning:
-        print(f"sepkit separate: {report.warning}", file=sys.stderr)
 
 
 def _write_summary(report: FilesReport, path: Path, rank: int, world_size: int) -> None:

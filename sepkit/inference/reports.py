@@ -43,6 +43,12 @@ class FilesReport:
     told: dict[str, str] = field(default_factory=dict)
     warning: str = ""
 
+    def lines(self, most: int = 50) -> list[str]:
+        """What is told of each recording, a line each; of more than `most`, how many more there are."""
+        lines = [f"{name}: {text}" for name, text in list(self.told.items())[:most]]
+        more = len(self.told) - len(lines)
+        return [*lines, f"and {more} more, each with its .json"] if more else lines
+
     @property
     def real_time_factor(self) -> float | None:
         """Seconds it took for a second of sound, reading and writing included; None where nothing was separated."""
