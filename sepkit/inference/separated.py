@@ -1,16 +1,17 @@
-"""What a model makes of one recording: estimates, what is told of them, and how a notebook shows them."""
+"""The result of separating one recording, what is told of it, and how a notebook shows it."""
 
 from __future__ import annotations
 
 import base64
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sepkit.data import audio
 
@@ -22,24 +23,24 @@ _MOST_SECONDS = 60.0
 
 @dataclass(repr=False)
 class Separated:
-    """What a model makes of one recording. Arrays are numpy arrays or CPU tensors, as the recording was.
+    """What a model makes of one recording. Arrays are numpy arrays, or CPU tensors if the recording was a tensor.
 
-    In a notebook it shows a player for each estimate; `save` writes them.
+    A notebook shows a player for each estimate; `save` writes them.
 
     Args:
-        estimates: (k, T) float32, at the rate and level of the recording: one for each hypothesis kept, in their order.
-        gains: (k,) what each of the model's own estimates was multiplied by to get there.
-        scores: (n,) log-odds that a hypothesis is a speaker, of all hypotheses, where the model has a scoring head.
-        predicted_si_sdr_db: (n,) SI-SDR the model expects of its estimates, of all hypotheses, where `sepkit calibrate`
-            gave it a predictor; NaN of a silent estimate, and of all where there is nothing to tell from (silence, less
-            than half a second). See `sepkit.inference.quality`.
-        predicted_interval_db: (n, 2) ends of the interval that is to hold 90 % of them.
-        baseline_si_sdr_db: (n,) what the mixture's level and statistics alone make one expect, to compare with.
-        kept: (k,) int64, the hypotheses that the estimates are, from 0.
+        estimates: (k, T) float32, at the rate and level of the recording: one per kept hypothesis, in their order.
+        gains: (k,) what the model's own estimates were multiplied by.
+        scores: (n,) log-odds that each hypothesis is a speaker; None for a model without scoring head.
+        predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
+            predictor. NaN for a silent estimate, and for all if the recording is silent or shorter than half a second.
+            See `sepkit.inference.quality`.
+        predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
+        baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
+        kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
-        rates: nats, of a model whose latents are variational: see `rates_of`; None of others.
+        rates: nats, for a model with variational latents: see `rates_of`; None for others.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
-            level of the recording, where it was asked for; zeros for a deterministic model.
+            level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
     """
 
@@ -54,6 +55,11 @@ class Separated:
     rates: dict[str, float] | None = None
     spread: Any = None
     sample_rate: int = 0
+
+    def as_tensors(self) -> Separated:
+        """Return the same with tensors in place of arrays."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return replace(self, **{name: torch.as_tensor(value) for name, value in arrays.items()})
 
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape
