@@ -8,12 +8,17 @@ ever imported because a file names it; a user's own file is imported only by `--
         width: int = 64
 
     @register(MyMaskerConfig)
-    class MyMasker(Masker): ...
+    class MyMasker(Masker):
+        def __init__(self, encoding_dim: int, hypotheses: int, values_per_dimension: int, *, width: int) -> None: ...
+
+The configuration is the one place for defaults: `MyMasker(512, 2, 1)` has a width of 64, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,16 +26,54 @@ from sepkit.config import Choice
 from sepkit.errors import UserError
 
 C = TypeVar("C", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _builders: dict[type, Callable[..., Any]] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
-    """Decorator: the class (or function) that `build` calls for configurations of this type."""
+    """Decorator: the class (or function) that `build` calls for configurations of this type.
+
+    A class, called directly, takes the arguments that are missing from the configuration's defaults.
+    """
 
     def decorate(builder: C) -> C:
         _builders[config] = builder
+        cls: Any = builder
+        if isinstance(cls, type):
+            with_defaults_of(config)(cls)
         return builder
+
+    return decorate
+
+
+def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
+    """Class decorator: arguments that a call leaves out are taken from the fields of a dataclass with the same names.
+
+    Arguments for which the constructor has a default of its own keep it. Nested choices are built.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        init: Callable[..., None] = cls.__init__
+        signature = inspect.signature(init)
+        fields = [
+            field
+            for field in dataclasses.fields(config)
+            if field.name in signature.parameters
+            and signature.parameters[field.name].default is inspect.Parameter.empty
+            and (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+        ]
+
+        if not fields:
+            return cls
+
+        @functools.wraps(init)
+        def complete(self: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind_partial(self, *args, **kwargs).arguments
+            init(self, *args, **kwargs, **{field.name: _default(field) for field in fields if field.name not in given})
+
+        cls.__init__ = complete  # type: ignore[misc]
+        return cls
 
     return decorate
 
@@ -50,6 +93,13 @@ def build(config: Choice, **structure: Any) -> Any:
         raise UserError(
             f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"
         )
-    parameters = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    parameters = {k: build(v) if isinstance(v, Choice) else v for k, v in parameters.items()}
+    parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     return builder(**structure, **parameters)
+
+
+def _built(value: Any) -> Any:
+    return build(value) if isinstance(value, Choice) else value
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return _built(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
+from sepkit.data import audio
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -60,3 +64,111 @@ def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
         data=DataConfig(segment_seconds=0.5, batch_size=2, workers=0),
         trainer=TrainerConfig(max_epochs=2, accelerator="cpu"),
     )
+
+
+# A corpus of a few mixtures of noise, and separators whose scores are known.
+
+RATE = 8000
+LENGTH = 4000
+
+
+class Corpus:
+    """Mixtures of two coloured noises: their manifest, and the sources by mixture identifier."""
+
+    def __init__(self, folder: Path, count: int = 5, seed: int = 0, prefix: str = "mix") -> None:
+        generator = np.random.default_rng(seed)
+        self.sources: dict[str, np.ndarray] = {}
+        self.entries: list[MixtureEntry] = []
+        for number in range(count):
+            name = f"{prefix}{number}"
+            sources = np.cumsum(generator.standard_normal((2, LENGTH)), axis=1).astype(np.float32) / 200
+            sources -= sources.mean(1, keepdims=True)
+            self.sources[name] = sources
+            paths = [f"wav/{name}_{j}.wav" for j in range(2)]
+            for path, source in zip(paths, sources, strict=True):
+                audio.write(folder / path, source, RATE)
+            parts = [SourceEntry(path=path, speaker=f"{name}{j}") for j, path in enumerate(paths)]
+            self.entries.append(
+                MixtureEntry(id=name, sample_rate=RATE, num_samples=LENGTH, sources=parts, corpus="noise")
+            )
+        self.folder = folder
+        self.manifest = write_manifest(folder / "test.jsonl", self.entries)
+
+    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> KnownSeparator:
+        """One that answers with the sources in reverse order, plus a share of the mixture."""
+        return KnownSeparator(self, noise, extra_hypotheses)
+
+    def rewrite(self) -> None:
+        """Write the manifest again after the entries were changed."""
+        write_manifest(self.manifest, self.entries)
+
+
+class KnownSeparator:
+    """Recognises a mixture and gives its sources, reversed, with `noise` times the mixture in each."""
+
+    def __init__(self, corpus: Corpus, noise: float, extra_hypotheses: int) -> None:
+        self.corpus, self.noise, self.extra_hypotheses = corpus, noise, extra_hypotheses
+        self.calls = 0
+
+    def __call__(self, mixture: np.ndarray, sample_rate: int) -> np.ndarray:
+        assert sample_rate == RATE
+        self.calls += 1
+        known = self.corpus.sources.values()
+        sources = min(known, key=lambda sources: np.abs(sources.sum(0)[: len(mixture)] - mixture).sum())
+        return np.stack([*[mixture] * self.extra_hypotheses, *(sources[::-1] + self.noise * mixture)])
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """Five mixtures."""
+    return Corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def make_corpus() -> type[Corpus]:
+    """Makes a corpus in a folder, of `count` mixtures."""
+    return Corpus
+
+
+@pytest.fixture(scope="session")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two experiment folders with logs, configurations, and evaluations of one manifest by estimates on disk."""
+    from sepkit.evaluation.evaluate import evaluate
+
+    home = tmp_path_factory.mktemp("experiments")
+    corpus = Corpus(home / "corpus", count=30)
+    for number, entry in enumerate(corpus.entries):
+        for source, sex in zip(entry.sources, ("F", "FM"[number % 2]), strict=True):
+            source.sex = sex
+    corpus.rewrite()
+    folders = []
+    for name, noise in (("first", 0.2), ("second <b>", 0.1)):
+        folder = home / name
+        separator = corpus.separator(noise, extra_hypotheses=1)
+        for number, entry in enumerate(corpus.entries):
+            # Harder by and by, so that there are a worst and a best mixture.
+            separator.noise = noise * (1 + number / 10)
+            for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
+                audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
+        evaluate(
+            [corpus.manifest], folder / "evaluation" / "noise", estimates=folder / "estimates", metrics=("si_sdr",)
+        )
+        (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))
+        folders.append(folder)
+    (folders[0] / "evaluation" / "noise" / "rate_distortion.csv").write_text(
+        "rate_nats_per_dimension,blr_nll_nats_per_sample,si_sdr_db\n1.25,-1.5,8\n0.5,-1.25,9\n"
+    )
+    (folders[0] / "calibration.csv").write_text("predicted,measured,curve\n0.1,0.2,a\n0.5,0.6,a\n0.1,0.1,b\n")
+    return folders
+
+
+def training_records() -> list[dict[str, object]]:
+    """Three epochs as `sepkit train` writes them, with the entropy and temperature of an annealed assignment."""
+    records: list[dict[str, object]] = []
+    for epoch in range(1, 4):
+        step = {"kind": "step", "epoch": epoch, "step": 100 * epoch - 50, "train_loss": -epoch, "gradient_norm": None}
+        values = {"train_loss": -epoch, "dev_loss": -epoch, "dev_si_sdr_db": epoch, "learning_rate": 0.001}
+        annealing = {"temperature": 1 / epoch, "train_entropy": 0.1 * epoch}
+        records += [step, {"kind": "epoch", "epoch": epoch, "step": 100 * epoch} | values | annealing]
+    return records

@@ -61,3 +61,51 @@ def test_every_shipped_choice_is_registered():
         for choice in kind.choices.values():
             if choice.__module__ == "sepkit.config":
                 assert choice in registry._builders, choice
+
+
+def test_a_constructor_takes_its_defaults_from_the_configuration():
+    @dataclass
+    class PetConfig(AnimalConfig, name="pet"):
+        color: str = "black"
+        lives: ScheduleConfig = field(default_factory=lambda: ConstantConfig(9.0))
+        age: int = 3
+
+    @register(PetConfig)
+    class Pet:
+        def __init__(self, name, color, *, lives, age=1):
+            self.parts = (name, color, lives(0.0), age)
+
+    lives = build(ConstantConfig(1.0))
+    assert Pet("Tom").parts == ("Tom", "black", 9.0, 1)
+    assert Pet("Tom", "white", lives=lives).parts == ("Tom", "white", 1.0, 1)
+    assert Pet(color="white", name="Tom").parts == ("Tom", "white", 9.0, 1)
+    assert build(PetConfig(age=2), name="Tom").parts == ("Tom", "black", 9.0, 2)
+    with pytest.raises(TypeError, match="name"):
+        Pet()
+    with pytest.raises(TypeError, match="size"):
+        Pet("Tom", size=1)
+
+
+def test_a_subclass_has_the_defaults_of_its_own_configuration():
+    @dataclass
+    class BirdConfig(AnimalConfig, name="bird"):
+        wings: int = 2
+
+    @register(BirdConfig)
+    class Bird:
+        def __init__(self, wings):
+            self.wings = wings
+
+    class Sparrow(Bird):
+        def __init__(self):
+            super().__init__()
+
+    @dataclass
+    class PenguinConfig(BirdConfig, name="penguin"):
+        wings: int = 0
+
+    @register(PenguinConfig)
+    class Penguin(Bird):
+        pass
+
+    assert (Bird().wings, Sparrow().wings, Penguin().wings, build(PenguinConfig(1)).wings) == (2, 2, 0, 1)

@@ -242,12 +242,11 @@ def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
-    from sepkit.data._files import atomic_output
-    from sepkit.evaluation.leaderboard import leaderboard
+    from sepkit.files import write_text
+    from sepkit.reporting.leaderboard import leaderboard
 
     table = leaderboard(folders, format)
-    with atomic_output(path) as temporary:
-        temporary.write_text(table, encoding="utf-8")
+    write_text(path, table)
     print(table)
     return path
 

@@ -53,7 +53,7 @@ def main(
             print(f"{length} samples: differs from torch by {difference:.1e} of the largest sample")
         print(f"{report.num_bytes / 1e6:.2f} MB")
         if int8:
-            from sepkit.inference.quantization import quantization_cost
+            from sepkit.inference.int8_cost import quantization_cost
 
             count = quantize_onnx(whole, out)
             print(f"int8: {count} operations, {Path(out).stat().st_size / 1e6:.2f} MB")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sepkit.annealing.temperature import Findings
     from sepkit.config import CostConfig
-    from sepkit.evaluation.temperature import Findings
 
 
 def main(
@@ -72,7 +72,8 @@ def main(
     if segment_seconds is not None and not segment_seconds > 0:
         raise UserError(f"--segment-seconds: found {segment_seconds}, expected more than 0")
 
-    from sepkit.evaluation import temperature
+    from sepkit.annealing import temperature
+    from sepkit.reporting.temperature import write_findings
 
     if manifest is None:
         data = temperature.three_gaussians(seed=seed) if points is None else temperature.read_points(points)
@@ -92,7 +93,7 @@ def main(
         print(f"sepkit find-temperature: {name} is left out: {reason}", file=sys.stderr)
     for line in findings.lines:
         print(line)
-    return temperature.write_findings(findings, out)
+    return write_findings(findings, out)
 
 
 def _of_model(
@@ -106,8 +107,8 @@ def _of_model(
     device: str,
     imports: list[str],
 ) -> Findings:
+    from sepkit.annealing.temperature import of_model
     from sepkit.cli.train import import_file
-    from sepkit.evaluation.temperature import of_model
     from sepkit.inference.separator import load_model
 
     for file in imports:

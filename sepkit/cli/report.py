@@ -37,8 +37,8 @@ def main(
     if examples < 0:
         raise UserError(f"--examples: found {examples}, expected 0 or more")
 
-    from sepkit.evaluation.report import write_report
     from sepkit.evaluation.run_folder import load_run
+    from sepkit.reporting.report import write_report
 
     def load_separator(model: str) -> Callable[[Any, int], Any]:
         from sepkit.inference.separator import load_model

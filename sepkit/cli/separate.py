@@ -217,8 +217,8 @@ def _stream(
 
 def _replay(inputs: list[str], model: str, out: str, speakers: str | None, **options: Any) -> FilesReport:
     from sepkit.errors import UserError
-    from sepkit.evaluation.matching_figures import dendrogram
     from sepkit.inference.hierarchy import Hierarchy, separate_hierarchy
+    from sepkit.reporting.matching_figures import dendrogram
 
     if speakers is not None:
         raise UserError("--speakers: does not go with --hierarchy, which writes groups of hypotheses; give one of them")

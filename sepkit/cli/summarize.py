@@ -62,12 +62,12 @@ def main(
         for run in loaded:
             run.evaluations = [evaluation for evaluation in run.evaluations if evaluation.name in test_set]
     if rates:
-        from sepkit.evaluation.rate_distortion import write_rate_distortion
+        from sepkit.reporting.rate_distortion import write_rate_distortion
 
         print(write_rate_distortion(loaded, out, drops[0] if drops else None))
         return Path(out)
 
-    from sepkit.evaluation.seeds import write_seed_table
+    from sepkit.reporting.seeds import write_seed_table
 
     print(write_seed_table(loaded, out, metrics=metric, pattern=group, figures=over_seeds, drop_from=drops))
     return Path(out)

@@ -22,10 +22,10 @@ import numpy as np
 
 from sepkit.corpora._metadata_mixing import SOURCE_RATE
 from sepkit.corpora._metadata_tables import recipe_columns, write_csv
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._verify import check_whole
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.parallel import Failed, for_each
 
 if TYPE_CHECKING:
     import pyloudnorm

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_json
 
 
 def claim(path: Path, made_with: Mapping[str, object]) -> None:
@@ -24,5 +24,4 @@ def claim(path: Path, made_with: Mapping[str, object]) -> None:
     for name, value in made_with.items():
         if known.get(name, value) != value:
             raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
-    with atomic_output(path) as temporary:
-        temporary.write_text(json.dumps(known | dict(made_with), indent=1) + "\n", encoding="utf-8")
+    write_json(path, known | dict(made_with))

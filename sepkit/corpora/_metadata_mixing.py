@@ -23,14 +23,14 @@ import numpy as np
 
 from sepkit.corpora._metadata_tables import Recipe, write_csv
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import SPLITS, write_skipped
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
+from sepkit.files import write_text
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["SOURCE_RATE", "Layout", "Mode", "Part", "check_variant", "prepare_parts", "render", "speaker_of"]
 
@@ -227,8 +227,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
     missing = [recipe for recipe in part.recipes if recipe.id not in made]
     if missing:
         # First without the lines that are no longer true, so that a later run cannot trust half of a new mixture.
-        with atomic_output(journal) as temporary:
-            temporary.write_text("".join(_journal_line(name, known) for name, known in made.items()), encoding="utf-8")
+        write_text(journal, "".join(_journal_line(name, known) for name, known in made.items()))
         work = partial(_write_one, layout=layout, folder=folder)
         with open(journal, "a", encoding="utf-8") as file:
             for recipe, result in for_each(work, missing, processes, part.name, "mixture"):

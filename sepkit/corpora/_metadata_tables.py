@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
 __all__ = ["Recipe", "find_tables", "read_info", "read_table", "recipe_columns", "write_csv"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
+from sepkit.files import atomic_output, write_text
 
 __all__ = [
     "SPLITS",
@@ -241,8 +241,7 @@ def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
     if not skipped:
         path.unlink(missing_ok=True)
         return None
-    with atomic_output(path) as temporary:
-        temporary.write_text("".join(f"{name}\t{reason}\n" for name, reason in skipped.items()), encoding="utf-8")
+    write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in skipped.items()))
     return path
 
 

@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.files import write_json
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["check_whole", "verify"]
 
@@ -101,9 +101,7 @@ def verify(
         report[name] = _describe(entries, wanted) | {"sha256": checksums}
         print(f"{name}: {_sentence(report[name])}")
     problems += _shared_speakers(splits, may_share)
-    with atomic_output(out / REPORT) as temporary:
-        text = json.dumps({"splits": report, "problems": problems}, indent=1, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(out / REPORT, {"splits": report, "problems": problems})
     if problems:
         print(
             f"warning: {len(problems)} problem(s), listed in {out / REPORT}; the first: {problems[0]}", file=sys.stderr

@@ -30,8 +30,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from sepkit.corpora._recordings import check_writable
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_text
 
 __all__ = ["DOWNLOADS", "Archive", "Download", "download", "fetch"]
 
@@ -572,8 +572,7 @@ def _write_validator(part: Path, response: HTTPResponse) -> None:
     if validator is None:
         _validator_path(part).unlink(missing_ok=True)
         return
-    with atomic_output(_validator_path(part)) as temporary:
-        temporary.write_text(json.dumps({"if_range": validator}), encoding="utf-8")
+    write_text(_validator_path(part), json.dumps({"if_range": validator}))
 
 
 def _forget(part: Path) -> None:

@@ -29,10 +29,10 @@ from random import Random
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Mode, Part, check_variant, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import SPLITS, check_writable, find_audio_files, read_speaker_sexes, split_of
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["prepare_librimix"]
 

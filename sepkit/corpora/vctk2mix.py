@@ -26,11 +26,11 @@ import numpy as np
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Mode, Part, check_variant, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import find_tables, read_table
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import check_writable, find_audio_files
 from sepkit.corpora._verify import check_whole
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["first_sound", "prepare_vctk2mix"]
 

@@ -39,14 +39,14 @@ from typing import Literal
 import numpy as np
 
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import check_writable, write_skipped
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.corpora.active_level import active_speech_level
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
+from sepkit.files import write_json
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["mix_sources", "prepare_wsj0_mix"]
 
@@ -579,8 +579,7 @@ class _Earlier:
     def _save(self, key: str, value: str) -> None:
         # Read again: the other conditions note theirs in the same file.
         stamps = _read_stamps(self._path) | {key: value}
-        with atomic_output(self._path) as temporary:
-            temporary.write_text(json.dumps(stamps, indent=1) + "\n", encoding="utf-8")
+        write_json(self._path, stamps)
 
 
 def _read_stamps(path: Path) -> dict[str, str]:

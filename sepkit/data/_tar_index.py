@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_text
 
 __all__ = ["SEPARATOR", "Section", "index_path", "locate", "read_index", "write_index"]
 
@@ -88,8 +88,7 @@ def write_index(shard: Path, members: Mapping[str, tuple[int, int]], **more: Any
     """
     lines = [json.dumps({"bytes": shard.stat().st_size} | more)]
     lines += [f"{name}\t{offset}\t{size}" for name, (offset, size) in members.items()]
-    with atomic_output(index_path(shard)) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(index_path(shard), "".join(f"{line}\n" for line in lines))
     return index_path(shard)
 
 

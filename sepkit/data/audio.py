@@ -21,9 +21,9 @@ import numpy as np
 import soundfile
 import soxr
 
-from sepkit.data._files import atomic_output
 from sepkit.data._tar_index import Section, locate
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
 __all__ = [
     "AUDIO_SUFFIXES",

@@ -16,9 +16,9 @@ import numpy as np
 import soundfile
 import soxr
 
-from sepkit.data._files import atomic_output
 from sepkit.data.audio import quantize_pcm16, resampled_length
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
 __all__ = ["BlockWriter", "StreamResampler", "write_blocks"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from sepkit.data._files import atomic_output
 from sepkit.data.audio import RESAMPLERS
 from sepkit.errors import UserError
+from sepkit.files import write_text
 
 __all__ = [
     "Manifest",
@@ -212,8 +212,7 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
             raise UserError(f"{path}: two mixtures have the id {entry.id!r}; ids must differ")
         seen.add(entry.id)
         lines.append(entry_to_line(entry, f"{path}: mixture {entry.id!r}"))
-    with atomic_output(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    write_text(path, "".join(f"{line}\n" for line in lines))
     return path
 
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
 __all__ = ["RoomBank", "reverberate"]
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data._tar_index import SEPARATOR, index_path, locate, read_index, write_index
 from sepkit.data.manifest import Manifest, MixtureEntry, entry_from_line, entry_to_line
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
 __all__ = ["Shard", "plan_shards", "read_shard", "write_shard"]
 

@@ -1,1 +1,1 @@
-"""How good it is: metrics, their statistics, and evaluation over manifests."""
+"""What measures: metrics, their statistics, and evaluation over manifests."""

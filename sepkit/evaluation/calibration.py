@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.results import Row
 from sepkit.evaluation.statistics import times_drawn
+from sepkit.files import atomic_output
 
 __all__ = [
     "COVERAGES_PERCENT",

@@ -9,7 +9,6 @@ something; the others are counted.
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -22,11 +21,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
 from sepkit.evaluation.estimates import find_estimates
+from sepkit.files import atomic_output, write_json
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
 __all__ = ["ChunkScore", "measure_continuity", "score_chunks", "summarise_chunks"]
@@ -97,8 +96,7 @@ def measure_continuity(
         writer.writerow(["id", *ChunkScore.__dataclass_fields__])
         for name, chunks in scored.items():
             writer.writerows([name, *asdict(chunk).values()] for chunk in chunks)
-    with atomic_output(out / "continuity.json") as temporary:
-        temporary.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(out / "continuity.json", result)
     return result
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from tqdm import tqdm
 
 import sepkit
-from sepkit.data._files import atomic_output
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
@@ -32,6 +31,7 @@ from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.pool import Pool, Task
 from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
 from sepkit.evaluation.scoring import ScoringOptions, check_metrics, score_utterance
+from sepkit.files import write_json
 
 __all__ = ["Evaluation", "Separate", "SeparatedLike", "evaluate"]
 
@@ -193,10 +193,7 @@ def evaluate(
         summary["calibration"] = write_calibration(out, rows)
     if compare_with is not None:
         summary["comparison"] = compare(out, compare_with, columns)
-    with atomic_output(out / "summary.json") as temporary:
-        temporary.write_text(
-            json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-        )
+    write_json(out / "summary.json", summary)
     return Evaluation(out, summary)
 
 

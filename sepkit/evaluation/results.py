@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.data._files import atomic_output
 from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, NO_SCORES, PREDICTIONS, RATES
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import summarise_columns
+from sepkit.files import atomic_output
 
 __all__ = ["Row", "columns_of", "summarise_matching", "summarise_rows", "write_rows"]
 

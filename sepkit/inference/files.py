@@ -18,18 +18,18 @@ import numpy as np
 import torch
 
 from sepkit import __version__
-from sepkit.corpora._parallel import Failed, for_each
 from sepkit.corpora._recordings import check_writable
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
+from sepkit.files import atomic_output, write_json, write_text
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
 from sepkit.inference.separator import Separated, Separator, Speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
+from sepkit.parallel import Failed, for_each
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
 
@@ -240,8 +240,7 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         with atomic_output(path) as temporary:
             np.save(temporary, deviation)
     if description["rttm"]:
-        with atomic_output(_rttm_path(target)) as temporary:
-            temporary.write_text("".join(rttm_lines(target.name, activity.segments())), encoding="utf-8")
+        write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments())))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
         if name.startswith(f"{target.name}_s") and Path(name).name == name:
             target.with_name(name).unlink(missing_ok=True)
@@ -261,8 +260,7 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
         "spread_db": _spread_db(separated),
     }
-    with atomic_output(_description_path(target)) as temporary:
-        temporary.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(_description_path(target), result)
 
 
 def _write_estimates(

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from sepkit import __version__
 from sepkit.data import audio
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import atomic_output, write_json
 from sepkit.inference.files import (
     FAILED,
     FilesReport,
@@ -311,9 +311,7 @@ def _write(
         with atomic_output(target.with_name(f"{target.name}_hierarchy.png")) as temporary:
             draw(hierarchy, temporary)
     result = way | {"sample_rate": sample_rate, "levels": described, "splits": hierarchy.splits()}
-    with atomic_output(_json_path(target)) as temporary:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(_json_path(target), result)
 
 
 def _is_done(target: Path, way: dict[str, Any]) -> bool:

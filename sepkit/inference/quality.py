@@ -20,8 +20,8 @@ import yaml
 
 from sepkit import __version__
 from sepkit.choices import from_dict, to_dict
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
 
 __all__ = ["Fit", "QualityPredictor", "RidgePredictor", "fit_quality", "fit_ridge", "read_quality", "write_quality"]
@@ -279,8 +279,7 @@ def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
     path = folder / QUALITY
     # JSON knows no tuples, so that none becomes a tag in the YAML.
     text = yaml.safe_dump(json.loads(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sepkit import __version__
-from sepkit.data._files import atomic_output
+from sepkit.files import atomic_output, write_json
 
 __all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures", "write_summary"]
 
@@ -86,8 +86,7 @@ def write_failures(path: Path, failed: dict[str, str]) -> None:
 
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
     """Write a summary, see `FilesReport.to_plain`."""
-    with atomic_output(path) as temporary:
-        temporary.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, summary)
 
 
 def merge_summaries(path: Path, world_size: int) -> None:

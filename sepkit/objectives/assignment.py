@@ -29,8 +29,8 @@ from torch import Tensor
 from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTAConfig, SinkhornConfig
 from sepkit.errors import UserError
 from sepkit.objectives.products import float64_device
-from sepkit.objectives.schedules import Scaled, Schedule
 from sepkit.registry import register
+from sepkit.schedules import Scaled, Schedule
 
 __all__ = ["MCL", "PIT", "AnnealedMCL", "Assignment", "RelaxedWTA", "Sinkhorn", "TooFewHypothesesError"]
 
@@ -230,7 +230,7 @@ class AnnealedMCL(Assignment):
         temperature: in the cost's unit, >= 0, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
         unit: "cost": a schedule gives temperatures in the cost's unit; "spread": in multiples of `spread`.
-        spread: the spread of the training data in the cost's unit, `sepkit.objectives.annealing.spread_db`.
+        spread: the spread of the training data in the cost's unit, `sepkit.annealing.free_hypotheses.spread_db`.
 
     Raises:
         ValueError: a negative or NaN temperature.

@@ -5,10 +5,12 @@ returned as float32 (float64 for float64 inputs). A NaN in a waveform makes NaN 
 no others. Gradients reach estimates and sources.
 
 `lengths` (B,) gives the samples of each utterance that count in a padded batch: the cost is that of the unpadded one.
+`active` (B, m) says which sources speak: the columns of the others hold finite numbers that pass no gradient.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -35,7 +37,12 @@ Unit = Literal["db", "power", "nats"]
 
 
 def pairwise_neg_si_sdr(
-    estimates: Tensor, sources: Tensor, zero_mean: bool = True, eps: float = 1e-8, lengths: Tensor | None = None
+    estimates: Tensor,
+    sources: Tensor,
+    zero_mean: bool = True,
+    eps: float = 1e-8,
+    lengths: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> Tensor:
     """Negative scale-invariant signal-to-distortion ratio of every pair, dB.
 
@@ -49,6 +56,7 @@ def pairwise_neg_si_sdr(
         zero_mean: remove the means first.
         eps: keeps silence finite.
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in dB.
@@ -58,7 +66,7 @@ def pairwise_neg_si_sdr(
 
     Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid.
     """
-    products = inner_products(estimates, sources, lengths, zero_mean)
+    products = inner_products(estimates, sources, lengths, zero_mean, active)
     scale = products.cross / (products.source_energy + eps)
     target_energy = scale.square() * products.source_energy
     residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
@@ -66,7 +74,12 @@ def pairwise_neg_si_sdr(
 
 
 def pairwise_neg_snr(
-    estimates: Tensor, sources: Tensor, zero_mean: bool = True, eps: float = 1e-8, lengths: Tensor | None = None
+    estimates: Tensor,
+    sources: Tensor,
+    zero_mean: bool = True,
+    eps: float = 1e-8,
+    lengths: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> Tensor:
     """Negative signal-to-noise ratio of every pair, dB: the estimate's level counts.
 
@@ -80,6 +93,7 @@ def pairwise_neg_snr(
         zero_mean: remove the means first.
         eps: keeps silence finite.
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in dB.
@@ -87,18 +101,21 @@ def pairwise_neg_snr(
     Raises:
         ValueError: shapes that do not fit together.
     """
-    products = inner_products(estimates, sources, lengths, zero_mean)
+    products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
     return as_inputs(_negative_db(ratio + eps), estimates, sources)
 
 
-def pairwise_mse(estimates: Tensor, sources: Tensor, lengths: Tensor | None = None) -> Tensor:
+def pairwise_mse(
+    estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, active: Tensor | None = None
+) -> Tensor:
     """Mean squared error of every pair, |e - s|^2 / T.
 
     Args:
         estimates: (B, n, T).
         sources: (B, m, T).
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in the squared unit of the waveforms.
@@ -106,11 +123,17 @@ def pairwise_mse(estimates: Tensor, sources: Tensor, lengths: Tensor | None = No
     Raises:
         ValueError: shapes that do not fit together.
     """
-    products = inner_products(estimates, sources, lengths)
+    products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
 
-def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, lengths: Tensor | None = None) -> Tensor:
+def pairwise_log_mse(
+    estimates: Tensor,
+    sources: Tensor,
+    eps: float = 1e-8,
+    lengths: Tensor | None = None,
+    active: Tensor | None = None,
+) -> Tensor:
     """Mean squared error of every pair in dB, 10 log10( |e - s|^2 / T + eps ).
 
     Args:
@@ -118,6 +141,7 @@ def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, leng
         sources: (B, m, T).
         eps: keeps a perfect estimate finite.
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in dB re 1.
@@ -125,7 +149,7 @@ def pairwise_log_mse(estimates: Tensor, sources: Tensor, eps: float = 1e-8, leng
     Raises:
         ValueError: shapes that do not fit together.
     """
-    products = inner_products(estimates, sources, lengths)
+    products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
     return as_inputs(-_negative_db(mean_squared_error + eps), estimates, sources)
 
@@ -138,7 +162,7 @@ class PairwiseCost:
     """A cost function with its parameters, and the unit that says how it enters an objective.
 
     Args:
-        function: (estimates, sources, **parameters, lengths=None) -> (B, n, m).
+        function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). One that takes `active` is told it.
         unit: "db" and "power" costs are averaged over the active sources; "nats" are summed and divided by T.
         parameters: of the function, kept.
     """
@@ -147,9 +171,12 @@ class PairwiseCost:
         self.function = function
         self.unit = unit
         self.parameters = parameters
+        self.takes_active = "active" in inspect.signature(function).parameters
 
-    def __call__(self, estimates: Tensor, sources: Tensor, **more: Any) -> Tensor:
-        """The cost of every pair, (B, n, m)."""
+    def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
+        """The cost of every pair, (B, n, m); that of inactive sources is finite, and of no meaning."""
+        if self.takes_active:
+            more["active"] = active
         return self.function(estimates, sources, **(self.parameters | more))
 
     def __repr__(self) -> str:

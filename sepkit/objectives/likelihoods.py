@@ -1,6 +1,7 @@
 """Pairwise costs that are minus the log of a normalised density of the source given the estimate, in nats.
 
-Same conventions as `costs`: (B, n, T), (B, m, T) -> (B, n, m), float64 inside, `lengths` for padded batches.
+Same conventions as `costs`: (B, n, T), (B, m, T) -> (B, n, m), float64 inside, `lengths` for padded batches, `active`
+for sources that do not speak.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def pairwise_blr_nll(
     mu0: float = 0.0,
     lambda0: float = 1e-6,
     lengths: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> Tensor:
     """Negative log evidence of the Bayesian linear regression of every source on every estimate, nats.
 
@@ -44,6 +46,7 @@ def pairwise_blr_nll(
         mu0: prior mean of the gain.
         lambda0: prior precision of the gain relative to the noise's, > 0.
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in nats for the whole utterance; divide by T for nats a sample.
@@ -56,7 +59,7 @@ def pairwise_blr_nll(
     for name, value in (("a0", a0), ("b0", b0), ("lambda0", lambda0)):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} must be positive and finite, found {value}")
-    products = inner_products(estimates, sources, lengths)
+    products = inner_products(estimates, sources, lengths, active=active)
     precision = products.estimate_energy + lambda0
     gain = (lambda0 * mu0 + products.cross) / precision
     residual = products.source_energy + lambda0 * mu0**2 - precision * gain.square()
@@ -74,7 +77,11 @@ def pairwise_blr_nll(
 
 
 def pairwise_cauchy_nll(
-    estimates: Tensor, sources: Tensor, scale: float | Tensor = 1.0, lengths: Tensor | None = None
+    estimates: Tensor,
+    sources: Tensor,
+    scale: float | Tensor = 1.0,
+    lengths: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> Tensor:
     """Negative log density of every source under a multivariate Cauchy around every estimate, nats.
 
@@ -88,6 +95,7 @@ def pairwise_cauchy_nll(
         scale: positive deviation, one number or (B, n, T), one an estimate's sample. Entries that are not positive
             give NaN.
         lengths: (B,) samples that count; None: all.
+        active: (B, m) bool; None: all.
 
     Returns:
         (B, n, m) in nats for the whole utterance.
@@ -98,17 +106,19 @@ def pairwise_cauchy_nll(
     Source: thesis, appendix I, eq. 70.
     """
     if isinstance(scale, Tensor) and scale.ndim > 0:
-        return _cauchy_nll_with_scales(estimates, sources, scale, lengths)
+        return _cauchy_nll_with_scales(estimates, sources, scale, lengths, active)
     scale = float(scale)
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"scale must be positive and finite, found {scale}")
-    products = inner_products(estimates, sources, lengths)
+    products = inner_products(estimates, sources, lengths, active=active)
     log_determinant = products.num_samples * math.log(scale)
     nll = _cauchy_nll(error_energy(products) / scale**2, log_determinant, products.num_samples)
     return as_inputs(nll, estimates, sources)
 
 
-def _cauchy_nll_with_scales(estimates: Tensor, sources: Tensor, scale: Tensor, lengths: Tensor | None) -> Tensor:
+def _cauchy_nll_with_scales(
+    estimates: Tensor, sources: Tensor, scale: Tensor, lengths: Tensor | None, active: Tensor | None
+) -> Tensor:
     if scale.shape != estimates.shape:
         raise ValueError(
             f"scale must be a number or of the estimates' shape {tuple(estimates.shape)}, found {tuple(scale.shape)}"
@@ -128,6 +138,8 @@ def _cauchy_nll_with_scales(estimates: Tensor, sources: Tensor, scale: Tensor, l
         - 2 * weighted_location @ source.mT
         + weight @ source.square().mT
     ).clamp_min(0)
+    if active is not None:
+        distance = distance.where(active.to(device).unsqueeze(1), 1.0)
     nll = _cauchy_nll(distance, deviation.log().sum(-1, keepdim=True), num_samples)
     return as_inputs(nll, estimates, sources)
 

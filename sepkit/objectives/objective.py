@@ -86,9 +86,11 @@ class PairwiseCosts:
 
     def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
         """(B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
-        # The cost of an inactive source is not used, but its gradient is computed, and 0 * NaN must not occur there.
-        sources = batch.sources.where(batch.active.unsqueeze(2), batch.mixture.unsqueeze(1))
-        more = {"lengths": batch.lengths}
+        # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that is not told which they
+        # are compares with the mixture, which is silent less often than zeros.
+        instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)
+        sources = batch.sources.where(batch.active.unsqueeze(2), instead)
+        more = {"lengths": batch.lengths, "active": batch.active}
         if self.unit != "nats":
             return self.cost(estimates, sources, **more)
         if scales is not None:
@@ -273,8 +275,13 @@ class ReconstructionTerm:
                 return separation.estimates.new_zeros(len(signals))
         if found is None:
             raise ValueError(f"the separation has no {self.what} reconstructions; call the model with Objective.inputs")
-        compared = Batch(batch.mixture, signals, active, batch.lengths, batch.ids)
-        cost = self.costs.of(found, compared).diagonal(dim1=1, dim2=2).where(active, 0.0).sum(1)
+        # One pair a row: what an estimate costs of a signal that it does not stand for is never computed.
+        m = signals.shape[1]
+        pairs = Batch(
+            batch.mixture.repeat_interleave(m, 0), signals.flatten(0, 1)[:, None], active.reshape(-1, 1),
+            batch.lengths.repeat_interleave(m),
+        )  # fmt: skip
+        cost = self.costs.of(found.flatten(0, 1)[:, None], pairs).view(active.shape).where(active, 0.0).sum(1)
         return cost / (batch.lengths if self.costs.unit == "nats" else active.sum(1).clamp_min(1))
 
 

@@ -15,6 +15,9 @@ from torch import Tensor
 
 __all__ = ["InnerProducts", "as_inputs", "error_energy", "float64_device", "inner_products", "working_dtype"]
 
+# A signal whose energy without its mean is below this share (-120 dB) of its energy is constant: what is left of it is
+# how the sums were rounded, which differs between processors.
+_CONSTANT_SHARE = 1e-12
 # float64 numbers converted at a time: small enough to stay in a processor's cache, whole batches on an accelerator.
 _CHUNK_NUMBERS_CPU = 2**19
 _CHUNK_NUMBERS_ACCELERATOR = 2**24
@@ -25,7 +28,7 @@ class InnerProducts(NamedTuple):
 
     Args:
         cross: (B, n, m) <estimate, source>.
-        estimate_energy: (B, n, 1) <estimate, estimate>.
+        estimate_energy: (B, n, 1) <estimate, estimate>; (B, n, m) where some sources may be inactive.
         source_energy: (B, 1, m) <source, source>.
         num_samples: (B, 1, 1) samples that were summed.
     """
@@ -37,25 +40,38 @@ class InnerProducts(NamedTuple):
 
 
 def inner_products(
-    estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, zero_mean: bool = False
+    estimates: Tensor,
+    sources: Tensor,
+    lengths: Tensor | None = None,
+    zero_mean: bool = False,
+    active: Tensor | None = None,
 ) -> InnerProducts:
     """The inner products of every estimate with every source and with itself, in float64.
+
+    Pairs with an inactive source hold those of two signals of energy 1 and correlation 1/2, which every cost can
+    compare, and pass no gradient: whatever a cost makes of silence, also 0 * inf, then stays out of the gradients.
 
     Args:
         estimates: (B, n, T).
         sources: (B, m, T).
         lengths: (B,) samples of each utterance that count; the rest, whatever it holds, is left out. None: all T.
-        zero_mean: products of the signals less their means.
+        zero_mean: products of the signals less their means; a constant signal's are exactly 0.
+        active: (B, m) bool; None: all sources are active. With it, the estimates' energies have shape (B, n, m).
 
     Raises:
         ValueError: shapes that do not fit together, or no samples at all.
     """
-    _check_shapes(estimates, sources, lengths)
+    _check_shapes(estimates, sources, lengths, active)
     padding = _padding(lengths, estimates)
     num_samples = _num_samples(None if padding is None else lengths, estimates)
     cross, estimate_energy, source_energy = _AccumulateProducts.apply(
         estimates, sources, padding, num_samples, zero_mean
     )
+    if active is not None:
+        compared = active.to(cross.device).unsqueeze(1)
+        cross = cross.where(compared, 0.5)
+        estimate_energy = estimate_energy.expand_as(cross).where(compared, 1.0)
+        source_energy = source_energy.where(compared, 1.0)
     return InnerProducts(cross, estimate_energy, source_energy, num_samples)
 
 
@@ -79,7 +95,7 @@ def float64_device(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _check_shapes(estimates: Tensor, sources: Tensor, lengths: Tensor | None) -> None:
+def _check_shapes(estimates: Tensor, sources: Tensor, lengths: Tensor | None, active: Tensor | None) -> None:
     found = f"estimates {tuple(estimates.shape)} and sources {tuple(sources.shape)}"
     if estimates.ndim != 3 or sources.ndim != 3:
         raise ValueError(f"expected estimates (B, n, T) and sources (B, m, T), found {found}")
@@ -89,6 +105,8 @@ def _check_shapes(estimates: Tensor, sources: Tensor, lengths: Tensor | None) ->
         raise ValueError(f"a cost needs at least one sample, found {found}")
     if lengths is not None and lengths.shape != estimates.shape[:1]:
         raise ValueError(f"expected lengths of shape ({estimates.shape[0]},), found {tuple(lengths.shape)}")
+    if active is not None and active.shape != sources.shape[:2]:
+        raise ValueError(f"expected active of shape {tuple(sources.shape[:2])}, found {tuple(active.shape)}")
 
 
 def _padding(lengths: Tensor | None, estimates: Tensor) -> Tensor | None:
@@ -144,7 +162,11 @@ class _AccumulateProducts(torch.autograd.Function):
         means = sums / num_samples if zero_mean else None
         if means is not None:
             cross.baddbmm_(sums[:, :n], means[:, n:].mT, alpha=-1)
-            energies = energies.addcmul_(sums, means, value=-1).clamp_min_(0)
+            limits = _CONSTANT_SHARE * energies
+            energies = energies.addcmul_(sums, means, value=-1)
+            constant = energies <= limits
+            energies.masked_fill_(constant, 0.0)
+            cross.masked_fill_(constant[:, :n] | constant[:, n:].mT, 0.0)
         ctx.save_for_backward(estimates, sources, padding, num_samples, means)
         return cross, energies[:, :n].clone(), energies[:, n:].mT.contiguous()
 

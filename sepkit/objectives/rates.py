@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
-from sepkit.objectives.schedules import Schedule
 from sepkit.registry import build
+from sepkit.schedules import Schedule
 from sepkit.types import Batch, Density, Latent, Separation
 
 __all__ = ["Latents", "RateTerm", "Steering", "build_rates", "elementwise_rate", "total_rate"]

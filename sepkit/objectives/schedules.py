@@ -1,20 +1,15 @@
-"""Values as pure functions of progress t, in epochs (fractions allowed): temperatures, epsilon, weights, warm-ups."""
+"""The schedules under the name by which objectives know them; they are defined in `sepkit.schedules`."""
 
-from __future__ import annotations
-
-import math
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-from sepkit.config import (
-    ConstantConfig,
-    InverseTemperatureConfig,
-    LinearWarmupConfig,
-    SigmoidWarmupConfig,
-    TruncatedExponentialConfig,
-    TruncatedLinearConfig,
+from sepkit.schedules import (
+    Constant,
+    InverseTemperature,
+    LinearWarmup,
+    Scaled,
+    Schedule,
+    SigmoidWarmup,
+    TruncatedExponential,
+    TruncatedLinear,
 )
-from sepkit.registry import register
 
 __all__ = [
     "Constant",
@@ -26,125 +21,3 @@ __all__ = [
     "TruncatedExponential",
     "TruncatedLinear",
 ]
-
-# Where the logistic function is cut on either side: there it is 0.25 % from its limits.
-_SIGMOID_REACH = 6.0
-
-
-@runtime_checkable
-class Schedule(Protocol):
-    """A value that depends on progress alone."""
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        ...
-
-
-@register(ConstantConfig)
-@dataclass(frozen=True)
-class Constant:
-    """The same value always."""
-
-    value: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return self.value
-
-
-@register(TruncatedLinearConfig)
-@dataclass(frozen=True)
-class TruncatedLinear:
-    """initial * (1 - t / end) before `end`, zero from there on.
-
-    Source: aMCL paper, eq. 43.
-    """
-
-    initial: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return self.initial * (1 - t / self.end) if t < self.end else 0.0
-
-
-@register(TruncatedExponentialConfig)
-@dataclass(frozen=True)
-class TruncatedExponential:
-    """initial * decay ** t before `end`, zero from there on; end = inf never cuts.
-
-    Source: aMCL paper, eq. 44.
-    """
-
-    initial: float
-    decay: float
-    end: float = math.inf
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return self.initial * self.decay**t if t < self.end else 0.0
-
-
-@register(SigmoidWarmupConfig)
-@dataclass(frozen=True)
-class SigmoidWarmup:
-    """A logistic rise from zero at t = 0 over value / 2 at end / 2 to exactly `value` from `end` on.
-
-    value * (s(x) - s(-6)) / (s(6) - s(-6)), x = 6 (2 t / end - 1), s the logistic function.
-    """
-
-    value: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        if t >= self.end:
-            return self.value
-        foot = _logistic(-_SIGMOID_REACH)
-        height = _logistic(_SIGMOID_REACH * (2 * t / self.end - 1))
-        return self.value * (height - foot) / (1 - 2 * foot)
-
-
-@register(LinearWarmupConfig)
-@dataclass(frozen=True)
-class LinearWarmup:
-    """value * t / end before `end`, `value` from there on."""
-
-    value: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return self.value * t / self.end if t < self.end else self.value
-
-
-@register(InverseTemperatureConfig)
-@dataclass(frozen=True)
-class InverseTemperature:
-    """min(initial ** (1 - t / end), 1): from `initial` geometrically to 1 at `end`, 1 from there on.
-
-    Source: annealed VI paper, eq. 2.4.
-    """
-
-    initial: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return min(self.initial ** (1 - t / self.end), 1.0) if t < self.end else 1.0
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A multiple of another schedule, for units that are measured before training."""
-
-    schedule: Schedule
-    factor: float
-
-    def __call__(self, t: float) -> float:
-        """The value after t epochs."""
-        return self.factor * self.schedule(t)
-
-
-def _logistic(x: float) -> float:
-    return 1 / (1 + math.exp(-x))

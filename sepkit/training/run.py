@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import yaml
 
+from sepkit.annealing.free_hypotheses import spread_db
 from sepkit.config import (
     AnnealedMCLConfig,
     CauchyConfig,
@@ -27,11 +28,10 @@ from sepkit.config import (
     from_dict,
     to_dict,
 )
-from sepkit.data._files import atomic_output
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
+from sepkit.files import write_yaml
 from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
-from sepkit.objectives.annealing import spread_db
 from sepkit.registry import build
 from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
 from sepkit.training.task import SeparationTask, matmul_precision
@@ -89,8 +89,7 @@ def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = N
         _check_same_run(config, out)
     task = _make_task(config, out, fresh=not resuming)
     if is_first_process():
-        with atomic_output(out / "config.yaml") as temporary:
-            temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+        write_yaml(out / "config.yaml", to_dict(config))
         state.parent.mkdir(parents=True, exist_ok=True)
         say(_describe(config, task))
         if resuming:

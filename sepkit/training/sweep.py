@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
 from sepkit.config import SteeringConfig, TrainConfig, to_dict
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
+from sepkit.files import write_yaml
 
 __all__ = ["run_name", "sweep"]
 
@@ -58,8 +56,7 @@ def sweep(
         steering.total = rate
         own.objective.rates.steering = steering
         file = out / f"{run_name(rate)}.yaml"
-        with atomic_output(file) as temporary:
-            temporary.write_text(yaml.safe_dump(to_dict(own), sort_keys=False), encoding="utf-8")
+        write_yaml(file, to_dict(own))
         more = [word for path in imports for word in ("--import", path)]
         commands[run_name(rate)] = ["train", "--config", str(file), *more, "--out", str(out / run_name(rate))]
     logs = {name: out / f"{name}.log" if jobs > 1 else None for name in commands}

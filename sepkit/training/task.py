@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sepkit.config import TrainConfig
-from sepkit.data._files import atomic_output
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from sepkit.corpora._parallel import Failed, available_processes, for_each
 from sepkit.errors import UserError
+from sepkit.parallel import Failed, available_processes, for_each
 
 MODULE = """
 import errno

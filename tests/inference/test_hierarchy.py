@@ -13,10 +13,10 @@ from sepkit.cli.main import main
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.evaluation.matching_figures import dendrogram
 from sepkit.inference import hierarchy
 from sepkit.inference.hierarchy import Hierarchy, Level, find_kept_models, group_hypotheses, mutual_si_sdr_db
 from sepkit.models import build_model, save_model
+from sepkit.reporting.matching_figures import dendrogram
 
 CONFIG = ModelConfig(
     hypotheses=3,

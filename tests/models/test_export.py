@@ -39,7 +39,7 @@ from sepkit.registry import register
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
 
-from sepkit.inference.quantization import quantization_cost  # noqa: E402
+from sepkit.inference.int8_cost import quantization_cost  # noqa: E402
 from sepkit.models.onnx import METADATA, OnnxModel  # noqa: E402
 from sepkit.models.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sepkit.config import AnnealedMCLConfig, AssignmentConfig, RelaxedWTAConfig, TruncatedLinearConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, AnnealedMCL, RelaxedWTA, Sinkhorn, TooFewHypothesesError
-from sepkit.objectives.schedules import TruncatedExponential
 from sepkit.registry import build
+from sepkit.schedules import TruncatedExponential
 
 HEADS = {
     "pit": PIT(),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sepkit.config import CostConfig
 from sepkit.objectives import costs
+from sepkit.objectives.products import inner_products
 from sepkit.registry import build
 
 ALL = {
@@ -115,6 +116,37 @@ def test_cost_of_a_silent_source(cost):
     torch.testing.assert_close(found, torch.full_like(found, 80.0))
     found.sum().backward()
     assert (estimates.grad == 0).all()
+
+
+@pytest.mark.parametrize("cost", [costs.pairwise_neg_si_sdr, costs.pairwise_neg_snr])
+@pytest.mark.parametrize("level", [1e-3, 0.1, 1.0, 32767.0])
+@pytest.mark.parametrize("num_samples", [1, 3, 400, 8001])
+def test_a_constant_signal_is_silent_without_its_mean(cost, level, num_samples):
+    """Exactly, on every processor: its energy is what sums are rounded by, and would be divided by itself."""
+    constant = torch.full((2, 2, num_samples), level, dtype=torch.float64)
+    torch.testing.assert_close(
+        cost(signals(6, num_samples=num_samples)[0], constant), torch.full((2, 3, 2), 80.0).double()
+    )
+    found = inner_products(constant, constant, zero_mean=True)
+    assert all((product == 0).all() for product in (found.cross, found.estimate_energy, found.source_energy))
+    quiet = constant + level * 1e-5 * (torch.arange(num_samples) % 2)
+    assert num_samples == 1 or (inner_products(quiet, quiet, zero_mean=True).estimate_energy > 0).all()
+
+
+@every_cost
+def test_inactive_sources(cost):
+    """Their columns are finite and pass no gradient; the others are as without them."""
+    estimates, sources = signals(10)
+    active = torch.tensor([[True, False], [True, True]])
+    expected = cost(estimates.requires_grad_(), sources)
+    (gradient,) = torch.autograd.grad(expected.where(active.unsqueeze(1), 0.0).sum(), estimates)
+    sources[0, 1] = 0
+    found = cost(estimates, sources, active=active)
+    torch.testing.assert_close(
+        found[active.unsqueeze(1).expand_as(found)], expected[active.unsqueeze(1).expand_as(found)]
+    )
+    assert found.isfinite().all()
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), estimates)[0], gradient)
 
 
 def test_cost_of_a_perfect_estimate():

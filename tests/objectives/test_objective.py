@@ -21,7 +21,13 @@ from sepkit.config import (
 )
 from sepkit.objectives import Objective, build_objective, costs, hard_pit_si_sdr_db
 from sepkit.objectives.assignment import MCL, PIT, TooFewHypothesesError
-from sepkit.objectives.objective import PairwiseCosts, SeparationTerm, hard_si_sdr_db, matching_statistics
+from sepkit.objectives.objective import (
+    PairwiseCosts,
+    ReconstructionTerm,
+    SeparationTerm,
+    hard_si_sdr_db,
+    matching_statistics,
+)
 from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 
@@ -96,13 +102,49 @@ def test_every_pair_of_choices(cost, assignment):
     assert (gradient[:3] != 0).any()
 
 
-def test_inactive_sources_without_eps():
-    """eps = 0 makes NaN of a zero source; an inactive one keeps it out of value and gradient."""
+@pytest.mark.parametrize("mixture", ["constant", "silent", "one sample", "not a number"])
+@pytest.mark.parametrize("cost", sorted(CostConfig.choices))
+@pytest.mark.parametrize("what", ["separation", "reconstruction"])
+def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
+    """Whatever the mixture of an utterance without sources is, and whatever the cost makes of it without eps.
+
+    Values and gradients of the other utterances are those of a batch without it.
+    """
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig(cost=NegSISDRConfig(eps=0.0)))(batch, separation)
-    result.loss.sum().backward()
-    gradient = separation.estimates.grad
-    assert gradient is not None and gradient.isfinite().all() and result.loss.isfinite().all()
+    batch.mixture[3] = {"constant": 0.1, "silent": 0.0, "one sample": 0.3, "not a number": math.nan}[mixture]
+    if mixture == "one sample":
+        batch.lengths[3] = 1
+    batch.sources[3] = batch.mixture[3]
+    separation.source_reconstructions = separation.estimates
+    config = CostConfig.choices[cost]()
+    if hasattr(config, "eps"):
+        config = replace(config, eps=0.0)
+    pairwise = PairwiseCosts(build(config))
+    term = SeparationTerm(pairwise, PIT()) if what == "separation" else ReconstructionTerm("source", pairwise)
+    value = term(batch, separation)
+    (gradient,) = torch.autograd.grad(value.sum(), separation.estimates)
+    first = replace(separation, estimates=separation.estimates[:3])
+    first.source_reconstructions = first.estimates
+    alone = term(Batch(batch.mixture[:3], batch.sources[:3], batch.active[:3], batch.lengths[:3]), first)
+    (gradient_alone,) = torch.autograd.grad(alone.sum(), separation.estimates)
+    assert value.isfinite().all() and gradient.isfinite().all()
+    assert value[3] == 0 and (gradient[3] == 0).all() and (gradient[:3] != 0).any()
+    torch.testing.assert_close(value[:3], alone)
+    torch.testing.assert_close(gradient, gradient_alone)
+
+
+def test_a_cost_of_ones_own_that_knows_nothing_of_activity():
+    """It is called without; inactive sources are then replaced by the mixture."""
+    batch, separation = batch_and_separation()
+    seen = []
+
+    def cost(estimates, sources, lengths=None):
+        seen.append(sources)
+        return (estimates.unsqueeze(2) - sources.unsqueeze(1)).square().mean(-1)
+
+    term = SeparationTerm(PairwiseCosts(costs.PairwiseCost(cost, "power")), MCL())
+    assert term(batch, separation)[3] == 0
+    assert torch.equal(seen[0][3], batch.mixture[3].expand(2, -1))
 
 
 def test_a_nan_estimate_is_seen_in_its_own_utterance():

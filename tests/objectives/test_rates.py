@@ -28,7 +28,7 @@ from sepkit.errors import UserError
 from sepkit.objectives import Latents, Objective, build_objective
 from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
-from sepkit.objectives.schedules import Constant
+from sepkit.schedules import Constant
 from sepkit.types import Batch, Separation
 
 T, K, F = 40, 3, 5

@@ -17,6 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from sepkit.annealing.free_hypotheses import spread_db
 from sepkit.config import (
     AnnealedMCLConfig,
     ConstantConfig,
@@ -34,7 +35,6 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import read_description
-from sepkit.objectives.annealing import spread_db
 from sepkit.training.run import signal_statistics, train
 from sepkit.training.task import SeparationTask
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.evaluation import page
 from sepkit.evaluation.groups import by_group
 from sepkit.evaluation.labels import label_of, short_label_of
-from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
-from sepkit.evaluation.test_sets import TestSet, better, digits_of
+from sepkit.reporting import page
+from sepkit.reporting.compared_runs import TestSet, better, digits_of
+from sepkit.reporting.page import Cell
 
 __all__ = ["group_tables", "headlines", "matching_tables", "score_tables", "utterance_tables"]
 

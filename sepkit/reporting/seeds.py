@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
-from sepkit.evaluation import matching_figures
 from sepkit.evaluation.labels import label_of, short_label_of
-from sepkit.evaluation.markdown import escaped, markdown_table
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
-from sepkit.evaluation.test_sets import better, digits_of
+from sepkit.files import atomic_output, write_text
+from sepkit.reporting import matching_figures
+from sepkit.reporting.compared_runs import better, digits_of
+from sepkit.reporting.markdown import escaped, markdown_table
 
 __all__ = [
     "FIGURES",
@@ -150,8 +150,7 @@ def write_seed_table(
     for ending, _, figure in drawn:
         with atomic_output(path.with_name(f"{path.stem}{ending}.png")) as temporary:
             figure.savefig(temporary, format="png", dpi=160)
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return text
 
 

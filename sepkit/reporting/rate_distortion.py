@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
-from sepkit.evaluation.curve_figures import optimum, rate_distortion_curve
 from sepkit.evaluation.labels import RATES, short_label_of
-from sepkit.evaluation.markdown import escaped, markdown_table
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, read_curve
-from sepkit.evaluation.test_sets import digits_of
+from sepkit.files import atomic_output, write_text
+from sepkit.reporting.compared_runs import digits_of
+from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
+from sepkit.reporting.markdown import escaped, markdown_table
 
 __all__ = ["Point", "Target", "points_of", "seen_first", "targets_of", "write_rate_distortion"]
 
@@ -95,8 +95,7 @@ def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | Non
     with atomic_output(figure_path) as temporary:
         figure.savefig(temporary, format="png", dpi=160)
     text = "\n".join(_sections(runs, points, figure_path.name))
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return text
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from sepkit.annealing import temperature
 from sepkit.cli._parser import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
 from sepkit.errors import UserError
-from sepkit.evaluation import temperature
 from sepkit.models import build_model, save_model
 from sepkit.registry import build
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sepkit.evaluation.report import write_report
+from sepkit.reporting.report import write_report
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

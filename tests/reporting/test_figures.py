@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sepkit.evaluation import curve_figures, figures
 from sepkit.evaluation.run_folder import Curve, TrainingLog
+from sepkit.reporting import curve_figures, figures
 
-from .conftest import training_records
+from ..conftest import training_records
 
 
 def ink(figure: Figure) -> float:

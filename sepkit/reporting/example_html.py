@@ -6,9 +6,9 @@ from html import escape
 
 import numpy as np
 
-from sepkit.evaluation import figures, page
-from sepkit.evaluation.examples import Example, Outcome
 from sepkit.evaluation.labels import label_of
+from sepkit.reporting import figures, page
+from sepkit.reporting.examples import Example, Outcome
 
 __all__ = ["example_html"]
 

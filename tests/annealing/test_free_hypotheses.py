@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.objectives import annealing
-from sepkit.objectives.annealing import (
+from sepkit.annealing import free_hypotheses
+from sepkit.annealing.free_hypotheses import (
     anneal_points,
     anneal_sources,
     si_sdr_critical_temperature_db,
@@ -116,7 +116,7 @@ def test_the_free_energy_does_not_rise_while_hypotheses_settle() -> None:
 
     energies = [free_energy()]
     for _ in range(20):
-        hypotheses = annealing._centroids(points, hypotheses, 0.3)
+        hypotheses = free_hypotheses._centroids(points, hypotheses, 0.3)
         energies.append(free_energy())
     assert np.all(np.diff(energies) <= 1e-12) and energies[-1] < energies[0]
 

@@ -16,9 +16,9 @@ import soundfile
 
 from sepkit.cli.main import main
 from sepkit.errors import UserError
-from sepkit.evaluation.examples import choose_examples
-from sepkit.evaluation.report import write_report
 from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.reporting.examples import choose_examples
+from sepkit.reporting.report import write_report
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sepkit.evaluation.figures import COLOURS, panels
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import Curve
-from sepkit.evaluation.test_sets import better
+from sepkit.reporting.compared_runs import better
+from sepkit.reporting.figures import COLOURS, panels
 
 __all__ = ["DRAWERS", "calibration_curve", "optimum", "rate_distortion_curve", "risk_coverage_curve", "running_mean"]
 

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from sepkit.config import ScheduleConfig
-from sepkit.objectives.schedules import (
+from sepkit.registry import build
+from sepkit.schedules import (
     Constant,
     InverseTemperature,
     Schedule,
@@ -16,7 +17,6 @@ from sepkit.objectives.schedules import (
     TruncatedExponential,
     TruncatedLinear,
 )
-from sepkit.registry import build
 
 
 def test_constant():

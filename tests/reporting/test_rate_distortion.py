@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.evaluation.curve_figures import optimum, running_mean
-from sepkit.evaluation.rate_distortion import points_of, seen_first, targets_of
-from sepkit.evaluation.report import write_report
 from sepkit.evaluation.run_folder import load_run
+from sepkit.reporting.curve_figures import optimum, running_mean
+from sepkit.reporting.rate_distortion import points_of, seen_first, targets_of
+from sepkit.reporting.report import write_report
 
 # Target -> rate that training reached, and on the test set: rate per tick, log evidence, SI-SDR.
 MODELS = {

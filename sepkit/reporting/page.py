@@ -49,7 +49,7 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
         navigation: (identifier, title) of the sections.
         body: HTML.
     """
-    assets = resources.files("sepkit.evaluation") / "assets"
+    assets = resources.files("sepkit.reporting") / "assets"
     style = (assets / "report.css").read_text(encoding="utf-8")
     script = (assets / "report.js").read_text(encoding="utf-8")
     links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in navigation)

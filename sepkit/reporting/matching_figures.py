@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from sepkit.evaluation.figures import COLOURS, curves
-from sepkit.objectives.annealing import PointAnnealing, SourceAnnealing
+from sepkit.annealing.free_hypotheses import PointAnnealing, SourceAnnealing
+from sepkit.reporting.figures import COLOURS, curves
 
 __all__ = [
     "bifurcations",

@@ -10,9 +10,9 @@ import pytest
 
 from sepkit.cli.main import main
 from sepkit.errors import UserError
-from sepkit.evaluation.matching_figures import score_boxes, scores_by_temperature
 from sepkit.evaluation.run_folder import load_run
-from sepkit.evaluation.seeds import drop_pairs, group_runs, temperature_series
+from sepkit.reporting.matching_figures import score_boxes, scores_by_temperature
+from sepkit.reporting.seeds import drop_pairs, group_runs, temperature_series
 
 SCORES = {"pit_seed0": [4.0, 6.0], "pit_seed1": [6.0, 8.0], "mcl_seed0": [1.0, 3.0], "mcl_n3_seed0": [5.0, 5.5]}
 

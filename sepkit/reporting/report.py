@@ -15,17 +15,17 @@ import numpy as np
 import yaml
 
 import sepkit
-from sepkit.data._files import atomic_output
 from sepkit.errors import UserError
-from sepkit.evaluation import figures, page
-from sepkit.evaluation.curve_figures import DRAWERS
-from sepkit.evaluation.example_html import example_html
-from sepkit.evaluation.examples import LoadSeparator, Outcomes, choose_examples
 from sepkit.evaluation.labels import label_of
-from sepkit.evaluation.page import Cell
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
-from sepkit.evaluation.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
-from sepkit.evaluation.test_sets import TestSet, better, leading_metric, name_apart, test_sets_of
+from sepkit.files import atomic_output
+from sepkit.reporting import figures, page
+from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
+from sepkit.reporting.curve_figures import DRAWERS
+from sepkit.reporting.example_html import example_html
+from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
+from sepkit.reporting.page import Cell
+from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 
 __all__ = ["write_report"]
 

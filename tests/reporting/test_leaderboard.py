@@ -12,7 +12,7 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.evaluation.evaluate import evaluate
-from sepkit.evaluation.leaderboard import leaderboard
+from sepkit.reporting.leaderboard import leaderboard
 
 
 @pytest.fixture

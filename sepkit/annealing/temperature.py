@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -12,29 +11,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.config import AnnealedMCLConfig, CostConfig
-from sepkit.data._files import atomic_output
-from sepkit.data.dataset import Example, MixtureDataset, collate
-from sepkit.errors import UserError
-from sepkit.evaluation import matching_figures
-from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.annealing import (
+from sepkit.annealing.free_hypotheses import (
+    PointAnnealing,
+    SourceAnnealing,
     anneal_points,
     anneal_sources,
     softmin_entropy,
     source_correlations,
     spread_db,
 )
+from sepkit.config import AnnealedMCLConfig, CostConfig
+from sepkit.data.dataset import Example, MixtureDataset, collate
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.objective import PairwiseCosts
 from sepkit.registry import build
 
 __all__ = [
     "ENTROPY_SHARE",
+    "EntropyByTemperature",
     "Findings",
+    "PointSplits",
+    "SourceSplits",
     "decay_to_floor",
     "initial_temperature",
     "of_model",
@@ -43,7 +44,6 @@ __all__ = [
     "read_points",
     "spread_of",
     "three_gaussians",
-    "write_findings",
 ]
 
 ENTROPY_SHARE = 0.95
@@ -57,37 +57,68 @@ _HEURISTIC = (
 )
 
 
+@dataclass(frozen=True)
+class PointSplits:
+    """Free hypotheses for points.
+
+    Args:
+        points: (N, d).
+        annealing: where the hypotheses were at each temperature.
+    """
+
+    points: Tensor
+    annealing: PointAnnealing
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """Free hypotheses for the sources of mixtures.
+
+    Args:
+        annealing: how many groups there were at each temperature.
+        spread_db: unit of temperatures.
+        expected_db: temperature at which uncorrelated sources split.
+    """
+
+    annealing: SourceAnnealing
+    spread_db: float
+    expected_db: float
+
+
+@dataclass(frozen=True)
+class EntropyByTemperature:
+    """The mean entropy of the assignment of a model's hypotheses.
+
+    Args:
+        temperatures: (S,).
+        entropies_nats: (S,).
+        hypotheses: n.
+        initial: the proposed initial temperature.
+        unit: of temperatures.
+    """
+
+    temperatures: np.ndarray
+    entropies_nats: np.ndarray
+    hypotheses: int
+    initial: float
+    unit: str
+
+
 @dataclass
 class Findings:
-    """What was found: in words, as data, and drawn.
+    """What was found, in words, as data, and ready to be drawn.
 
     Args:
         lines: to be read.
         data: plain, for JSON.
-        figure: of it.
+        found: what `sepkit.reporting.temperature.temperature_figure` draws.
         skipped: mixture -> why it was left out.
     """
 
     lines: list[str]
     data: dict[str, Any]
-    figure: Figure
+    found: PointSplits | SourceSplits | EntropyByTemperature
     skipped: dict[str, str] = field(default_factory=dict)
-
-
-def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
-    """The folder, now holding temperature.json and temperature.png.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
-    folder = Path(folder)
-    with atomic_output(folder / "temperature.png") as temporary:
-        findings.figure.savefig(temporary, format="png", dpi=160)
-    skipped = [{"id": name, "reason": reason} for name, reason in findings.skipped.items()]
-    text = json.dumps(findings.data | {"skipped": skipped}, indent=1, ensure_ascii=False, allow_nan=False)
-    with atomic_output(folder / "temperature.json") as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-    return folder
 
 
 # ------------------------------------------------------------------------------------------------------------- points
@@ -179,7 +210,7 @@ def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
         "distortions": found.distortions,
         "positions": [places.tolist() for places in found.hypotheses],
     }
-    return Findings(lines, data, matching_figures.bifurcations(points.numpy(), found))
+    return Findings(lines, data, PointSplits(points, found))
 
 
 # ----------------------------------------------------------------------------------------------------------- mixtures
@@ -259,8 +290,7 @@ def of_sources(
         "temperatures_db": found.temperatures_db,
         "mean_groups": found.groups.double().mean(1).tolist(),
     }
-    figure = matching_figures.groups_by_temperature(found, spread, expected)
-    return Findings(lines, result, figure, skipped)
+    return Findings(lines, result, SourceSplits(found, spread, expected), skipped)
 
 
 def _examples(data: MixtureDataset, mixtures: int | None, skipped: dict[str, str]) -> Iterator[Example]:
@@ -367,8 +397,7 @@ def of_model(
         "temperatures": temperatures.tolist(),
         "entropies_nats": entropies,
     }
-    figure = matching_figures.entropy_by_temperature(temperatures, np.array(entropies), n, initial, ENTROPY_SHARE, unit)
-    return Findings(lines, result, figure, skipped)
+    return Findings(lines, result, EntropyByTemperature(temperatures, np.array(entropies), n, initial, unit), skipped)
 
 
 @torch.inference_mode()

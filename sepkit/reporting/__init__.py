@@ -1,0 +1,1 @@
+"""What shows results: figures, tables, pages, and runs side by side."""

@@ -1,0 +1,40 @@
+"""What `sepkit find-temperature` writes: its findings as JSON and as a figure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Findings, PointSplits
+from sepkit.files import atomic_output, write_json
+from sepkit.reporting.matching_figures import bifurcations, entropy_by_temperature, groups_by_temperature
+
+__all__ = ["temperature_figure", "write_findings"]
+
+
+def temperature_figure(findings: Findings) -> Figure:
+    """Draw where hypotheses split, or the entropy of their assignment, against temperature."""
+    found = findings.found
+    if isinstance(found, PointSplits):
+        return bifurcations(found.points.numpy(), found.annealing)
+    if isinstance(found, EntropyByTemperature):
+        return entropy_by_temperature(
+            found.temperatures, found.entropies_nats, found.hypotheses, found.initial, ENTROPY_SHARE, found.unit
+        )
+    return groups_by_temperature(found.annealing, found.spread_db, found.expected_db)
+
+
+def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
+    """Write temperature.json and temperature.png, and return their folder.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    folder = Path(folder)
+    with atomic_output(folder / "temperature.png") as temporary:
+        temperature_figure(findings).savefig(temporary, format="png", dpi=160)
+    skipped = [{"id": name, "reason": reason} for name, reason in findings.skipped.items()]
+    write_json(folder / "temperature.json", findings.data | {"skipped": skipped})
+    return folder
