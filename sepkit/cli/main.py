@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "a model as an ONNX file, compared with torch",
     "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
+    "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables, figures",
 }
 
 USAGE = """usage: sepkit [-h] [--version] COMMAND ...

@@ -404,6 +404,70 @@ def shards(*, manifest: list[str], out: str, shard_megabytes: float = 500.0, pro
     return write_shards(manifest, out, shard_megabytes, processes)
 
 
+def audiograms(
+    *,
+    out: str,
+    csv: str | None = None,
+    examples: int = 4096,
+    archetypes: int = 5,
+    spread_db: float = 45.0,
+    noise_db: float = 5.0,
+    corruption: float = 0.0,
+    seed: int = 0,
+) -> Path:
+    """Synthetic audiograms with their noise-free truth, or with --csv your own, as train.csv, dev.csv and test.csv.
+
+    Args:
+        out: folder of the files
+        csv: your audiograms, with the columns id, age, right_500 ... left_8000 and, if you like, split; the options
+            below, except --seed, are of synthetic ones
+        examples: how many people
+        archetypes: how many audiograms all others are weighted averages of
+        spread_db: standard deviation of a threshold over archetypes
+        noise_db: standard deviation of a measurement (years, for age)
+        corruption: shift archetypes by noise of this share of the data's standard deviation, for test data unlike the
+            training data (0.05 or 0.5 in the thesis); people and measurement noise stay those of the seed
+        seed: of everything; with --csv, of the division into splits where the file has none
+
+    Returns:
+        The folder of the files.
+    """
+    from sepkit.studies.acquisition.prepare import prepare_csv, prepare_synthetic
+
+    if csv is not None:
+        return prepare_csv(out, csv, seed=seed)
+    return prepare_synthetic(
+        out,
+        examples=examples,
+        archetypes=archetypes,
+        spread_db=spread_db,
+        noise_db=noise_db,
+        corruption=corruption,
+        seed=seed,
+    )
+
+
+def nhanes(
+    *, audiometry: list[str], demographics: list[str], out: str, keep_incomplete: bool = False, seed: int = 0
+) -> Path:
+    """Audiograms of the NHANES survey from its SAS files, as train.csv, dev.csv and test.csv.
+
+    Args:
+        audiometry: AUX1.XPT AUX_B.XPT AUX_C.XPT AUX_G.XPT AUX_I.XPT, those that you have
+        demographics: DEMO.XPT DEMO_B.XPT ... of the same years
+        out: folder of the files
+        keep_incomplete: also keep people of whom a threshold is missing; default: only those with an age and all
+            fourteen thresholds
+        seed: of the division into train, dev and test
+
+    Returns:
+        The folder of the files.
+    """
+    from sepkit.studies.acquisition.prepare import prepare_nhanes
+
+    return prepare_nhanes(out, audiometry, demographics, keep_incomplete=keep_incomplete, seed=seed)
+
+
 def _shard(folder: Path, processes: int | None = None) -> Path:
     """The folder of the shards of all manifests in a folder."""
     from sepkit.corpora.sharding import write_shards
@@ -422,4 +486,6 @@ COMMANDS = {
     "vctk-2mix": vctk_2mix,
     "wavs": wavs,
     "shards": shards,
+    "audiograms": audiograms,
+    "nhanes": nhanes,
 }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["StackedLinear", "clip_gradients", "join", "split"]
+__all__ = ["StackedLinear", "join", "split", "uniform"]
 
 
 class StackedLinear(nn.Module):
@@ -41,22 +41,6 @@ class StackedLinear(nn.Module):
 def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator]) -> Tensor:
     """(S, *shape), uniform in +- bound, part s drawn from the s-th generator."""
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
-
-
-def clip_gradients(module: nn.Module, limit: float) -> Tensor:
-    """The norm of each network's gradient, (S,); gradients of a network above the limit are scaled down to it.
-
-    Args:
-        module: all of whose parameters have the first axis of length S.
-        limit: of each network's own norm.
-    """
-    gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients])
-    norms = squares.sum(0).sqrt()
-    scale = (limit / norms.clamp_min(1e-12)).clamp_max(1.0)
-    for gradient in gradients:
-        gradient.mul_(scale.view(-1, *[1] * (gradient.ndim - 1)))
-    return norms
 
 
 def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.models.latents import Gaussian
+from sepkit.models.saved import SavedModel
 from sepkit.models.stacked import StackedLinear, join, split, uniform
 from sepkit.objectives.rates import elementwise_rate
-from sepkit.registry import register
 from sepkit.studies.acquisition import network
-from sepkit.studies.acquisition.config import PartialVAEConfig
+from sepkit.studies.acquisition.config import KIND, PartialVAEConfig
 from sepkit.studies.acquisition.predictive import TrainedVAE, from_arrays
 
 __all__ = ["PartialELBO", "PartialVAE"]
@@ -45,13 +46,12 @@ class _Embedding(nn.Module):
         self.bias = nn.Parameter(uniform((dimensions, 1), 1.0, generators))
 
 
-@register(PartialVAEConfig)
-class PartialVAE(nn.Module):
-    """S partial VAEs of one shape; what is stored as a model is a stack of one.
+class PartialVAE(SavedModel):
+    """S partial VAEs of one shape; one that is used is a stack of one.
 
     Args:
-        config: what each of them is.
-        seeds: one a model, of its first weights.
+        config: what each of them is, and how many there are.
+        seeds: one a model, of its first weights; None: all 0.
 
     Raises:
         UserError: no dimension that can be measured, or widths below 1.
@@ -59,16 +59,22 @@ class PartialVAE(nn.Module):
     Source: Ma et al. 2018 and 2019 (PointNet-plus); thesis, part A, section 3.2.
     """
 
+    kind = KIND
+    config_type = PartialVAEConfig
+
     center: Tensor
     scale: Tensor
     noise: Tensor
     low_elbo: Tensor
 
-    def __init__(self, config: PartialVAEConfig, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(self, config: PartialVAEConfig, seeds: Sequence[int] | None = None) -> None:
         super().__init__()
         _check(config)
         self.config = config
-        count, dimensions = len(seeds), len(config.dimensions)
+        seeds = [0] * config.models if seeds is None else seeds
+        count, dimensions = config.models, len(config.dimensions)
+        if len(seeds) != count:
+            raise ValueError(f"found {len(seeds)} seeds for {count} models")
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.embedding = _Embedding(dimensions, config.embedding, generators)
         self.shared = StackedLinear(config.embedding + 2, config.features, generators)
@@ -83,8 +89,22 @@ class PartialVAE(nn.Module):
         self.register_buffer("noise", noise.expand(count, 1, dimensions).clone())
         self.register_buffer("low_elbo", torch.full((count, dimensions + 1), torch.nan))
 
+    @classmethod
+    def from_config(cls, config: PartialVAEConfig) -> PartialVAE:
+        """A new stack of models."""
+        return cls(config)
+
+    def facts(self) -> dict[str, Any]:
+        """Names of the dimensions."""
+        return {"dimensions": [dimension.name for dimension in self.config.dimensions]}
+
     def __len__(self) -> int:
         return len(self.center)
+
+    def draw(self, seeds: Sequence[int]) -> None:
+        """Draws the weights of each model anew from its own seed."""
+        fresh = PartialVAE(self.config, seeds)
+        self.load_state_dict(dict(fresh.named_parameters()), strict=False)
 
     def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
         """Takes over the mean and the deviation of the training data, (S or 1, D) each, in the data's units."""
@@ -117,7 +137,7 @@ class PartialVAE(nn.Module):
         """Each model as a stack of one."""
         models = []
         for state in split(self.state_dict()):
-            model = PartialVAE(self.config)
+            model = PartialVAE(replace(self.config, models=1))
             model.load_state_dict(state)
             models.append(model)
         return models
@@ -130,9 +150,13 @@ class PartialVAE(nn.Module):
             ValueError: models of different shapes.
         """
         states = [model.state_dict() for model in models]
-        made = cls(models[0].config, [0] * sum(map(len, models)))
+        made = cls(replace(models[0].config, models=sum(map(len, models))))
         made.load_state_dict(join(states))
         return made
+
+    def set_low_elbo(self, values: np.ndarray) -> None:
+        """Takes over (S, D + 1) the partial ELBOs that 1 % of the training data are below."""
+        self.low_elbo.copy_(torch.as_tensor(values, dtype=self.low_elbo.dtype))
 
     def trained(self) -> TrainedVAE:
         """The only model of a stack of one, as it is used.
@@ -141,9 +165,14 @@ class PartialVAE(nn.Module):
             ValueError: a stack of several.
         """
         if len(self) != 1:
-            raise ValueError(f"found a stack of {len(self)} models, expected one; unstack it")
-        state = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
-        return from_arrays(self.config, state)
+            raise ValueError(f"found a stack of {len(self)} models, expected one; see trained_all")
+        return self.trained_all()[0]
+
+    def trained_all(self) -> list[TrainedVAE]:
+        """Each model of the stack, as it is used."""
+        single = replace(self.config, models=1)
+        states = split({name: tensor.detach().cpu() for name, tensor in self.state_dict().items()})
+        return [from_arrays(single, {name: tensor.numpy() for name, tensor in state.items()}) for state in states]
 
 
 def _check(config: PartialVAEConfig) -> None:
@@ -155,7 +184,7 @@ def _check(config: PartialVAEConfig) -> None:
     for dimension in config.dimensions:
         if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
             raise UserError(f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest")
-    for name, value in (("latent", config.latent), ("embedding", config.embedding), ("features", config.features)):
+    for name, value in (("models", config.models), ("latent", config.latent), ("embedding", config.embedding), ("features", config.features)):
         if value < 1:
             raise UserError(f"model.{name}: found {value}, expected 1 or more")
     if any(width < 1 for width in config.hidden):
