@@ -20,15 +20,24 @@ T = TypeVar("T")
 
 
 class Choice:
-    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices."""
+    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices.
+
+    A kind may pick by another key than `name`, and have a default for plain data without that key:
+
+        class TaskConfig(Choice, key="task", default="separation"): ...
+    """
 
     name: ClassVar[str]
     choices: ClassVar[dict[str, type]]
+    key: ClassVar[str]
+    default: ClassVar[str | None]
 
-    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(
+        cls, name: str | None = None, key: str = "name", default: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init_subclass__(**kwargs)
         if name is None:
-            cls.choices = {}
+            cls.choices, cls.key, cls.default = {}, key, default
         else:
             cls.name = name
             cls.choices[name] = cls
@@ -37,7 +46,7 @@ class Choice:
 def to_dict(config: Any) -> Any:
     """Plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        head = {"name": config.name} if isinstance(config, Choice) else {}
+        head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
     if isinstance(config, list | tuple):
         return [to_dict(value) for value in config]
@@ -58,7 +67,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     if not isinstance(data, Mapping):
         raise UserError(f"{where or cls.__name__}: found {data!r}, expected a mapping of its fields")
     data = dict(data)
-    concrete = pick(cls, data.pop("name", None), where) if issubclass(cls, Choice) else cls
+    concrete = pick(cls, data.pop(cls.key, None), where) if issubclass(cls, Choice) else cls
     hints = field_types(concrete)
     for key in data:
         if key not in hints:
@@ -77,12 +86,12 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
         return kind
     choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]
+    key: str = kind.key  # type: ignore[attr-defined]
+    name = kind.default if name is None else name  # type: ignore[attr-defined]
     if name not in choices:
         found = "no name" if name is None else f"unknown choice {name!r}"
-        raise UserError(
-            f"{where or kind.__name__}: {found}{_hint(str(name), choices)}; "
-            f"expected one of {', '.join(sorted(choices))}"
-        )
+        place = (where or kind.__name__) if key == "name" else _join(where, key)
+        raise UserError(f"{place}: {found}{_hint(str(name), choices)}; expected one of {', '.join(sorted(choices))}")
     return choices[name]
 
 

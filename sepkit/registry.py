@@ -88,13 +88,23 @@ def build(config: Choice, **structure: Any) -> Any:
     Raises:
         UserError: nothing is registered for this configuration.
     """
+    builder = registered(config)
+    parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    return builder(**structure, **parameters)
+
+
+def registered(config: Choice) -> Any:
+    """The class (or function) that is registered for configurations of this type.
+
+    Raises:
+        UserError: there is none.
+    """
     builder = _builders.get(type(config))
     if builder is None:
         raise UserError(
             f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"
         )
-    parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    return builder(**structure, **parameters)
+    return builder
 
 
 def _built(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The words that models, objectives and data share: `Batch`, `Separation` and the `Latent` protocol.
+"""The words that models, objectives, data and training share: `Batch`, `Separation`, `Losses`, and protocols.
 
 Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F frames.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Batch", "Density", "Latent", "Separation"]
+__all__ = ["Batch", "Density", "Latent", "Losses", "Separation"]
 
 
 @dataclass
@@ -129,3 +129,21 @@ class Separation:
     source_samples: Tensor | None = None
     reconstructions: Tensor | None = None
     source_reconstructions: Tensor | None = None
+
+
+@dataclass
+class Losses:
+    """The value of an objective for each example of a batch.
+
+    Args:
+        loss: (B,), what is minimized: the weighted sum of the terms.
+        terms: (B,) each, by name, unweighted.
+        statistics: (B,) each, by name, detached: what is worth recording but not minimized; zero in the examples that
+            do not count.
+        counted: (B,) bool, the examples that statistics are about; None: all.
+    """
+
+    loss: Tensor
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    counted: Tensor | None = None

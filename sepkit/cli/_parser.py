@@ -18,7 +18,8 @@ from typing import Any, Literal
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser
 
-from sepkit.config import Choice, TrainConfig, field_types, from_dict, pick, to_dict
+from sepkit import studies
+from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError
 
 MODEL_SENTENCE = (
@@ -172,7 +173,7 @@ def parse_config(
     *,
     aliases: Mapping[str, str],
     add_options: Callable[[Any], None],
-) -> tuple[TrainConfig, Any]:
+) -> tuple[Any, Any]:
     """The configuration that a command line describes, and the namespace of its other options.
 
     Args:
@@ -185,21 +186,24 @@ def parse_config(
     Raises:
         UserError: a bad file, key or value.
     """
+    studies.import_configurations()
     arguments = [_expand(argument, aliases) for argument in arguments]
-    tree = to_dict(TrainConfig())
+    tree = to_dict(from_dict(TaskConfig, {}))
     for path in (find_config(name) for name in _values(arguments, "--config")):
         data = read_yaml(path)
         try:
-            tree = merge(TrainConfig, tree, data)
-            from_dict(TrainConfig, tree)
+            tree = merge(TaskConfig, tree, data)
+            from_dict(TaskConfig, tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+    for name in _values(arguments, f"--{TaskConfig.key}"):
+        tree = merge(TaskConfig, tree, {TaskConfig.key: name})
     # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
     for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
-        tree = merge(TrainConfig, tree, _nest(key, {"name": name}))
+        tree = merge(TaskConfig, tree, _nest(key, {"name": name}))
     for argument in arguments:
-        tree = _with_parts(TrainConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
-    config = from_dict(TrainConfig, tree)
+        tree = _with_parts(TaskConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
+    config = from_dict(TaskConfig, tree)
     usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
     parser = new_parser(program, description, usage, takes_model=True)
     parser.add_argument(
@@ -209,8 +213,8 @@ def parse_config(
     keys = list(_add_fields(parser, config, ""))
     values = parse(parser, arguments)
     for key in keys:
-        tree = merge(TrainConfig, tree, _nest(key, to_dict(values[key])))
-    return from_dict(TrainConfig, tree), values
+        tree = merge(TaskConfig, tree, _nest(key, to_dict(values[key])))
+    return from_dict(TaskConfig, tree), values
 
 
 def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
@@ -222,8 +226,8 @@ def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
     if not isinstance(data, Mapping):
         raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
     if issubclass(cls, Choice):
-        concrete = pick(cls, data.get("name", tree["name"]), where)
-        tree = tree if tree["name"] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
+        concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
+        tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
         cls = concrete
     merged, hints = copy.copy(tree), field_types(cls)
     for key, value in data.items():
@@ -244,13 +248,13 @@ def _started(cls: type, tree: Any) -> Any:
     """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
     if tree is not None:
         return tree
-    return {"name": None} if issubclass(cls, Choice) else to_dict(cls())
+    return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
 
 
 def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
     """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
     if issubclass(cls, Choice):
-        cls = pick(cls, tree["name"])
+        cls = pick(cls, tree[cls.key])
     hint = field_types(cls).get(path[0])
     inner = _without_none(hint)
     if len(path) < 2 or not _is_nested(inner):
@@ -297,7 +301,7 @@ def _add_fields(parser: ArgumentParser, config: Any, prefix: str) -> Iterator[st
     if isinstance(config, Choice):
         kind = next(base for base in type(config).__mro__[1:] if base is not Choice and issubclass(base, Choice))
         parser.add_argument(
-            f"--{prefix}name",
+            f"--{prefix}{config.key}",
             type=Literal[tuple(sorted(kind.choices))],
             default=config.name,
             help=(kind.__doc__ or "").split("\n")[0],

@@ -25,8 +25,10 @@ def run(arguments: list[str]) -> str:
     for path in _imports(arguments):
         import_file(path)
     config, _ = parse_config("sepkit smoke", DESCRIPTION, arguments, aliases=ALIASES, add_options=_add_options)
+    from sepkit.studies import import_task
     from sepkit.training.smoke import smoke
 
+    import_task(config.name)
     return smoke(config)
 
 

@@ -45,18 +45,19 @@ def run(arguments: list[str]) -> Path | None:
     config, options = parse_config(
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=_add_options
     )
-    if config.data.train is None:
-        raise UserError(
-            "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote (--data.train FILE)"
-        )
+    config.check()
     if options.target_rates is not None:
-        from sepkit.training.sweep import sweep
+        from sepkit.training.sweep import sweep, towards_rates
 
-        return sweep(config, Path(options.out), options.target_rates, options.jobs or 1, _imports(arguments))
+        variants = towards_rates(config, options.target_rates)
+        return sweep(variants, Path(options.out), options.jobs or 1, _imports(arguments))
     if options.jobs is not None:
-        raise UserError("--jobs: is of runs towards --target-rates, of which there are none; see --devices")
-    from sepkit.training.run import is_first_process, train
+        raise UserError("--jobs only applies with --target-rates; to use several devices, see --devices")
+    from sepkit.studies import import_task
+    from sepkit.training.messages import is_first_process
+    from sepkit.training.run import train
 
+    import_task(config.name)
     model = train(config, Path(options.out))
     return model if is_first_process() else None
 
@@ -69,7 +70,7 @@ def _add_options(parser: ArgumentParser) -> None:
         type=float,
         help="train once towards each of these sums of both rates, in the unit of objective.rates.steering.per",
     )
-    parser.add_argument("--jobs", type=int, help="how many runs of --target-rates at once (default 1)")
+    parser.add_argument("--jobs", type=int, help="runs of --target-rates at once (default 1)")
     parser.add_argument(
         "--import",
         dest="import_",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 import yaml
@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sepkit import __version__
-from sepkit.config import ModelConfig, from_dict, to_dict
+from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
-from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.saved import SavedModel
 
 __all__ = [
     "EXPECTED",
@@ -42,6 +43,7 @@ EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit trai
 _PICKLES = frozenset({".ckpt", ".pt", ".pth", ".pkl", ".pickle", ".bin", ".tar"})
 
 Path_ = str | os.PathLike[str]
+M = TypeVar("M", bound=SavedModel)
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
@@ -51,7 +53,7 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     """The folder, now holding `model.safetensors` and `model.yaml`; each file is complete or absent.
 
     Args:
-        model: made by `build_model` (or with its `config` set); a model wrapped by torch.compile is unwrapped.
+        model: a `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
         folder: made if absent; an older model in it is replaced.
         info: plain data to keep beside the model (epoch, validation score ...).
         half: store weights in half precision, and leave out what follows from the configuration (the filters of a
@@ -64,7 +66,7 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     model = getattr(model, "_orig_mod", model)
     if getattr(model, "config", None) is None:
         raise ValueError("the model has no configuration to save; make it with build_model, or set model.config")
-    assert isinstance(model, EncoderMaskerDecoder)
+    assert isinstance(model, SavedModel)
     try:
         description = yaml.safe_dump(_describe(model, dict(info or {})), sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
@@ -82,23 +84,21 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     return folder
 
 
-def _describe(model: EncoderMaskerDecoder, info: dict[str, Any]) -> dict[str, Any]:
+def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "sepkit": __version__,
-        "sample_rate": model.sample_rate,
-        "signal_mean": float(model.signal_mean),
-        "signal_std": float(model.signal_std),
+        "kind": model.kind,
+        **model.facts(),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "model": to_dict(model.config),
         "info": info,
     }
 
 
-def _halved(model: EncoderMaskerDecoder, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """The tensors with parameters in half precision, less constants; and the names of these constants."""
-    assert model.config is not None
-    constants = _constants(model.config)
+    constants = _constants(model)
     left_out = [name for name, value in constants.items() if torch.equal(tensors[name].to(value.dtype), value)]
     parameters = {name for name, _ in model.named_parameters()}
     halved = {
@@ -112,10 +112,10 @@ def _halved(model: EncoderMaskerDecoder, tensors: dict[str, Tensor]) -> tuple[di
     return halved, left_out
 
 
-def _constants(config: ModelConfig) -> dict[str, Tensor]:
-    """Buffers of more than one value that a new model of this configuration has."""
+def _constants(model: SavedModel) -> dict[str, Tensor]:
+    """Buffers of more than one value that a new model of the same configuration has."""
     with torch.random.fork_rng(devices=[]):
-        fresh = build_model(config)
+        fresh = model.from_config(model.config)
     return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1}
 
 
@@ -142,26 +142,31 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def load_checkpoint(path: Path_, expected: ModelConfig | None = None) -> EncoderMaskerDecoder:
+@overload
+def load_checkpoint(path: Path_, expected: Any = None) -> EncoderMaskerDecoder: ...
+@overload
+def load_checkpoint(path: Path_, expected: Any = None, *, of: type[M]) -> M: ...
+def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] = EncoderMaskerDecoder) -> SavedModel:
     """The saved model, in evaluation mode, on the CPU, in float32.
 
     Args:
         path: the folder, one of its two files, or the experiment folder above it.
-        expected: what the model has to be; None: whatever it is.
+        expected: the configuration that the model has to have; None: any.
+        of: the class of the model, which names its kind.
 
     Raises:
         UserError: not a model folder (missing, a pickle, training state), a damaged file, weights that do not fit their
-            own description, or a model other than `expected`.
+            own description, a model of another kind, or with a configuration other than `expected`.
     """
     folder = find_checkpoint(path)
     description = _read_yaml(folder / DESCRIPTION)
-    config = _config_of(description, folder / DESCRIPTION)
+    config = _config_of(description, folder / DESCRIPTION, of)
     if expected is not None:
         _check_same(config, expected, folder)
     tensors = _read_tensors(folder / WEIGHTS)
     # Drawing the weights that are replaced at once must not move the caller's random stream.
     with torch.random.fork_rng(devices=[]):
-        model = build_model(config)
+        model = of.from_config(config)
     buffers = dict(model.named_buffers())
     for name in description.get("left_out") or []:
         if name in buffers and name not in tensors:
@@ -227,9 +232,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return description
 
 
-def _config_of(description: Mapping[str, Any], path: Path) -> ModelConfig:
+def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:
+    # Models from before there were kinds are separators.
+    kind = description.get("kind", EncoderMaskerDecoder.kind)
+    if kind != of.kind:
+        raise UserError(
+            f"{path.parent}: found a model of kind {kind}, expected one of kind {of.kind}; name another model"
+        )
     try:
-        return from_dict(ModelConfig, description["model"], "model")
+        return from_dict(of.config_type, description["model"], "model")
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -247,7 +258,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _check_same(found: ModelConfig, expected: ModelConfig, folder: Path) -> None:
+def _check_same(found: Any, expected: Any, folder: Path) -> None:
     differences = _differences(to_dict(found), to_dict(expected), "model")
     if differences:
         raise UserError(f"{folder}: another model: {'; '.join(differences)}")

@@ -14,6 +14,7 @@ from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd
 from sepkit.models.priors import Prior
+from sepkit.models.saved import SavedModel
 from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
@@ -24,7 +25,7 @@ __all__ = ["EncoderMaskerDecoder", "build_model"]
 _TILE_FRAMES = 1024
 
 
-class EncoderMaskerDecoder(nn.Module):
+class EncoderMaskerDecoder(SavedModel):
     """Estimates of the sources in a mixture, by masks on an encoding of it.
 
         z ~ q(z | x) = family(encoder((x - mean) / deviation))
@@ -38,8 +39,6 @@ class EncoderMaskerDecoder(nn.Module):
         sample_rate: Hz; part of the model.
         hypotheses: n.
         signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
-        config: what `build_model` made it from; None for a model put together by hand.
-        info: what was saved beside the weights it was loaded with (epoch, `score_threshold` ...), or nothing.
 
     Args:
         filterbank: encoder and decoder.
@@ -57,6 +56,9 @@ class EncoderMaskerDecoder(nn.Module):
         UserError: an encoding family or link that the filterbank does not go with.
     """
 
+    kind = "separation"
+    config_type = ModelConfig
+    config: ModelConfig | None
     signal_mean: Tensor
     signal_std: Tensor
 
@@ -86,10 +88,21 @@ class EncoderMaskerDecoder(nn.Module):
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _scale_decoder(filterbank) if estimate_scales else None
-        self.config: ModelConfig | None = None
-        self.info: dict[str, Any] = {}
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
+
+    @classmethod
+    def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
+        """See `build_model`."""
+        return build_model(config)
+
+    def facts(self) -> dict[str, Any]:
+        """The sample rate, and the mean and deviation of the training mixtures."""
+        return {
+            "sample_rate": self.sample_rate,
+            "signal_mean": float(self.signal_mean),
+            "signal_std": float(self.signal_std),
+        }
 
     @property
     def hypotheses(self) -> int:

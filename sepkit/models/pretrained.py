@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from sepkit.errors import UserError
 from sepkit.models import hub
 from sepkit.models.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.onnx import is_onnx
+from sepkit.models.saved import SavedModel
 from sepkit.models.shipped import shipped_models
 
 __all__ = ["load_pretrained", "load_weights_into", "model_folder"]
@@ -97,19 +97,20 @@ _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
 }
 
 
-def load_weights_into(model: nn.Module, source: Path_) -> LoadReport:
+def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     """What was loaded: every tensor of `source` that has a namesake of the same shape in `model` is copied into it.
 
     The stored training mean and deviation (`signal_mean`, `signal_std`) come along.
 
     Args:
         model: changed in place.
-        source: MODEL, as `load_pretrained` takes it.
+        source: MODEL, as `load_pretrained` takes it; for a model of another kind than separators, its folder.
 
     Raises:
         UserError: the source cannot be read, or nothing in it fits.
     """
-    tensors = load_pretrained(source).state_dict()
+    is_separator = isinstance(model, EncoderMaskerDecoder)
+    tensors = (load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))).state_dict()
     wanted = model.state_dict()
     report = compare(tensors, wanted)
     report.source = str(source)

@@ -3,7 +3,6 @@
 from sepkit.objectives import assignment, costs, likelihoods, schedules
 from sepkit.objectives.objective import (
     Objective,
-    ObjectiveResult,
     SeparationTerm,
     Term,
     build_objective,
@@ -15,7 +14,6 @@ from sepkit.objectives.scoring import ScoringTerm
 __all__ = [
     "Latents",
     "Objective",
-    "ObjectiveResult",
     "ScoringTerm",
     "SeparationTerm",
     "Term",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -18,12 +17,11 @@ from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.registry import build
-from sepkit.types import Batch, Separation
+from sepkit.types import Batch, Losses, Separation
 
 __all__ = [
     "SAME_SI_SDR_DB",
     "Objective",
-    "ObjectiveResult",
     "PairwiseCosts",
     "SeparationTerm",
     "Term",
@@ -37,22 +35,6 @@ Term = Callable[[Batch, Separation], Tensor]
 
 SAME_SI_SDR_DB = 50.0
 """A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
-
-
-@dataclass
-class ObjectiveResult:
-    """The value of an objective.
-
-    Args:
-        loss: (B,) weighted sum of the terms.
-        terms: (B,) each, by name, unweighted.
-        statistics: (B,) each, by name, detached: what is worth recording but not minimised; zero in utterances
-            without an active source.
-    """
-
-    loss: Tensor
-    terms: dict[str, Tensor]
-    statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
 class PairwiseCosts:
@@ -187,14 +169,14 @@ class Objective:
         self.weights = {name: 1.0 for name in terms} | dict(weights or {})
         self.steerings = list(steerings)
 
-    def __call__(self, batch: Batch, separation: Separation) -> ObjectiveResult:
+    def __call__(self, batch: Batch, separation: Separation) -> Losses:
         """The loss of each utterance and what it is made of."""
         values = {name: term(batch, separation) for name, term in self.terms.items()}
         loss = torch.stack([self._weight(name) * value for name, value in values.items()]).sum(0)
         statistics: dict[str, Tensor] = {}
         for term in self.terms.values():
             statistics |= getattr(term, "statistics", dict)()
-        return ObjectiveResult(loss, values, statistics)
+        return Losses(loss, values, statistics, batch.active.any(1))
 
     def _weight(self, name: str) -> float:
         return self.weights[name] * getattr(self.terms[name], "weight", 1.0)

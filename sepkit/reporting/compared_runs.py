@@ -121,8 +121,8 @@ def leading_metric(names: Sequence[str]) -> str | None:
 
 
 def better(metric: str) -> int:
-    """1 where larger is better, -1 where smaller is."""
-    return -1 if "nll" in metric.split("_") else 1
+    """1 if larger is better, -1 if smaller is: for metrics that are named after a loss or an error."""
+    return -1 if {"nll", "loss", "error", "rmse"}.intersection(metric.split("_")) else 1
 
 
 def digits_of(metric: str) -> int:

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
-from sepkit.files import atomic_output, write_text
+from sepkit.files import atomic_output, read_yaml, write_text
 from sepkit.reporting import matching_figures
 from sepkit.reporting.compared_runs import better, digits_of
 from sepkit.reporting.markdown import escaped, markdown_table
@@ -110,7 +110,8 @@ def write_seed_table(
     Args:
         runs: one or more.
         path: FILE.md.
-        metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured.
+        metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured;
+            all that were measured if those were not.
         pattern: see `group_runs`.
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
             paper); "temperature": SI-SDR on dev against temperature, a curve a run (Fig. 8).
@@ -120,6 +121,7 @@ def write_seed_table(
     Raises:
         UserError: nothing measured, an unknown metric or test set, a bad pattern, or no run with a temperature to draw.
     """
+    runs = [_with_dev_scores(run) for run in runs]
     path, groups = Path(path), group_runs(runs, pattern)
     sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
     if not sets and "temperature" not in figures:
@@ -181,7 +183,7 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
         ranked = [(evaluation.mean(metrics[0]), seed) for seed, evaluation in known]
         ranked = [(value, seed) for value, seed in ranked if value is not None]
         digits = digits_of(metrics[0])
-        both = (max(ranked), min(ranked)) if len(ranked) > 1 else ()
+        both = sorted(ranked, key=lambda pair: -better(metrics[0]) * pair[0])[:: len(ranked) - 1] if ranked[1:] else ()
         ends = [f"{seed} ({value:.{digits}f})" for value, seed in both] or ["", ""]
         lines.append([escaped(group.name), str(len(known)), *cells, *ends])
     return markdown_table(header, lines, words=(0, len(header) - 2, len(header) - 1))
@@ -276,6 +278,18 @@ def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.nd
     return series
 
 
+def _with_dev_scores(run: Run) -> Run:
+    """The run; if nothing measures models of its task, with the dev scores of its best model as an evaluation "dev"."""
+    file = run.folder / "model" / "model.yaml"
+    separates = (run.config or {}).get("task", "separation") == "separation"
+    if separates or run.evaluations or not file.is_file():
+        return run
+    info = read_yaml(file, "train again").get("info") or {}
+    means = {name.removeprefix("dev_"): value for name, value in info.items() if name.startswith("dev_")}
+    metrics = {name: {"mean": value, "n": 1} for name, value in means.items()}
+    return replace(run, evaluations=[EvaluationFolder(file.parent, "dev", {"metrics": metrics}, [])])
+
+
 def _boxes(groups: Sequence[SeedGroup], test_set: str, metric: str) -> Figure:
     scores = {}
     for group in groups:
@@ -290,7 +304,7 @@ def _boxes(groups: Sequence[SeedGroup], test_set: str, metric: str) -> Figure:
 def _metrics(runs: Sequence[Run], asked: Sequence[str] | None, default: Sequence[str] = _DEFAULT_METRICS) -> list[str]:
     present = list(dict.fromkeys(name for run in runs for evaluation in run.evaluations for name in evaluation.metrics))
     if asked is None:
-        asked = [name for name in default if name in present] or present[:1]
+        asked = [name for name in default if name in present] or present
     unknown = [name for name in asked if name not in present]
     if unknown or not asked:
         raise UserError(

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,27 +17,18 @@ from tqdm import tqdm
 from sepkit.config import TrainerConfig
 from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
-from sepkit.training.task import SeparationTask
+from sepkit.training.messages import say
+from sepkit.training.task import Monitor, Task
 
-__all__ = ["Keeper", "Recorder", "Resume", "resume_file", "say"]
+__all__ = ["Keeper", "Recorder", "Resume", "resume_file"]
 
 SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
 
 
-def say(line: str) -> None:
-    """Write a line to standard error, above the progress bar if there is one."""
-    tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
-
-
 def resume_file(out: Path) -> Path:
     """Where the state of the run in the experiment folder `out` is kept."""
     return out / "resume" / "last.ckpt"
-
-
-MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}
-"""`trainer.monitor` -> name of the score in the records."""
 
 
 class Keeper(Callback):
@@ -50,13 +40,11 @@ class Keeper(Callback):
     Args:
         out: folder of the experiment.
         config: patience and the like.
-        monitor: name of the validation score, see `MONITORS`; None: no validation, the last model is the best.
     """
 
-    def __init__(self, out: Path, config: TrainerConfig, monitor: str | None) -> None:
+    def __init__(self, out: Path, config: TrainerConfig) -> None:
         self.out = out
         self.config = config
-        self.monitor = monitor
         self.best_score: float | None = None
         self.epochs_since_best = 0
         self.epochs_since_change = 0
@@ -70,23 +58,23 @@ class Keeper(Callback):
         """Goes back to that."""
         vars(self).update(state_dict)
 
-    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """A run that had stopped early stays stopped."""
         if self._is_over():
             trainer.should_stop = True
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Judge the epoch, and save the models."""
         task = pl_module
         self._keep(trainer, task)
-        if self.monitor is not None and task.validated_epoch != task.position.epoch:
+        if task.monitor is not None and task.validated_epoch != task.position.epoch:
             if task.position.epoch + 1 >= self.config.max_epochs and trainer.is_global_zero:
                 self._save_unjudged(task)
             return
-        score = None if self.monitor is None else self._score(task)
+        score = None if task.monitor is None else _score(task, task.monitor)
         info = _info(task) | task.validation
-        if score is not None:
-            info |= {"monitor": self.monitor, "score": score}
+        if task.monitor is not None:
+            info |= {"monitor": task.monitor.name, "score": score}
         if trainer.is_global_zero:
             save_model(task.model, self.out / "last_model", info)
             if score is None or self._is_best(score):
@@ -105,20 +93,14 @@ class Keeper(Callback):
             if trainer.is_global_zero:
                 say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
-    def _save_unjudged(self, task: SeparationTask) -> None:
+    def _save_unjudged(self, task: Task) -> None:
         """The end of a run whose last epoch was not validated; without any validation the last model is the best."""
         save_model(task.model, self.out / "last_model", _info(task))
         if not (self.out / "model").exists():
             save_model(task.model, self.out / "model", _info(task))
 
-    def _score(self, task: SeparationTask) -> float:
-        """Larger is better; NaN where nothing could be scored."""
-        assert self.monitor is not None
-        score = task.validation.get(self.monitor, math.nan)
-        return -score if self.monitor == MONITORS["loss"] else score
-
-    def _keep(self, trainer: Trainer, task: SeparationTask) -> None:
-        """A model of its own for every so many epochs: the way the run went, to go again at inference."""
+    def _keep(self, trainer: Trainer, task: Task) -> None:
+        """Save a copy of the model every `keep_every_epochs` epochs, for `sepkit replay`."""
         every, epoch = self.config.keep_every_epochs, task.position.epoch + 1
         if every and epoch % every == 0 and trainer.is_global_zero:
             save_model(task.model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
@@ -171,7 +153,7 @@ class Resume(Callback):
         """Counts on from there."""
         self._seconds_before = state_dict["seconds"]
 
-    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Listen to signals, from here on without losing a step."""
         self._started = time.monotonic()
         self._last_attempt = pl_module.position.attempts
@@ -182,7 +164,7 @@ class Resume(Callback):
                 signal.signal(number, lambda number, _: self._on_signal(number, pl_module))
 
     def on_train_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: SeparationTask, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if it is time to, and stop if that was agreed."""
         if self.seconds >= self._budget_seconds:
@@ -197,13 +179,13 @@ class Resume(Callback):
         if pl_module.stopping:
             self._stop(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save what was judged, or what is due; an epoch that was cut short was saved where it was cut."""
         position = pl_module.position
         if position.batches_done < position.batches_per_epoch:
             return
         every = self.config.checkpoint_every_steps
-        judged = pl_module.dev_data is None or pl_module.validated_epoch == position.epoch
+        judged = pl_module.monitor is None or pl_module.validated_epoch == position.epoch
         last = position.epoch + 1 >= self.config.max_epochs
         due = position.attempts // every > self._last_attempt // every
         if judged or last or due or pl_module.stopping:
@@ -215,7 +197,7 @@ class Resume(Callback):
     def _budget_seconds(self) -> float:
         return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
-    def _on_signal(self, number: int, task: SeparationTask) -> None:
+    def _on_signal(self, number: int, task: Task) -> None:
         # A second one is not waited for.
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         self.stopped_by = signal.Signals(number).name
@@ -253,7 +235,7 @@ class Recorder(Callback):
         self._since: dict[str, float] = {}
         self._epoch_began = self._window_began = time.monotonic()
 
-    def on_train_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Open the records."""
         if not trainer.is_global_zero:
             return
@@ -266,7 +248,7 @@ class Recorder(Callback):
         self._since = dict(pl_module.position.sums)
         self._open_bar(pl_module)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Start the epoch's bar."""
         self._epoch_began = time.monotonic()
         self._since = {}
@@ -274,7 +256,7 @@ class Recorder(Callback):
             self._open_bar(pl_module)
 
     def on_train_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: SeparationTask, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Show, and every so often record, how the step went."""
         if not trainer.is_global_zero:
@@ -288,30 +270,30 @@ class Recorder(Callback):
         if position.batches_done % accumulate == 0 and position.attempts % RECORD_EVERY_STEPS == 0:
             self._record_step(trainer, task)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: SeparationTask) -> None:  # type: ignore[override]
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Record the epoch and say how it went."""
         if not trainer.is_global_zero:
             return
         task = pl_module
         seconds = time.monotonic() - self._epoch_began
-        means = {f"train_{name}": value for name, value in task.epoch_means().items()} | task.objective.scheduled
+        means = {f"train_{name}": value for name, value in task.epoch_means().items()} | task.scheduled
         validation = task.validation if task.validated_epoch == task.position.epoch else {}
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         if self._bar is not None:
             self._bar.close()
         self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
         say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
-        for line in task.objective.warnings(task.epoch_means(), task.position.epoch + 1):
+        for line in task.after_epoch(task.epoch_means()):
             say(f"warning: {line}")
 
-    def teardown(self, trainer: Trainer, pl_module: SeparationTask, stage: str) -> None:  # type: ignore[override]
+    def teardown(self, trainer: Trainer, pl_module: Task, stage: str) -> None:  # type: ignore[override]
         """Close bar and board, also after a failure."""
         if self._bar is not None:
             self._bar.close()
         if self._board is not None:
             self._board.close()
 
-    def _open_bar(self, task: SeparationTask) -> None:
+    def _open_bar(self, task: Task) -> None:
         position = task.position
         if self._bar is not None:
             self._bar.close()
@@ -324,26 +306,26 @@ class Recorder(Callback):
             disable=None,
         )
 
-    def _describe(self, task: SeparationTask) -> str:
-        text = f"loss {task.epoch_means().get('loss', math.nan):.3f}, SI-SDR {_batch_si_sdr_db(task):.2f} dB"
-        if "dev_si_sdr_db" in task.validation:
-            text += f", dev {task.validation['dev_si_sdr_db']:.2f} dB"
-        return text
+    def _describe(self, task: Task) -> str:
+        shown = {"loss": task.epoch_means().get("loss", math.nan)} | task.recent()
+        if task.monitor is not None and task.monitor.name in task.validation:
+            shown[task.monitor.name] = task.validation[task.monitor.name]
+        return ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
 
-    def _record_step(self, trainer: Trainer, task: SeparationTask) -> None:
+    def _record_step(self, trainer: Trainer, task: Task) -> None:
         now, sums = time.monotonic(), task.position.sums
         new = {name: value - self._since.get(name, 0.0) for name, value in sums.items()}
-        utterances = new.get("utterances", 0.0)
-        values = {f"train_{name}": value for name, value in task.means(new).items()} | task.objective.scheduled
-        values["train_si_sdr_db"] = _batch_si_sdr_db(task)
-        if "gradient_norm" in task.last:
-            values["gradient_norm"] = task.last["gradient_norm"].item()
+        examples = new.get("examples", 0.0)
+        values = {f"train_{name}": value for name, value in task.means(new).items()} | task.scheduled
+        values |= {f"train_{name}": value for name, value in task.recent().items()}
+        if task.gradient_norm is not None:
+            values["gradient_norm"] = task.gradient_norm.item()
         values["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
-        values["mixtures_per_second"] = utterances / max(now - self._window_began, 1e-9)
+        values[f"{task.examples}_per_second"] = examples / max(now - self._window_began, 1e-9)
         self._since, self._window_began = dict(sums), now
         self._write(task, "step", values)
 
-    def _write(self, task: SeparationTask, kind: str, values: dict[str, float]) -> None:
+    def _write(self, task: Task, kind: str, values: dict[str, float]) -> None:
         position = task.position
         head = {"kind": kind, "epoch": position.epoch + 1, "step": position.attempts}
         plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -370,23 +352,18 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
-def _batch_si_sdr_db(task: SeparationTask) -> float:
-    scores = task.si_sdr_db(task.last["estimates"], task.last["batch"])
-    return scores.get("si_sdr_db", scores["mcl_si_sdr_db"]).nanmean().item()
+def _score(task: Task, monitor: Monitor) -> float:
+    """The monitored score, its sign such that larger is better; NaN where nothing could be scored."""
+    score = task.validation.get(monitor.name, math.nan)
+    return score if monitor.larger_is_better else -score
 
 
-def _info(task: SeparationTask) -> dict[str, Any]:
-    return {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.objective.scheduled
+def _info(task: Task) -> dict[str, Any]:
+    return {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.scheduled
 
 
-def _epoch_line(task: SeparationTask, train_loss: float, seconds: float) -> str:
+def _epoch_line(task: Task, train_loss: float, seconds: float) -> str:
     text = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {train_loss:.3f}"
-    text += "".join(f", {name} {value:.3g}" for name, value in task.objective.scheduled.items())
-    if task.validated_epoch != task.position.epoch:
-        return text
-    scores = task.validation
-    if "dev_si_sdri_db" in scores:
-        text += "; dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores)
-    if "dev_mcl_si_sdr_db" in scores and scores["dev_mcl_si_sdr_db"] != scores.get("dev_si_sdr_db"):
-        text += "; dev MCL SI-SDR {dev_mcl_si_sdr_db:.2f} dB".format(**scores)
-    return text
+    text += "".join(f", {name} {value:.3g}" for name, value in task.scheduled.items())
+    scores = task.describe(task.validation) if task.validated_epoch == task.position.epoch else ""
+    return f"{text}; {scores}" if scores else text

@@ -27,7 +27,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     Raises:
         UserError: the masker has no blocks, or blocks with batch normalisation.
     """
-    masker = model.masker
+    masker = getattr(model, "masker", model)
     blocks = getattr(masker, "blocks", None)
     if not isinstance(blocks, nn.Module):
         raise UserError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
 import re
 import warnings
 import zipfile
@@ -16,32 +14,20 @@ from typing import Any
 import torch
 import yaml
 
-from sepkit.annealing.free_hypotheses import spread_db
-from sepkit.config import (
-    AnnealedMCLConfig,
-    CauchyConfig,
-    NegSISDRConfig,
-    PITConfig,
-    SinkhornConfig,
-    TrainConfig,
-    TrainerConfig,
-    from_dict,
-    to_dict,
-)
-from sepkit.data.dataset import MixtureDataset
+from sepkit.choices import from_dict, to_dict
+from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
-from sepkit.models import EncoderMaskerDecoder, build_model, load_weights_into
-from sepkit.registry import build
-from sepkit.training.callbacks import MONITORS, Keeper, Recorder, Resume, resume_file, say
-from sepkit.training.task import SeparationTask, matmul_precision
+from sepkit.registry import registered
+from sepkit.training import separation as _default_task  # noqa: F401
+from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
+from sepkit.training.messages import is_first_process, say
+from sepkit.training.task import Task, matmul_precision
 
-__all__ = ["is_first_process", "signal_statistics", "train"]
-
-STATISTICS_MIXTURES = 256
+__all__ = ["task_type", "train"]
 
 # What may differ between the command that began a run and the one that resumes it. All else would be ignored (the
-# optimiser's state and the model are restored) or would make another experiment of it.
+# optimizer's state and the model are restored) or would make another experiment of it.
 CHANGEABLE = frozenset(
     {
         "trainer.max_epochs",
@@ -65,14 +51,14 @@ CHANGEABLE = frozenset(
 )
 
 
-def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = None) -> Path:
-    """Folder of the best model (EXP/model), trained as `config` says; run again, it goes on where it stopped.
+def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = None) -> Path:
+    """Train as `config` says and return the folder of the best model (EXP/model); run again, go on from the last state.
 
     Writes into the experiment folder: `config.yaml`, `model` (best validation score), `last_model`, `resume` (state of
     the run), `metrics.jsonl`, `tensorboard`, and `bad_batches` if there were any.
 
     Args:
-        config: everything.
+        config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
         out: folder of the experiment (EXP); made if absent.
         limit_batches: at most this many batches in an epoch and in a validation, to try things out.
 
@@ -82,18 +68,19 @@ def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = N
         TrainingDiverged: too many steps in a row had a non-finite loss or gradient.
     """
     out = Path(out)
-    _check(config)
+    config.check()
+    _check_device(config.trainer)
     state = resume_file(out)
     resuming = state.is_file()
     if resuming:
         _check_same_run(config, out)
-    task = _make_task(config, out, fresh=not resuming)
+    task = task_type(config)(config, out, resuming)
     if is_first_process():
         write_yaml(out / "config.yaml", to_dict(config))
         state.parent.mkdir(parents=True, exist_ok=True)
-        say(_describe(config, task))
-        if resuming:
-            say(f"resuming from {state}")
+    say(_describe(config, task))
+    if resuming:
+        say(f"resuming from {state}")
     with _quiet_lightning(), _one_line_from_workers(), _products(config.trainer):
         trainer = _make_trainer(config, out, task, limit_batches)
         if config.trainer.compile:
@@ -102,70 +89,13 @@ def train(config: TrainConfig, out: Path | str, *, limit_batches: int | None = N
     return out / "model"
 
 
-def signal_statistics(data: MixtureDataset, count: int = STATISTICS_MIXTURES) -> tuple[float, float]:
-    """Mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
+def task_type(config: TaskConfig) -> type[Task]:
+    """The class that is registered for a configuration.
 
     Raises:
-        UserError: the mixtures are silent.
+        UserError: there is none.
     """
-    samples, total, squares = 0, 0.0, 0.0
-    for index in _spread_out(len(data), count):
-        mixture = data[0, index].mixture.double()
-        samples += mixture.numel()
-        total += mixture.sum().item()
-        squares += mixture.square().sum().item()
-    mean = total / samples
-    std = math.sqrt(max(0.0, squares / samples - mean * mean))
-    if std < 1e-8:
-        raise UserError(f"{data.manifest.path}: its mixtures are silent; training needs recordings that are not")
-    return mean, std
-
-
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
-def _check(config: TrainConfig) -> None:
-    least = {
-        "data.batch_size": 1,
-        "data.workers": 0,
-        "trainer.max_epochs": 1,
-        "trainer.gradient_clip_norm": 0,
-        "trainer.halve_patience": 1,
-        "trainer.early_stop_patience": 0,
-        "trainer.validate_every_epochs": 1,
-        "trainer.keep_every_epochs": 0,
-        "trainer.devices": 1,
-        "trainer.num_nodes": 1,
-        "trainer.accumulate_batches": 1,
-        "trainer.checkpoint_every_steps": 1,
-        "trainer.max_bad_steps": 1,
-    }
-    for key, bound in least.items():
-        section, name = key.split(".")
-        value = getattr(getattr(config, section), name)
-        if value < bound:
-            raise UserError(f"{key}: found {value}, expected at least {bound}")
-    for key, value in (
-        ("data.segment_seconds", config.data.segment_seconds),
-        ("trainer.learning_rate", config.trainer.learning_rate),
-        ("trainer.max_minutes", config.trainer.max_minutes),
-    ):
-        if value is not None and not value > 0:
-            raise UserError(f"{key}: found {value}, expected more than 0")
-    if not config.objective.scoring.weight >= 0:
-        raise UserError(f"objective.scoring.weight: found {config.objective.scoring.weight}, expected 0 or more")
-    if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
-        raise UserError(
-            f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
-            "use cauchy_nll"
-        )
-    try:
-        build(config.objective.assignment)
-    except ValueError as error:
-        raise UserError(f"objective.assignment: {error}") from error
-    if config.data.train is None:
-        raise UserError("data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote")
-    _check_device(config.trainer)
+    return registered(config)
 
 
 def _check_device(trainer: TrainerConfig) -> None:
@@ -180,7 +110,7 @@ def _check_device(trainer: TrainerConfig) -> None:
 
 
 def _precision(trainer: TrainerConfig) -> Any:
-    """What `auto` comes to on this machine; else what was asked for."""
+    """The precision asked for; on this machine, if it is `auto`."""
     if trainer.precision != "auto":
         return trainer.precision
     # Older GPUs emulate bfloat16, more slowly than they compute in float32.
@@ -194,12 +124,12 @@ def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
     return matmul_precision("high" if trainer.tf32 and on_gpu else "highest")
 
 
-def _check_same_run(config: TrainConfig, out: Path) -> None:
+def _check_same_run(config: TaskConfig, out: Path) -> None:
     if not zipfile.is_zipfile(resume_file(out)):
         raise UserError(f"{resume_file(out)}: damaged, expected the state of a run; remove it to begin anew")
     file = out / "config.yaml"
     # What a later sepkit has added stands at its default in older runs.
-    began = from_dict(TrainConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
+    began = from_dict(TaskConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
     before, now = _flatten(to_dict(began)), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]
     for key in changed:
@@ -216,125 +146,7 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {key: value for name, part in tree.items() for key, value in _flatten(part, f"{prefix}{name}.").items()}
 
 
-def _check_sources(data: MixtureDataset, config: TrainConfig) -> None:
-    hypotheses = config.model.hypotheses
-    if data.num_sources > hypotheses and _is_one_to_one(config):
-        raise UserError(
-            f"{data.manifest.path}: mixtures have up to {data.num_sources} sources, but the model makes {hypotheses} "
-            f"estimates; set model.hypotheses to {data.num_sources} or more, or choose an assignment of the MCL family"
-        )
-    if data.num_sources == 0:
-        raise UserError(f"{data.manifest.path}: its mixtures have no sources; training and validation need references")
-
-
-def _is_one_to_one(config: TrainConfig) -> bool:
-    return isinstance(config.objective.assignment, PITConfig | SinkhornConfig)
-
-
-def _monitor(config: TrainConfig, task: SeparationTask) -> str | None:
-    """Name of the score that picks the best model; None without validation."""
-    if task.dev_data is None:
-        return None
-    chosen, hypotheses = config.trainer.monitor, config.model.hypotheses
-    if chosen == "auto":
-        one_to_one = _is_one_to_one(config) or task.train_data.num_sources == hypotheses
-        chosen = "pit" if one_to_one else "mcl"
-    if chosen == "pit" and task.dev_data.num_sources > hypotheses:
-        raise UserError(
-            f"trainer.monitor: pit matches one to one, but {config.data.dev} has up to {task.dev_data.num_sources} "
-            f"sources for {hypotheses} hypotheses; use mcl"
-        )
-    return MONITORS[chosen]
-
-
-def _measure_spread(config: TrainConfig, data: MixtureDataset) -> float:
-    """The unit of temperatures: mean spread of (up to 256) training mixtures, dB; 1 where temperatures have their own.
-
-    Raises:
-        UserError: a cost that is not in dB, or mixtures of one source only.
-    """
-    assignment, cost = config.objective.assignment, config.objective.cost
-    if not isinstance(assignment, AnnealedMCLConfig) or assignment.unit == "cost":
-        return 1.0
-    if not isinstance(cost, NegSISDRConfig):
-        raise UserError(
-            f"objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is {cost.name}; "
-            "give the temperature in the cost's unit (unit: cost)"
-        )
-    examples = (data[0, index] for index in _spread_out(len(data)))
-    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
-    spreads = [spread for spread in spreads if not math.isnan(spread)]
-    if not spreads:
-        raise UserError(
-            f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
-        )
-    return math.fsum(spreads) / len(spreads)
-
-
-def _spread_out(length: int, count: int = STATISTICS_MIXTURES) -> list[int]:
-    """Up to `count` indices all over a data set."""
-    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
-
-
-def _check_batch_norm(config: TrainConfig, model: EncoderMaskerDecoder) -> None:
-    trainer = config.trainer
-    has_batch_norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    if trainer.devices * trainer.num_nodes == 1 or not has_batch_norm:
-        return
-    if not trainer.sync_batchnorm:
-        raise UserError(
-            "model: batch normalisation over several devices would see each device's part of the batch alone; "
-            "set trainer.sync_batchnorm to true, or use another norm"
-        )
-    if not torch.cuda.is_available():
-        raise UserError("trainer.sync_batchnorm: torch synchronises batch normalisation on GPUs only; use another norm")
-
-
-# ------------------------------------------------------------------------------------------------------ what is needed
-
-
-def _make_task(config: TrainConfig, out: Path, fresh: bool) -> SeparationTask:
-    data, rate = config.data, config.model.sample_rate
-    assert data.train is not None
-    train_data = MixtureDataset(
-        data.train,
-        segment_seconds=data.segment_seconds,
-        seed=config.trainer.seed,
-        dynamic_mixing=data.dynamic_mixing,
-        mixtures_per_epoch=data.mixtures_per_epoch,
-        sample_rate=rate,
-    )
-    dev_data = None
-    if data.dev is not None:
-        dev_data = MixtureDataset(data.dev, segment_seconds=data.segment_seconds, random_crop=False, sample_rate=rate)
-    for part in (train_data, dev_data):
-        if part is not None:
-            _check_sources(part, config)
-    world = config.trainer.devices * config.trainer.num_nodes
-    if len(train_data) < world:
-        raise UserError(f"{data.train}: {len(train_data)} mixtures for {world} devices; expected one each at least")
-    torch.manual_seed(config.trainer.seed)
-    model = build_model(config.model)
-    _check_batch_norm(config, model)
-    if fresh:
-        _initialise(config, model, train_data)
-    task = SeparationTask(model.train(), config, train_data, dev_data, out)
-    if fresh:
-        task.position.spread = _measure_spread(config, train_data)
-    return task
-
-
-def _initialise(config: TrainConfig, model: EncoderMaskerDecoder, data: MixtureDataset) -> None:
-    if config.init_from is not None:
-        report = load_weights_into(model, config.init_from)
-        if is_first_process():
-            say(str(report))
-        if "signal_std" in report.loaded:
-            return
-    model.set_signal_statistics(*signal_statistics(data))
-
-
-def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_batches: int | None) -> Any:
+def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int | None) -> Any:
     from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning.pytorch import Trainer
     from lightning.pytorch.strategies import DDPStrategy
@@ -364,29 +176,24 @@ def _make_trainer(config: TrainConfig, out: Path, task: SeparationTask, limit_ba
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options, _monitor(config, task)), resume],
+        callbacks=[Recorder(out), Keeper(out, options), resume],
     )
 
 
-def _describe(config: TrainConfig, task: SeparationTask) -> str:
-    data, trainer = config.data, config.trainer
+def _describe(config: TaskConfig, task: Task) -> str:
+    trainer = config.trainer
     world = trainer.devices * trainer.num_nodes
-    batch = data.batch_size * world * trainer.accumulate_batches
+    batch = config.data.batch_size * world * trainer.accumulate_batches
     parameters = sum(p.numel() for p in task.model.parameters())
     devices = f"{world} device{'s' * (world > 1)}"
     lines = [
-        f"{parameters:,} parameters; {len(task.train_data)} training mixtures an epoch",
-        f"effective batch {batch} = {data.batch_size} mixtures of {data.segment_seconds:g} s"
-        f" x {devices} x {trainer.accumulate_batches} accumulated; precision {_precision(trainer)}",
+        f"{parameters:,} parameters; {len(task.train_data)} training {task.examples} an epoch",
+        f"effective batch {batch} = {task.describe_batch()} x {devices} x {trainer.accumulate_batches} accumulated;"
+        f" precision {_precision(trainer)}",
     ]
     if task.dev_data is None:
         lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")
     return "\n".join(lines)
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that speaks for all ranks."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 @contextmanager

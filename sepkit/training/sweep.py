@@ -1,4 +1,4 @@
-"""A sweep: one configuration trained towards several target rates, each a run of its own."""
+"""A sweep: variants of one configuration, each trained in a run of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from sepkit.config import SteeringConfig, TrainConfig, to_dict
+from sepkit.config import SteeringConfig, TaskConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
 
-__all__ = ["run_name", "sweep"]
+__all__ = ["run_name", "sweep", "towards_rates"]
 
 _POLL_SECONDS = 0.2
 
@@ -27,47 +29,19 @@ def run_name(target_rate: float) -> str:
     return f"rate_{target_rate:g}"
 
 
-def sweep(
-    config: TrainConfig, out: Path | str, target_rates: Sequence[float], jobs: int = 1, imports: Sequence[str] = ()
-) -> Path:
-    """The folder of runs towards each target rate; run again, each goes on where it stopped.
-
-    Every run is `sepkit train` in a process of its own, on `config` with `objective.rates.steering.total` set to its
-    rate: OUT/rate_40 is an experiment like any other, made from OUT/rate_40.yaml. With several at once each writes to
-    OUT/rate_40.log. A run that fails does not stop the others.
+def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, TrainConfig]:
+    """Name -> configuration of a run towards each target, with `objective.rates.steering.total` set to it.
 
     Args:
         config: what all have in common; its steering says what a target is nats of, and how weights change.
-        out: folder of the runs, made if absent.
         target_rates: of the sum of both rates, different from each other.
-        jobs: how many run at once; give each its own cores or accelerator.
-        imports: Python files that register a user's own choices.
 
     Raises:
-        UserError: rates that are no positive numbers or name the same folder, targets of single rates beside them, a
-            model without rates, or runs that failed, by name.
+        UserError: another task than separation, rates that are no positive numbers or name the same folder, or targets
+            of single rates beside them.
     """
-    out = Path(out)
-    _check(config, target_rates, jobs)
-    commands: dict[str, list[str]] = {}
-    for rate in target_rates:
-        own = copy.deepcopy(config)
-        steering = own.objective.rates.steering or SteeringConfig()
-        steering.total = rate
-        own.objective.rates.steering = steering
-        file = out / f"{run_name(rate)}.yaml"
-        write_yaml(file, to_dict(own))
-        more = [word for path in imports for word in ("--import", path)]
-        commands[run_name(rate)] = ["train", "--config", str(file), *more, "--out", str(out / run_name(rate))]
-    logs = {name: out / f"{name}.log" if jobs > 1 else None for name in commands}
-    failed = [name for name, code in _run_all(commands, logs, jobs).items() if code]
-    if failed:
-        where = f"see {out / failed[0]}.log" if jobs > 1 else "see above"
-        raise UserError(f"{', '.join(failed)}: training failed, {where}; the same command continues the others")
-    return out
-
-
-def _check(config: TrainConfig, target_rates: Sequence[float], jobs: int) -> None:
+    if not isinstance(config, TrainConfig):
+        raise UserError(f"--target-rates: found task {config.name}, expected separation, whose rates can be steered")
     if not all(0 < rate < math.inf for rate in target_rates):
         found = ", ".join(f"{rate:g}" for rate in target_rates)
         raise UserError(f"--target-rates: found {found}, expected numbers above 0")
@@ -75,13 +49,47 @@ def _check(config: TrainConfig, target_rates: Sequence[float], jobs: int) -> Non
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
         raise UserError(f"--target-rates: found several that would be {repeated[0]}; expected different rates")
-    if jobs < 1:
-        raise UserError(f"--jobs: found {jobs}, expected at least 1")
     steering = config.objective.rates.steering
     if steering is not None and (steering.encoding is not None or steering.masks is not None):
         raise UserError(
             "objective.rates.steering: a target of one rate beside --target-rates, which are of their sum; remove it"
         )
+    variants = {}
+    for rate in target_rates:
+        own = variants[run_name(rate)] = copy.deepcopy(config)
+        own.objective.rates.steering = replace(steering or SteeringConfig(), total=rate)
+    return variants
+
+
+def sweep(variants: Mapping[str, TaskConfig], out: Path | str, jobs: int = 1, imports: Sequence[str] = ()) -> Path:
+    """Train every variant and return the folder of the runs; run again, each goes on where it stopped.
+
+    Every run is `sepkit train` in a process of its own: OUT/NAME is an experiment like any other, made from
+    OUT/NAME.yaml. With several at once each writes to OUT/NAME.log. A run that fails does not stop the others.
+
+    Args:
+        variants: name of the run -> configuration.
+        out: folder of the runs, made if absent.
+        jobs: how many run at once; give each its own cores or accelerator.
+        imports: Python files that register a user's own choices.
+
+    Raises:
+        UserError: no job, or runs that failed, by name.
+    """
+    if jobs < 1:
+        raise UserError(f"--jobs: found {jobs}, expected at least 1")
+    out = Path(out)
+    commands: dict[str, list[str]] = {}
+    for name, config in variants.items():
+        file = write_yaml(out / f"{name}.yaml", to_dict(config))
+        more = [word for path in imports for word in ("--import", path)]
+        commands[name] = ["train", "--config", str(file), *more, "--out", str(out / name)]
+    logs = {name: out / f"{name}.log" if jobs > 1 else None for name in commands}
+    failed = [name for name, code in _run_all(commands, logs, jobs).items() if code]
+    if failed:
+        where = f"see {out / failed[0]}.log" if jobs > 1 else "see above"
+        raise UserError(f"{', '.join(failed)}: training failed, {where}; the same command continues the others")
+    return out
 
 
 def _run_all(commands: Mapping[str, list[str]], logs: Mapping[str, Path | None], jobs: int) -> dict[str, int]:

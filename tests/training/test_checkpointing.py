@@ -96,7 +96,7 @@ def test_conv_tasnet_on_a_processor_does_so_by_itself() -> None:
 def test_maskers_that_cannot_are_refused() -> None:
     with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* no blocks"):
         checkpoint_blocks(model_of(RecurrentConfig()))
-    with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* batch normalisation"):
+    with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* batch normalization"):
         checkpoint_blocks(model_of(replace(SMALL["conv_tasnet"], norm="batch_norm")))
 
 

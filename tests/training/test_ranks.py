@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
-from sepkit.objectives.objective import ObjectiveResult
 from sepkit.training.run import train
-from sepkit.training.task import SeparationTask
-from sepkit.types import Batch, Separation
+from sepkit.training.separation import SeparationTask
+from sepkit.types import Batch, Losses, Separation
 
 # Sources that say nothing: one of the first mixture, both of the second.
 SILENT = {0: {1}, 1: {0, 1}}
@@ -87,7 +86,7 @@ def train_with_a_bad_rank(config: TrainConfig, out: Path) -> None:
     """Train while the loss of the second rank alone is not finite, once."""
     evaluate = SeparationTask.evaluate_objective
 
-    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> Losses:
         result = evaluate(self, batch, separation)
         if self.model.training and self.position.batches == 2 and self.global_rank == 1:
             result.loss = result.loss * float("nan")
@@ -129,7 +128,7 @@ def test_batch_norm_over_devices_is_refused(config: TrainConfig, tmp_path: Path,
         model=replace(config.model, masker=masker),
         trainer=replace(config.trainer, devices=2, sync_batchnorm=sync),
     )
-    expected = "on GPUs only" if sync and not torch.cuda.is_available() else "batch normalisation over several devices"
+    expected = "on GPUs only" if sync and not torch.cuda.is_available() else "batch normalization over several devices"
     with pytest.raises(UserError, match=expected):
         train(config, tmp_path)
 

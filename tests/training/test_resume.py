@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
 from sepkit.training.run import train
-from sepkit.training.task import SeparationTask
+from sepkit.training.separation import SeparationTask
 
 EPOCHS = 4
 BATCHES = 7

@@ -35,8 +35,8 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import read_description
-from sepkit.training.run import signal_statistics, train
-from sepkit.training.task import SeparationTask
+from sepkit.training.run import train
+from sepkit.training.separation import SeparationTask, signal_statistics
 
 
 def with_trainer(config: TrainConfig, **changes: Any) -> TrainConfig:

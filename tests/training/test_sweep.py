@@ -23,7 +23,7 @@ from sepkit.config import (
     to_dict,
 )
 from sepkit.errors import UserError
-from sepkit.training.sweep import run_name, sweep
+from sepkit.training.sweep import run_name, sweep, towards_rates
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_failure_is_named_and_the_others_go_on(
     out.mkdir()
     (out / "rate_1").write_text("in the way")
     with pytest.raises(UserError, match=r"^rate_1: training failed, see above; the same command continues"):
-        sweep(variational, out, [1.0, 2.0])
+        sweep(towards_rates(variational, [1.0, 2.0]), out)
     assert "sepkit train: " in capfd.readouterr().err
     assert (out / "rate_2" / "model" / "model.safetensors").is_file()
 
@@ -93,19 +93,19 @@ def test_impossible_sweeps_are_refused(
     variational: TrainConfig, tmp_path: Path, rates: list[float], jobs: int, words: str
 ) -> None:
     with pytest.raises(UserError, match=words.replace("[", r"\[")):
-        sweep(variational, tmp_path / "exp", rates, jobs)
+        sweep(towards_rates(variational, rates), tmp_path / "exp", jobs)
     assert not (tmp_path / "exp").exists()
 
 
 def test_targets_of_single_rates_are_refused(variational: TrainConfig, tmp_path: Path) -> None:
     variational.objective.rates = RatesConfig(steering=SteeringConfig(masks=3.0))
     with pytest.raises(UserError, match="a target of one rate beside --target-rates"):
-        sweep(variational, tmp_path / "exp", [1.0])
+        towards_rates(variational, [1.0])
 
 
 def test_jobs_without_rates_are_refused(configuration: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", str(configuration), "--jobs", "2", "--out", str(tmp_path / "exp")]) == 2
-    assert "--jobs: is of runs towards --target-rates" in capfd.readouterr().err
+    assert "--jobs only applies with --target-rates" in capfd.readouterr().err
 
 
 def test_an_interrupt_reaches_the_runs_and_the_same_command_continues(variational: TrainConfig, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_interrupt_reaches_the_runs_and_the_same_command_continues(variationa
     assert not (out / "rate_2").exists()
     epochs = len(log.read_text().splitlines())
     variational.trainer.max_epochs = epochs + 1
-    sweep(variational, out, [1.0])
+    sweep(towards_rates(variational, [1.0]), out)
     assert (out / "rate_1" / "last_model" / "model.safetensors").is_file()
 
 

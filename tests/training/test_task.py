@@ -20,10 +20,11 @@ from sepkit.config import TrainConfig
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.objective import Objective, ObjectiveResult, hard_pit_si_sdr_db
-from sepkit.training.run import signal_statistics, train
-from sepkit.training.task import SeparationTask, TrainingDiverged
-from sepkit.types import Batch, Separation
+from sepkit.objectives.objective import Objective, hard_pit_si_sdr_db
+from sepkit.training.run import train
+from sepkit.training.separation import SeparationTask, signal_statistics
+from sepkit.training.task import TrainingDiverged
+from sepkit.types import Batch, Losses, Separation
 
 
 def plain(config: TrainConfig, **trainer: Any) -> TrainConfig:
@@ -57,7 +58,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, batches: set[int], value: float = flo
     """Make the loss of these batches `value` in one utterance, in training."""
     evaluate = SeparationTask.evaluate_objective
 
-    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> Losses:
         result = evaluate(self, batch, separation)
         if self.model.training and self.position.batches in batches:
             result.loss = torch.cat([result.loss[:-1], result.loss[-1:] * value])
@@ -164,7 +165,7 @@ def test_bad_gradient_skips_the_step(config: TrainConfig, tmp_path: Path, monkey
     train(config, tmp_path / "short", limit_batches=2)
     evaluate = SeparationTask.evaluate_objective
 
-    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> ObjectiveResult:
+    def spoiled(self: SeparationTask, batch: Batch, separation: Separation) -> Losses:
         result = evaluate(self, batch, separation)
         if self.model.training and self.position.batches == 2:
             result.loss = result.loss + (separation.estimates.sum() * 0).abs().sqrt()
@@ -220,7 +221,7 @@ def test_precision(
     dtypes: set[tuple[str, torch.dtype]] = set()
     evaluate = Objective.__call__
 
-    def spy(self: Objective, batch: Batch, separation: Separation) -> ObjectiveResult:
+    def spy(self: Objective, batch: Batch, separation: Separation) -> Losses:
         dtypes.add(("cost", separation.estimates.dtype))
         dtypes.add(("product", (separation.estimates[0, :1] @ separation.estimates[0, :1].T).dtype))
         return evaluate(self, batch, separation)

@@ -481,7 +481,7 @@ def _loading_share(sizes: Sizes) -> dict[str, Any]:
         from torch.utils.data import DataLoader
 
         from sepkit.data.dataset import MixtureDataset, collate
-        from sepkit.training.smoke import write_synthetic_set
+        from sepkit.training.synthetic import write_synthetic_set
     except ImportError as error:
         return {"left_out": f"{error.name} is not installed"}
     step = _Step(*_ours("Conv-TasNet", sizes, None), sizes, "fp32", False, fused=True)

@@ -27,7 +27,7 @@ from sepkit.config import (
 )
 from sepkit.models import build_model
 from sepkit.objectives import build_objective
-from sepkit.training.task import latents_of
+from sepkit.training.separation import latents_of
 from sepkit.types import Batch
 from tools.bench.timing import Ratio, environment, take_turns
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from sepkit.config import ConvTasNetConfig, DataConfig, ModelConfig, TrainConfig, TrainerConfig, to_dict
-from sepkit.training.smoke import write_synthetic_set
+from sepkit.training.synthetic import write_synthetic_set
 from tools.bench.timing import environment
 
 SAMPLE_RATE = 8000

@@ -1,0 +1,47 @@
+"""The data that separators learn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class DynamicMixingConfig:
+    """New mixtures every epoch from the training manifest's own recordings."""
+
+    enabled: bool = False
+    gain_range_db: float = 2.5
+    """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
+    speed_range: float = 0.0
+    """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
+    noise_probability: float = 1.0
+    """Share of mixtures that get noise, where `noise` is given."""
+    noise: str | None = None
+    """Folder of noise recordings; none: no noise beyond what the manifest has."""
+    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+    """Range of the speech-to-noise ratio."""
+    reverberation_probability: float = 0.0
+    """Share of mixtures in simulated rooms (needs the extra `reverb`)."""
+    reverberation_cache: str | None = None
+    """Folder of simulated impulse responses; made on first use."""
+    overlap_probability: float = 1.0
+    """Share of mixtures whose sources overlap fully; the others start at a random offset."""
+
+
+@dataclass
+class DataConfig:
+    """What the model learns from."""
+
+    train: str | None = None
+    """Manifest of the training mixtures (train.jsonl)."""
+    dev: str | None = None
+    """Manifest of the validation mixtures."""
+    segment_seconds: float = 3.0
+    """Length of training segments, seconds; shorter utterances are padded."""
+    batch_size: int = 6
+    """Mixtures in a batch, each device."""
+    workers: int = 2
+    """Processes that load data, each device."""
+    mixtures_per_epoch: int | None = None
+    """With dynamic mixing: how many mixtures make an epoch; none: as many as the manifest has."""
+    dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)

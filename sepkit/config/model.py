@@ -1,0 +1,187 @@
+"""The model: filterbank, latents, priors, and the encoder-masker-decoder made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sepkit.choices import Choice
+from sepkit.config.maskers import ConvTasNetConfig, MaskerConfig
+
+
+class FilterbankConfig(Choice):
+    """How waveforms become encodings and come back."""
+
+
+@dataclass
+class FreeFilterbankConfig(FilterbankConfig, name="free"):
+    """Learned, bias-free analysis and synthesis filters (TasNet)."""
+
+    num_filters: int = 512
+    """Encoding dimensions K."""
+    kernel_size: int = 16
+    """Samples in a filter."""
+    stride: int = 8
+    """Samples between frames."""
+    padding: int = 0
+    """Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel)."""
+    output_padding: int = 0
+    """Extra samples at the decoder's right end (SuDoRM-RF: stride - 1)."""
+    multiple: int = 1
+    """The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80)."""
+    init_range: float = 0.0
+    """Filters start uniform in +-this; 0 means Xavier-normal."""
+
+
+@dataclass
+class STFTFilterbankConfig(FilterbankConfig, name="stft"):
+    """Short-time Fourier transform; a mask scales real and imaginary part alike."""
+
+    kernel_size: int = 256
+    """Samples in a window."""
+    stride: int = 64
+    """Samples between frames."""
+    compression: float = 0.3
+    """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
+    deviation: Literal["per_bin", "predicted"] = "per_bin"
+    """With gaussian encodings, whose mean is the coefficient: one learnt deviation a bin, or one predicted from what
+    the masker sees."""
+    initial_deviation: float = 0.1
+    """Of gaussian encodings when training starts, for signals of unit deviation."""
+
+
+class LatentConfig(Choice):
+    """What family the encoding or the masks are drawn from, and their link."""
+
+
+@dataclass
+class DeterministicConfig(LatentConfig, name="deterministic"):
+    """Points: the usual network."""
+
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
+    """From raw network output to value; softmax runs over the hypotheses."""
+
+
+@dataclass
+class GaussianConfig(LatentConfig, name="gaussian"):
+    """Normal distributions with modelled deviation."""
+
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
+    """From raw network output to mean."""
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; here they are the same."""
+
+
+@dataclass
+class LogNormalConfig(LatentConfig, name="log_normal"):
+    """Exponentials of normal distributions: positive, as relu masks are."""
+
+    at_test: Literal["mean", "median"] = "median"
+    """What stands for a posterior outside training."""
+
+
+@dataclass
+class GammaConfig(LatentConfig, name="gamma"):
+    """Gamma distributions with modelled concentration and a rate of 1: positive, one value for each dimension."""
+
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; the median takes long."""
+
+
+@dataclass
+class BetaConfig(LatentConfig, name="beta"):
+    """Beta distributions: between 0 and 1, as sigmoid masks are."""
+
+    at_test: Literal["mean", "median"] = "mean"
+    """What stands for a posterior outside training; the median takes long."""
+
+
+class PriorConfig(Choice):
+    """What the posteriors' rates are measured from."""
+
+
+@dataclass
+class StandardPriorConfig(PriorConfig, name="standard"):
+    """What goes with the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+
+
+@dataclass
+class GaussianPriorConfig(PriorConfig, name="gaussian"):
+    """A normal distribution."""
+
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass
+class LogNormalPriorConfig(PriorConfig, name="log_normal"):
+    """The exponential of a normal distribution."""
+
+    location: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass
+class GammaPriorConfig(PriorConfig, name="gamma"):
+    """A gamma distribution."""
+
+    concentration: float = 0.5
+    rate: float = 1.0
+
+
+@dataclass
+class BetaPriorConfig(PriorConfig, name="beta"):
+    """A beta distribution."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+@dataclass
+class AdaptivePriorConfig(PriorConfig, name="adaptive"):
+    """Of encodings: the convolution of the sources' posteriors, as though encodings added up (thesis, eq. 5). Where
+    sources are not known, and for the sources themselves, it is the standard prior."""
+
+
+@dataclass
+class FlowPriorConfig(PriorConfig, name="flow"):
+    """Of gaussian encodings: a learnt autoregressive flow that shifts each dimension by the ones before it (needs the
+    extra `flow`)."""
+
+    transforms: int = 6
+    """Masked networks in a row; every other one goes through the dimensions backwards."""
+    hidden_features: int = 1024
+    """Width of their hidden layers."""
+    hidden_layers: int = 2
+
+
+@dataclass
+class ScoringConfig:
+    """A head that scores hypotheses: which of them are speakers, where their number is not known."""
+
+    hidden_size: int = 128
+    """Width of the layer between the masks and the scores."""
+
+
+@dataclass
+class ModelConfig:
+    """An encoder-masker-decoder."""
+
+    sample_rate: int = 8000
+    """Hz. Part of the model: input at other rates is resampled and comes back at its own."""
+    hypotheses: int = 2
+    """How many estimates the model makes (n)."""
+    filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
+    encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
+    masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
+    masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
+    """Of variational encodings."""
+    mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
+    """Of variational masks."""
+    estimate_scales: bool = False
+    """Whether the decoder also makes a scale for every sample, for the Cauchy likelihood."""
+    scoring: ScoringConfig | None = None
+    """A score for every hypothesis; none: no scores, and the number of speakers is that of hypotheses."""
+    pad: Literal["full", "asteroid"] = "full"
+    """full: no sample is lost at either end; asteroid: its trimming, for parity."""

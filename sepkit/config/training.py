@@ -1,0 +1,154 @@
+"""How a model is trained, and the top of a configuration: the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sepkit.choices import Choice
+from sepkit.config.data import DataConfig
+from sepkit.config.model import ModelConfig
+from sepkit.config.objective import ObjectiveConfig
+from sepkit.errors import UserError
+
+
+class OptimizerConfig(Choice):
+    """How gradients become steps."""
+
+
+@dataclass
+class AdamConfig(OptimizerConfig, name="adam"):
+    """Adam; trainer.weight_decay is added to the gradient."""
+
+
+@dataclass
+class AdamWConfig(OptimizerConfig, name="adamw"):
+    """Adam with decoupled weight decay."""
+
+
+@dataclass
+class SGDConfig(OptimizerConfig, name="sgd"):
+    """Stochastic gradient descent."""
+
+    momentum: float = 0.9
+
+
+@dataclass
+class TrainerConfig:
+    """How the model is optimized."""
+
+    max_epochs: int = 200
+    max_minutes: float | None = None
+    """Wall-clock budget, minutes; none: no limit."""
+    optimizer: OptimizerConfig = field(default_factory=AdamConfig)
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    gradient_clip_norm: float = 5.0
+    """Largest norm of the gradient; 0: no clipping."""
+    halve_patience: int = 5
+    """Validations without a better score before the learning rate is halved."""
+    early_stop_patience: int = 30
+    """Validations without a better score before training stops; 0: never."""
+    monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
+    """The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard one-to-one
+    matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the MCL family is
+    trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the task's own score.
+    loss: the training loss on dev, at the current temperature (as in aMCL's reference code)."""
+    validate_every_epochs: int = 1
+    """Epochs between validations."""
+    keep_every_epochs: int = 0
+    """Save a copy of the model to EXP/models every N epochs, for `sepkit replay`; 0: never."""
+    precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """auto: bf16-mixed on GPUs that compute in it, otherwise 32-true."""
+    tf32: bool = False
+    """Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32."""
+    compile: bool = False
+    """Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and DPRNN."""
+    gradient_checkpointing: bool = False
+    """Keep only the input of each block and compute the block again in the backward pass, for long segments. Gradients
+    stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on CPUs always does so, at no
+    cost."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    sync_batchnorm: bool = False
+    """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
+    refused."""
+    accumulate_batches: int = 1
+    """Batches whose gradients are averaged before a step."""
+    checkpoint_every_steps: int = 500
+    """A killed run repeats at most this many steps."""
+    max_bad_steps: int = 10
+    """Stop after this many steps in a row with a non-finite loss or gradient."""
+    seed: int = 0
+
+
+class TaskConfig(Choice, key="task", default="separation"):
+    """What is trained.
+
+    The dataclass of a task has the fields `model`, `data` (with at least `batch_size` and `workers`), `trainer` and
+    `init_from`, and others of its own.
+    """
+
+    model: Any
+    data: Any
+    trainer: TrainerConfig
+    init_from: str | None
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or something necessary is missing."""
+        least = {
+            "data.batch_size": 1,
+            "data.workers": 0,
+            "trainer.max_epochs": 1,
+            "trainer.gradient_clip_norm": 0,
+            "trainer.halve_patience": 1,
+            "trainer.early_stop_patience": 0,
+            "trainer.validate_every_epochs": 1,
+            "trainer.keep_every_epochs": 0,
+            "trainer.devices": 1,
+            "trainer.num_nodes": 1,
+            "trainer.accumulate_batches": 1,
+            "trainer.checkpoint_every_steps": 1,
+            "trainer.max_bad_steps": 1,
+        }
+        for key, bound in least.items():
+            value = self._value(key)
+            if value < bound:
+                raise UserError(f"{key}: found {value}, expected at least {bound}")
+        self._check_positive("trainer.learning_rate", "trainer.max_minutes")
+
+    def _check_positive(self, *keys: str) -> None:
+        for key in keys:
+            value = self._value(key)
+            if value is not None and not value > 0:
+                raise UserError(f"{key}: found {value}, expected more than 0")
+
+    def _value(self, key: str) -> Any:
+        section, name = key.split(".")
+        return getattr(getattr(self, section), name)
+
+
+@dataclass
+class TrainConfig(TaskConfig, name="separation"):
+    """Train an encoder-masker-decoder to separate mixtures."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+    """MODEL whose weights training starts from."""
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or there is no training manifest."""
+        super().check()
+        self._check_positive("data.segment_seconds")
+        weight = self.objective.scoring.weight
+        if not weight >= 0:
+            raise UserError(f"objective.scoring.weight: found {weight}, expected 0 or more")
+        if self.data.train is None:
+            raise UserError(
+                "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
+                "(--data.train FILE)"
+            )

@@ -1,0 +1,37 @@
+"""The base of models that checkpoints can hold."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+
+__all__ = ["SavedModel"]
+
+
+class SavedModel(nn.Module):
+    """A model that `save_model` writes and `load_checkpoint` reads.
+
+    Attributes:
+        kind: the name in `model.yaml`; commands refuse models of another kind.
+        config_type: the dataclass of `config`.
+        config: what `from_config` made the model from; None for a model put together by hand.
+        info: what was saved beside the weights it was loaded with (epoch, `score_threshold` ...), or nothing.
+    """
+
+    kind: ClassVar[str]
+    config_type: ClassVar[type]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config: Any = None
+        self.info: dict[str, Any] = {}
+
+    @classmethod
+    def from_config(cls, config: Any) -> Any:
+        """A new model, weights at random, as `config` describes it; `config` is kept."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """Plain data about the model for readers of `model.yaml`; loading does not need it."""
+        return {}

@@ -1,0 +1,382 @@
+"""The task `separation`: mixtures in, estimates of their sources out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepkit.annealing.free_hypotheses import spread_db
+from sepkit.config import AnnealedMCLConfig, CauchyConfig, NegSISDRConfig, PITConfig, SinkhornConfig, TrainConfig
+from sepkit.data.dataset import Example, MixtureDataset, collate
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder, load_weights_into
+from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
+from sepkit.objectives import Latents
+from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
+from sepkit.registry import build, register
+from sepkit.training.messages import say
+from sepkit.training.synthetic import write_synthetic_set
+from sepkit.training.task import Monitor, Task, matmul_precision, mean, rows_of
+from sepkit.types import Batch, Losses, Separation
+
+__all__ = ["SeparationTask", "latents_of", "signal_statistics"]
+
+MEASURED_MIXTURES = 256
+
+_MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}
+
+
+@register(TrainConfig)
+class SeparationTask(Task):
+    """An encoder-masker-decoder, its objective and its mixtures."""
+
+    model_type = EncoderMaskerDecoder
+    examples = "mixtures"
+    config: TrainConfig
+    train_data: MixtureDataset
+    dev_data: MixtureDataset | None
+
+    def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
+        _check(config)
+        self.spread = 1.0
+        super().__init__(config, out, resuming)
+        self._objective: Objective | None = None
+        self._objective_state: dict[str, Any] | None = None
+        self._last: tuple[Batch, Tensor] | None = None
+
+    # ------------------------------------------------------------------------------------------------------- the data
+
+    def make_data_sets(self) -> tuple[MixtureDataset, MixtureDataset | None]:
+        """Segments of the mixtures of the manifests; those of dev are the beginnings."""
+        data, rate = self.config.data, self.config.model.sample_rate
+        assert data.train is not None
+        train_data = MixtureDataset(
+            data.train,
+            segment_seconds=data.segment_seconds,
+            seed=self.config.trainer.seed,
+            dynamic_mixing=data.dynamic_mixing,
+            mixtures_per_epoch=data.mixtures_per_epoch,
+            sample_rate=rate,
+        )
+        dev_data = None
+        if data.dev is not None:
+            dev_data = MixtureDataset(
+                data.dev, segment_seconds=data.segment_seconds, random_crop=False, sample_rate=rate
+            )
+        for part in (train_data, dev_data):
+            if part is not None:
+                self._check_sources(part)
+        return train_data, dev_data
+
+    def collate(self, items: Sequence[Example]) -> Batch:
+        """The padded batch."""
+        return collate(items)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """The batch on the device, copied while the host goes on."""
+        return batch.to(device, non_blocking=True)
+
+    def begin(self) -> None:
+        """Measure the deviation of the training mixtures, unless it comes with the weights, and their spread."""
+        measured = False
+        if self.config.init_from is not None:
+            report = load_weights_into(self.model, self.config.init_from)
+            say(str(report))
+            measured = "signal_std" in report.loaded
+        if not measured:
+            self.model.set_signal_statistics(*signal_statistics(self.train_data))
+        self.spread = _measure_spread(self.config, self.train_data)
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def on_train_start(self) -> None:
+        """Build the objective, now that the model's stored deviation is known."""
+        super().on_train_start()
+        self._objective = build_objective(
+            self.config.objective,
+            float(self.model.signal_std),
+            self.spread,
+            scored=self.model.scoring_head is not None,
+            latents=latents_of(self.model),
+        )
+        if self._objective_state is not None:
+            self._objective.load_state_dict(self._objective_state)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimized."""
+        assert self._objective is not None
+        return self._objective
+
+    def before_step(self) -> None:
+        """Set the scheduled parameters of the objective."""
+        by_epoch = self.config.objective.schedule_by == "epoch"
+        self.objective.set_progress(self.position.epoch if by_epoch else self.progress)
+
+    def losses(self, batch: Batch) -> Losses:
+        """The objective of the estimates."""
+        separation = self._separate(batch)
+        result = self.evaluate_objective(batch, separation)
+        if not result.loss.requires_grad:
+            # No utterance has an active source; the other ranks still wait for this one's gradients.
+            result.loss = result.loss + 0.0 * separation.estimates.sum()
+        self._last = batch, separation.estimates.detach()
+        return result
+
+    def _separate(self, batch: Batch) -> Separation:
+        return self.model(batch.mixture, **self.objective.inputs(batch))
+
+    def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
+        """The objective in at least float32, outside autocast."""
+        # Costs are differences of large numbers; TF32 has three digits.
+        with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
+            if separation.estimates.dtype in (torch.float16, torch.bfloat16):
+                separation.estimates = separation.estimates.float()
+            return self.objective(batch, separation)
+
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Adapt steered weights."""
+        self.objective.after_step(means)
+
+    def after_epoch(self, means: Mapping[str, float]) -> list[str]:
+        """Return warnings about rates that do not reach their targets."""
+        return self.objective.warnings(means, self.position.epoch + 1)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The scheduled parameters of the objective."""
+        return self.objective.scheduled
+
+    def means(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Means over mixtures, and `collapse_rate`: the share of hypotheses that were the best for no source at all."""
+        means = super().means(sums)
+        return means | _collapse_rate(means)
+
+    def recent(self) -> dict[str, float]:
+        """SI-SDR of the last training batch, dB."""
+        assert self._last is not None
+        batch, estimates = self._last
+        scores = self.si_sdr_db(estimates, batch)
+        return {"si_sdr_db": scores.get("si_sdr_db", scores["mcl_si_sdr_db"]).nanmean().item()}
+
+    # ----------------------------------------------------------------------------------------------------- validation
+
+    def scores(self, batch: Batch) -> list[dict[str, Any]]:
+        """Loss, statistics and SI-SDR of each mixture; and, for a model with scores, its speakers' and their number."""
+        separation = self._separate(batch)
+        result = self.evaluate_objective(batch, separation)
+        matched = self.si_sdr_db(separation.estimates, batch)
+        before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]
+        columns = {"loss": result.loss} | matched | result.statistics
+        if len(result.terms) > 1:
+            columns |= result.terms
+        if "si_sdr_db" in matched:
+            # One speaker alone is the mixture: there is nothing to improve, and tens of dB to lose.
+            alone = (batch.active.sum(1) == 1) & (before > SAME_SI_SDR_DB)
+            columns["si_sdri_db"] = (matched["si_sdr_db"] - before).where(~alone, math.nan)
+        rows = rows_of(columns)
+        if separation.scores is not None:
+            speakers = _speakers(batch, separation.scores.float(), separation.estimates)
+            rows = [row | {"speakers": found} for row, found in zip(rows, speakers, strict=True)]
+        return rows
+
+    def si_sdr_db(self, estimates: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """SI-SDR of each utterance, (B,) dB, mean over active sources, NaN without any, outside autocast.
+
+        "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
+        there are fewer hypotheses than sources.
+        """
+        with torch.autocast(self.device.type, enabled=False), torch.no_grad():
+            return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
+
+    def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
+        """Means over the mixtures with an active source, and the threshold that counts speakers best in all."""
+        speakers = [row.pop("speakers") for row in rows if "speakers" in row]
+        means = super().summarize([row for row in rows if not math.isnan(row["mcl_si_sdr_db"])])
+        if "dev_si_sdri_db" in means:
+            improvements = [row["si_sdri_db"] for row in rows if not math.isnan(row["si_sdri_db"])]
+            means.pop("dev_si_sdri_db")
+            means |= {"dev_si_sdri_db": mean(improvements)} if improvements else {}
+        return means | _collapse_rate(means, "dev_") | _calibrate(speakers)
+
+    def choose_monitor(self) -> Monitor:
+        """SI-SDR under the matching that the model is trained for, or the loss."""
+        assert self.dev_data is not None
+        chosen, hypotheses = self.config.trainer.monitor, self.config.model.hypotheses
+        if chosen == "auto":
+            one_to_one = _is_one_to_one(self.config) or self.train_data.num_sources == hypotheses
+            chosen = "pit" if one_to_one else "mcl"
+        if chosen == "pit" and self.dev_data.num_sources > hypotheses:
+            raise UserError(
+                f"trainer.monitor: pit matches one to one, but {self.config.data.dev} has up to "
+                f"{self.dev_data.num_sources} sources for {hypotheses} hypotheses; use mcl"
+            )
+        return Monitor(_MONITORS[chosen], larger_is_better=chosen != "loss")
+
+    def describe_batch(self) -> str:
+        """How many mixtures, and how long."""
+        return f"{super().describe_batch()} of {self.config.data.segment_seconds:g} s"
+
+    def describe(self, scores: Mapping[str, float]) -> str:
+        """SI-SDR on dev."""
+        parts = []
+        if "dev_si_sdri_db" in scores:
+            parts.append("dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores))
+        if "dev_mcl_si_sdr_db" in scores and scores["dev_mcl_si_sdr_db"] != scores.get("dev_si_sdr_db"):
+            parts.append("dev MCL SI-SDR {dev_mcl_si_sdr_db:.2f} dB".format(**scores))
+        return "; ".join(parts)
+
+    # ----------------------------------------------------------------------------------------------- resuming, smoke
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the spread, and what the objective remembers."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["spread"] = self.spread
+        checkpoint["objective"] = self.objective.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go back to the saved position and to what the objective remembers."""
+        # sepkit 0.1.0 kept the spread with the position.
+        before = checkpoint["position"].pop("spread", 1.0)
+        super().on_load_checkpoint(checkpoint)
+        self.spread = checkpoint.get("spread", before)
+        self._objective_state = checkpoint.get("objective")
+
+    @classmethod
+    def shrink(cls, config: TrainConfig, folder: Path) -> TrainConfig:
+        """Two segments of 1 s in a batch; without `data.train`, of a set of tones that is written to `folder`."""
+        config = super().shrink(config, folder)
+        data = config.data
+        if data.train is None:
+            manifest = write_synthetic_set(
+                folder,
+                sample_rate=config.model.sample_rate,
+                sources=min(2, config.model.hypotheses),
+                mixtures=2 * data.batch_size * config.trainer.accumulate_batches,
+            )
+            data = replace(data, train=str(manifest), dev=str(manifest))
+        return replace(config, data=replace(data, segment_seconds=min(data.segment_seconds, 1.0)))
+
+    @classmethod
+    def try_out(cls, model: EncoderMaskerDecoder) -> None:
+        """Separate a second of noise."""
+        with torch.no_grad():
+            estimates = model(torch.randn(1, model.sample_rate)).estimates
+        if estimates.shape != (1, model.hypotheses, model.sample_rate) or not estimates.isfinite().all():
+            raise RuntimeError(f"the saved model gives estimates of shape {tuple(estimates.shape)}, or not finite ones")
+
+    def _check_sources(self, data: MixtureDataset) -> None:
+        hypotheses = self.config.model.hypotheses
+        if data.num_sources > hypotheses and _is_one_to_one(self.config):
+            raise UserError(
+                f"{data.manifest.path}: mixtures have up to {data.num_sources} sources, but the model makes "
+                f"{hypotheses} estimates; set model.hypotheses to {data.num_sources} or more, or choose an assignment "
+                "of the MCL family"
+            )
+        if data.num_sources == 0:
+            raise UserError(
+                f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
+            )
+
+
+def latents_of(model: EncoderMaskerDecoder) -> Latents:
+    """What an objective needs to know of the model's latents."""
+    return Latents(
+        encoding=model.encoding_family.variational,
+        masks=model.mask_family.variational,
+        frames_for=model.frames_for,
+        adaptive=model.encoding_prior is not None and model.encoding_prior.needs_sources,
+    )
+
+
+def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
+    """The share of hypotheses whose usage is zero, where usage is known."""
+    usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
+    return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
+
+
+def _speakers(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
+    """Of each mixture the scores of its distinct hypotheses, and how many speak: what the threshold is found from."""
+    distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
+    counts = batch.active.sum(1).tolist()
+    rows = zip(scores.tolist(), distinct, counts, strict=True)
+    return [([s for s, counted in zip(row, marks, strict=True) if counted], count) for row, marks, count in rows]
+
+
+def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
+    """The threshold that counts speakers best, and how often it is right; empty for a model without scores."""
+    if not speakers:
+        return {}
+    scores, counts = zip(*speakers, strict=True)
+    threshold, accuracy = calibrate_threshold(scores, counts)
+    return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}
+
+
+def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
+    """Mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
+
+    Raises:
+        UserError: the mixtures are silent.
+    """
+    samples, total, squares = 0, 0.0, 0.0
+    for index in _spread_out(len(data), count):
+        mixture = data[0, index].mixture.double()
+        samples += mixture.numel()
+        total += mixture.sum().item()
+        squares += mixture.square().sum().item()
+    mean = total / samples
+    std = math.sqrt(max(0.0, squares / samples - mean * mean))
+    if std < 1e-8:
+        raise UserError(f"{data.manifest.path}: its mixtures are silent; training needs recordings that are not")
+    return mean, std
+
+
+def _check(config: TrainConfig) -> None:
+    if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
+        raise UserError(
+            f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
+            "use cauchy_nll"
+        )
+    try:
+        build(config.objective.assignment)
+    except ValueError as error:
+        raise UserError(f"objective.assignment: {error}") from error
+
+
+def _is_one_to_one(config: TrainConfig) -> bool:
+    return isinstance(config.objective.assignment, PITConfig | SinkhornConfig)
+
+
+def _measure_spread(config: TrainConfig, data: MixtureDataset) -> float:
+    """The unit of temperatures: mean spread of (up to 256) training mixtures, dB; 1 where temperatures have their own.
+
+    Raises:
+        UserError: a cost that is not in dB, or mixtures of one source only.
+    """
+    assignment, cost = config.objective.assignment, config.objective.cost
+    if not isinstance(assignment, AnnealedMCLConfig) or assignment.unit == "cost":
+        return 1.0
+    if not isinstance(cost, NegSISDRConfig):
+        raise UserError(
+            f"objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is {cost.name}; "
+            "give the temperature in the cost's unit (unit: cost)"
+        )
+    examples = (data[0, index] for index in _spread_out(len(data)))
+    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+    spreads = [spread for spread in spreads if not math.isnan(spread)]
+    if not spreads:
+        raise UserError(
+            f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
+        )
+    return math.fsum(spreads) / len(spreads)
+
+
+def _spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
+    """Up to `count` indices all over a data set."""
+    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
