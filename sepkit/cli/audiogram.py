@@ -91,14 +91,14 @@ def simulate(
     return Path(out)
 
 
-def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rates"] = "strategies") -> Path:
+def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rates", "gap"] = "strategies") -> Path:
     """Write a table and figures of simulations.
 
     Args:
         simulations: folders that `sepkit audiogram simulate` wrote, or folders of such folders
         out: the file, FILE.md; figures go beside it
         kind: strategies: information curves and stopping, mean and deviation over the models of each folder; rates:
-            what models trained towards different rates are worth
+            what models trained towards different rates are worth; gap: how much worse test data are than training data
 
     Returns:
         The file.
@@ -109,4 +109,42 @@ def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rat
     return Path(out)
 
 
-COMMANDS = {"next": next_, "simulate": simulate, "tables": tables}
+def figures(
+    *, model: str, manifest: str, dev: str, out: str, archetypes: str | None = None, first: int | None = None
+) -> Path:
+    """Draw what a model has learned, a session, information curves, what predicts errors, and stopping.
+
+    Args:
+        model: folder that `sepkit train` wrote; with two latent dimensions (--model.latent 2) its representation too
+        manifest: test audiograms (test.csv)
+        dev: validation audiograms (dev.csv), for the rules of stopping
+        out: folder of the figures
+        archetypes: archetypes.csv of synthetic data
+        first: only so many audiograms of each file
+
+    Returns:
+        The folder.
+    """
+    from sepkit.studies.acquisition.demonstration import draw_figures
+
+    return draw_figures(model, manifest, dev, out, archetypes, first)
+
+
+def examples(*, model: str, out: str, stop_at_db: float = 5.0) -> Path:
+    """Write what a model measures of five people with different hearing, and when it stops.
+
+    Args:
+        model: folder that `sepkit train` wrote, calibrated with `sepkit calibrate`
+        out: the file, FILE.md
+        stop_at_db: root mean squared error that is good enough, dB
+
+    Returns:
+        The file.
+    """
+    from sepkit.studies.acquisition.demonstration import write_examples
+
+    print(write_examples(model, out, stop_at_db))
+    return Path(out)
+
+
+COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures, "examples": examples}

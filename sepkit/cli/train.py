@@ -16,7 +16,7 @@ DESCRIPTION = """Train a model. Running the same command again resumes from the 
 
 Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...); the options listed below
 are those of the configuration that --config picks. With --target-rates a variational model is trained once for each of
-them, OUT/rate_40 and so on.
+them, OUT/rate_40 and so on; with --seeds once for each seed, OUT/seed_0 and so on.
 """
 
 ALIASES = {
@@ -46,13 +46,10 @@ def run(arguments: list[str]) -> Path | None:
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=_add_options
     )
     config.check()
-    if options.target_rates is not None:
-        from sepkit.training.sweep import sweep, towards_rates
-
-        variants = towards_rates(config, options.target_rates)
-        return sweep(variants, Path(options.out), options.jobs or 1, _imports(arguments))
+    if options.target_rates is not None or options.seeds is not None:
+        return _sweep(config, options, _imports(arguments))
     if options.jobs is not None:
-        raise UserError("--jobs only applies with --target-rates; to use several devices, see --devices")
+        raise UserError("--jobs only applies with --target-rates or --seeds; to use several devices, see --devices")
     from sepkit.studies import import_task
     from sepkit.training.messages import is_first_process
     from sepkit.training.run import train
@@ -60,6 +57,27 @@ def run(arguments: list[str]) -> Path | None:
     import_task(config.name)
     model = train(config, Path(options.out))
     return model if is_first_process() else None
+
+
+def _sweep(config: Any, options: Any, imports: list[str]) -> Path:
+    """The folder of the runs towards all target rates and with all seeds."""
+    from pathlib import Path
+
+    from sepkit.studies import import_task
+    from sepkit.training.run import task_type
+    from sepkit.training.sweep import over_seeds, sweep, towards_rates
+
+    import_task(config.name)
+    out = Path(options.out)
+    done = task_type(config).sweep(config, out, options.target_rates, options.seeds)
+    if done is not None:
+        if options.jobs is not None:
+            raise UserError(f"--jobs: task {config.name} trains all models of a sweep at once; leave it out")
+        return done
+    variants = {"": config} if options.target_rates is None else towards_rates(config, options.target_rates)
+    if options.seeds is not None:
+        variants = over_seeds(variants, options.seeds)
+    return sweep(variants, out, options.jobs or 1, imports)
 
 
 def _add_options(parser: ArgumentParser) -> None:
@@ -70,7 +88,8 @@ def _add_options(parser: ArgumentParser) -> None:
         type=float,
         help="train once towards each of these sums of both rates, in the unit of objective.rates.steering.per",
     )
-    parser.add_argument("--jobs", type=int, help="runs of --target-rates at once (default 1)")
+    parser.add_argument("--seeds", nargs="+", type=int, help="train once with each of these values of trainer.seed")
+    parser.add_argument("--jobs", type=int, help="runs of --target-rates and --seeds at once (default 1)")
     parser.add_argument(
         "--import",
         dest="import_",

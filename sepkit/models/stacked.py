@@ -1,7 +1,7 @@
 """Many small networks of one shape as one: their weights stacked along a first axis, trained by one optimizer.
 
-A step of twenty networks with a thousand weights each costs little more than a step of one, for what takes the time is
-the number of operations. Networks in a stack do not know one another: the loss is a sum over them, Adam works elementwise,
+A step of ten networks with ten thousand weights each costs little more than a step of one: most of the time goes into
+starting operations. Networks in a stack do not affect one another. The loss is a sum over them, Adam works elementwise,
 and each starts from its own seed, so that a network trained in a stack is the one that it would be alone.
 """
 
@@ -56,6 +56,8 @@ def join(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         ValueError: networks of different shapes.
     """
     names = states[0].keys()
-    if any(state.keys() != names or any(state[n].shape[1:] != states[0][n].shape[1:] for n in names) for state in states):
+    if any(
+        state.keys() != names or any(state[n].shape[1:] != states[0][n].shape[1:] for n in names) for state in states
+    ):
         raise ValueError("networks of different shapes cannot be stacked")
     return {name: torch.cat([state[name] for state in states]) for name in names}

@@ -68,7 +68,7 @@ def draw_audiogram(
 
 
 def audiogram_figure(rows: list[dict[str, str]]) -> Figure:
-    """One audiogram from the rows of its id in an `audiograms.csv`: what is measured, expected, and the truth dashed."""
+    """One audiogram from its rows in an `audiograms.csv`: what is measured, what is expected, and the truth dashed."""
     figure = Figure(figsize=(4.2, 3.8), layout="constrained")
     names = [f"{row['ear']}_{row['frequency_hz']}" for row in rows]
 

@@ -213,6 +213,13 @@ class Task(LightningModule):
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
     @classmethod
+    def sweep(
+        cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None
+    ) -> Path | None:
+        """Train a sweep in a way of the task's own and return the folder of its runs; None: one process a run."""
+        return None
+
+    @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
         """Change a configuration to a small scale for `sepkit smoke`, and return it; `folder` may hold data."""
         config.data.batch_size = min(config.data.batch_size, 2)

@@ -72,7 +72,7 @@ def information_gain(vae: TrainedVAE, prediction: Prediction, outcomes: int = _O
 
     Source: Ma et al. 2019, eq. 5 and 8.
     """
-    count, samples, _ = prediction.means.shape
+    samples = prediction.means.shape[1]
     chosen = np.linspace(0, samples - 1, min(outcomes, samples)).round().astype(int)
     noise = np.random.default_rng(_SEED).standard_normal((len(chosen), prediction.means.shape[2]))
     drawn = prediction.means[:, chosen] + prediction.deviations[:, chosen] * noise

@@ -13,7 +13,6 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.studies.acquisition.config import (
-    AGE,
     EARS,
     FREQUENCIES_HZ,
     DimensionConfig,
@@ -90,7 +89,9 @@ def check_value(dimension: DimensionConfig, value: float) -> str | None:
             f"{dimension.highest:g} {dimension.unit}"
         )
     if dimension.step > 0 and not math.isclose(math.remainder(value, dimension.step), 0.0, abs_tol=1e-6):
-        return f"{dimension.name}: {value:g} {dimension.unit} is off the {dimension.step:g} {dimension.unit} grid; taken"
+        return (
+            f"{dimension.name}: {value:g} {dimension.unit} is off the {dimension.step:g} {dimension.unit} grid; taken"
+        )
     return None
 
 
@@ -217,8 +218,8 @@ def read_audiograms(
         refused += lines
     if not any(not math.isnan(sum(values)) for values in table):
         raise UserError(
-            f"{path}: found no complete row among {len(rows)}{f' ({lines[0]})' if lines else ''}; expected at least one "
-            f"with a number in each of {', '.join(names)}"
+            f"{path}: found no complete row among {len(rows)}{f' ({lines[0]})' if lines else ''}; expected one with "
+            f"a number in each of {', '.join(names)}"
         )
     data = Audiograms(names, ids, np.array(table), splits=splits if any(splits) else [], notes=notes)
     if truth_file(path).is_file():
@@ -238,7 +239,8 @@ def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, st
             missing = [name for name in ("id", *names) if name not in columns]
             if missing:
                 raise UserError(
-                    f"{path}: found no column {', '.join(missing)}; expected id, {', '.join(names)} and, if you like, split"
+                    f"{path}: found no column {', '.join(missing)}; expected id, {', '.join(names)} and, if you like, "
+                    "split"
                 )
             return [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -257,7 +259,9 @@ def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) ->
         try:
             value = float(text)
         except ValueError:
-            raise UserError(f"{dimension.name}: found {text!r}, expected a number, or nothing where it is missing") from None
+            raise UserError(
+                f"{dimension.name}: found {text!r}, expected a number, or nothing where it is missing"
+            ) from None
         note = check_value(dimension, value)
         if note is not None:
             notes.append(note)
@@ -265,16 +269,3 @@ def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) ->
     if all(math.isnan(value) for value, dimension in zip(values, dimensions, strict=True) if not dimension.known):
         raise UserError("found nothing measured, expected a threshold at least")
     return values, notes
-
-
-def age_of(age: float | None, dimensions: Sequence[DimensionConfig]) -> float:
-    """The age, NaN where it is not known.
-
-    Raises:
-        UserError: an age that is not possible.
-    """
-    (dimension,) = [d for d in dimensions if d.name == AGE] or [DimensionConfig(AGE, 5.0, 0.0, 0.0, 120.0, True, "years")]
-    if age is None:
-        return math.nan
-    check_value(dimension, age)
-    return float(age)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +79,7 @@ def low_elbos(vae: TrainedVAE, values: np.ndarray, draws: np.ndarray, seed: int 
         draws: samples of z.
         seed: of the choice of dimensions.
     """
-    count, dimensions = values.shape
+    dimensions = values.shape[1]
     numbers = np.random.default_rng([seed, 1]).random(values.shape)
     numbers[:, [d.known for d in vae.config.dimensions]] -= 1.0
     ranks = numbers.argsort(1).argsort(1)

@@ -167,11 +167,13 @@ class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
         steering = self.objective.steering
         if steering is not None and (steering.encoding is not None or steering.masks is not None):
             raise UserError("objective.steering: found a target for encoding or masks, expected `total` alone")
-        targets = self.stack.target_rates or ([] if steering is None else [steering.total])
-        if not all(target is not None and 0 < target < math.inf for target in targets):
+        targets = [*self.stack.target_rates, *([] if steering is None or steering.total is None else [steering.total])]
+        if not all(0 < target < math.inf for target in targets):
             raise UserError("objective.steering.total: expected a target of more than 0 nats")
         for name, values in (("seeds", self.stack.seeds), ("target_rates", self.stack.target_rates)):
             if values and len(values) != self.model.models:
-                raise UserError(f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models")
+                raise UserError(
+                    f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models"
+                )
         if any(seed < 0 for seed in [*self.stack.seeds, self.trainer.seed]):
             raise UserError("trainer.seed, stack.seeds: expected 0 or more")

@@ -1,4 +1,4 @@
-"""Models on data whose values are known: whole sessions, information curves, stopping, rate and distortion, as files."""
+"""Models on known data, results as files: whole sessions, information curves, stopping, rate and distortion."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ class Simulation:
     data: Audiograms
 
 
-def simulate(
-    model: AudiogramModel, data: Audiograms, settings: Settings, dev: Audiograms | None = None
-) -> Simulation:
+def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: Audiograms | None = None) -> Simulation:
     """Whole sessions by each strategy, and where rules stop those of the first one.
 
     Args:

@@ -11,11 +11,13 @@ from matplotlib.patches import Ellipse
 
 from sepkit.reporting.audiograms import draw_audiogram
 from sepkit.reporting.figures import COLOURS, panels
+from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE
 from sepkit.studies.acquisition.simulation import Sessions
 
 __all__ = [
     "archetype_figure",
+    "gap_figure",
     "information_figure",
     "predictor_figure",
     "representation_figure",
@@ -39,16 +41,13 @@ def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
     return figure
 
 
-def representation_figure(
-    vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray, draws: np.ndarray, side: int = 5
-) -> Figure:
+def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray, side: int = 5) -> Figure:
     """Encodings of data and archetypes, and what a grid of latent values is decoded to (thesis, figure 1b and 1c).
 
     Args:
         vae: of two latent dimensions.
         values: (N, D) data.
         archetypes: (A, D).
-        draws: samples of z, for decoding.
         side: of the grid.
     """
     figure = Figure(figsize=(10, 4.6), layout="constrained")
@@ -60,10 +59,10 @@ def representation_figure(
     corners, deviation = vae.posterior(archetypes, np.ones(archetypes.shape, bool))
     for place, (center, width) in enumerate(zip(corners, deviation, strict=True)):
         axes.plot(*center[:2], "o", color=COLOURS[place % len(COLOURS)], markersize=9)
-        axes.add_patch(Ellipse((center[0], center[1]), *(4 * width[:2]), fill=False, color=COLOURS[place % len(COLOURS)]))
+        axes.add_patch(
+            Ellipse((center[0], center[1]), *(4 * width[:2]), fill=False, color=COLOURS[place % len(COLOURS)])
+        )
     axes.set(xlabel="$z_1$", ylabel="$z_2$", title="encodings of data (dots) and of archetypes")
-    from sepkit.studies.acquisition import network
-
     grid = right.subplots(side, side)
     ticks = np.linspace(-2, 2, side)
     for row, second in enumerate(reversed(ticks)):
@@ -184,11 +183,29 @@ def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figu
     figure = Figure(figsize=(4 * len(stops), 3.0), layout="constrained")
     reach = int(max(np.abs(values - oracle).max() for values in stops.values()))
     bins = np.arange(-reach - 0.5, reach + 1.5)
-    for axes, (name, values) in zip(np.atleast_1d(figure.subplots(1, len(stops), sharey=True)), stops.items(), strict=True):
+    for axes, (name, values) in zip(
+        np.atleast_1d(figure.subplots(1, len(stops), sharey=True)), stops.items(), strict=True
+    ):
         offsets = values - oracle
         for chosen, colour in ((offsets < 0, COLOURS[4]), (offsets == 0, COLOURS[2]), (offsets > 0, COLOURS[3])):
             axes.hist(offsets[chosen], bins=bins.tolist(), color=colour)
         axes.set(xlabel="stopping index minus the oracle's", title=f"{name}: O = {np.abs(offsets).mean():.2f}")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("sessions")
+    return figure
+
+
+def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """How much larger the distortion on test data is than on training data, by epochs of training.
+
+    Args:
+        curves: name -> (epochs, nats) pairs.
+    """
+    figure = panels("epochs", ["test minus training distortion [nats]"])
+    for place, (name, points) in enumerate(curves.items()):
+        x, y = zip(*sorted(points), strict=True)
+        style = "--" if name.startswith("static") else "-"
+        figure.axes[0].plot(x, y, style, marker="o", markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.axes[0].set_xscale("log")
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,8 @@ class PartialVAE(SavedModel):
         self.shared = StackedLinear(config.embedding + 2, config.features, generators)
         into = [config.features, *config.hidden, 2 * config.latent]
         out = [config.latent, *reversed(config.hidden), 2 * dimensions]
-        self.encoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in zip(into, into[1:], strict=False))
-        self.decoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in zip(out, out[1:], strict=False))
+        self.encoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(into))
+        self.decoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(out))
         self.family = Gaussian()
         noise = torch.tensor([dimension.noise for dimension in config.dimensions])
         self.register_buffer("center", torch.zeros(count, 1, dimensions))
@@ -184,8 +185,8 @@ def _check(config: PartialVAEConfig) -> None:
     for dimension in config.dimensions:
         if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
             raise UserError(f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest")
-    for name, value in (("models", config.models), ("latent", config.latent), ("embedding", config.embedding), ("features", config.features)):
-        if value < 1:
-            raise UserError(f"model.{name}: found {value}, expected 1 or more")
+    for name in ("models", "latent", "embedding", "features"):
+        if getattr(config, name) < 1:
+            raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
     if any(width < 1 for width in config.hidden):
         raise UserError(f"model.hidden: found {config.hidden}, expected widths of 1 or more")

@@ -17,7 +17,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.studies.acquisition.audiogram import Audiograms, check_value
-from sepkit.studies.acquisition.config import AGE, EARS, FREQUENCIES_HZ, audiogram_dimensions, threshold_name
+from sepkit.studies.acquisition.config import EARS, FREQUENCIES_HZ, audiogram_dimensions, threshold_name
 
 if TYPE_CHECKING:
     import pandas
@@ -98,10 +98,13 @@ def read_nhanes(
     table = np.stack(rows)
     complete = ~np.isnan(table).any(1)
     lines.append(
-        f"{len(table)} people with demographics ({without_demographics} without are left out), {int(complete.sum())} complete"
+        f"{len(table)} people with demographics ({without_demographics} without are left out), "
+        f"{int(complete.sum())} complete"
     )
     if not complete.any():
-        raise UserError(f"{', '.join(map(str, audiometry))}: found no complete row among {len(table)}; expected at least one")
+        raise UserError(
+            f"{', '.join(map(str, audiometry))}: found no complete row among {len(table)}; expected at least one"
+        )
     kept = ~np.isnan(table[:, 1:]).all(1) if keep_incomplete else complete
     names = [dimension.name for dimension in audiogram_dimensions()]
     return Audiograms(names, ids, table)[kept], NHANESReport(lines)
@@ -134,13 +137,17 @@ def _read(file: str | Path, wanted: Sequence[str]) -> pandas.DataFrame:
     if not content.startswith(_HEADER):
         raise UserError(f"{path}: found no XPT header, expected a SAS transport file (.XPT) of NHANES")
     if len(content) % _BLOCK_BYTES:
-        raise UserError(f"{path}: is cut short ({len(content)} bytes, no multiple of {_BLOCK_BYTES}); download it again")
+        raise UserError(
+            f"{path}: is cut short ({len(content)} bytes, no multiple of {_BLOCK_BYTES}); download it again"
+        )
     try:
         with pandas.read_sas(path, format="xport", iterator=True) as reader:
             length, start = reader.record_length, reader.record_start
             table = reader.read()
     except Exception as error:
-        raise UserError(f"{path}: is cut short or damaged ({' '.join(str(error).split())}); download it again") from error
+        raise UserError(
+            f"{path}: is cut short or damaged ({' '.join(str(error).split())}); download it again"
+        ) from error
     # The last block is filled with blanks; a part of a record there means that blocks are missing.
     if content[start + length * len(table) :].strip(b" "):
         raise UserError(f"{path}: is cut short in the middle of a record; download it again")
@@ -186,4 +193,6 @@ def _retest(table: pandas.DataFrame) -> str:
     known = known[~np.isnan(known)]
     if not len(known):
         return "; no retests at 1 kHz"
-    return f"; {len(known)} retests at 1 kHz, not used, deviate by {np.sqrt(np.mean(known**2)):.1f} dB (root mean square)"
+    return (
+        f"; {len(known)} retests at 1 kHz, not used, deviate by {np.sqrt(np.mean(known**2)):.1f} dB (root mean square)"
+    )

@@ -104,7 +104,9 @@ def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
     for split in SPLITS:
         chosen = data[np.array([name == split for name in data.splits])]
         if not len(chosen):
-            raise UserError(f"{folder}: no audiogram is left for {split} among {len(data)}; give more, or a column split")
+            raise UserError(
+                f"{folder}: no audiogram is left for {split} among {len(data)}; give more, or a column split"
+            )
         write_audiograms(folder / f"{split}.csv", chosen)
         counts.append(f"{split} {len(chosen)} ({int(chosen.complete.sum())} complete)")
     print(f"{len(data)} audiograms: {', '.join(counts)}")

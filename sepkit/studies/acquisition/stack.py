@@ -131,7 +131,7 @@ def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: S
 
 
 def _own(record: dict[str, Any], place: int) -> dict[str, Any]:
-    """A record of a stack of which only what concerns one model is kept: `train_rate_nats_3` becomes its `train_rate_nats`."""
+    """What of a stack's record concerns one model: `train_rate_nats_3` becomes the `train_rate_nats` of model 3."""
     own = {}
     for name, value in record.items():
         match = _OWN.fullmatch(name)

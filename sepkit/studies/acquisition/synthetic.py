@@ -68,8 +68,8 @@ def synthetic_audiograms(
 ) -> tuple[Audiograms, np.ndarray]:
     """Synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
 
-    Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond what is possible are taken at
-    the limit, as an audiometer would.
+    Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond what is possible
+    are taken at the limit, as an audiometer would.
 
     Args:
         examples: how many people.

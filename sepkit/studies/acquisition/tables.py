@@ -19,7 +19,7 @@ from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.markdown import escaped, markdown_table
 from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
 from sepkit.studies.acquisition.evaluate import SIMULATION
-from sepkit.studies.acquisition.figures import information_figure
+from sepkit.studies.acquisition.figures import gap_figure, information_figure
 
 __all__ = ["Group", "load_groups", "save_figure", "write_tables"]
 
@@ -59,7 +59,9 @@ class Group:
             value: Any = summary
             for key in keys:
                 if not isinstance(value, dict) or value.get(key) is None:
-                    raise UserError(f"{folder / SIMULATION}: found no {'.'.join(keys)}; simulate again with all options")
+                    raise UserError(
+                        f"{folder / SIMULATION}: found no {'.'.join(keys)}; simulate again with all options"
+                    )
                 value = value[key]
             found.append(value)
         return np.array(found, float)
@@ -82,7 +84,7 @@ def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
 
 
 def write_tables(
-    simulations: Sequence[str | Path], out: str | Path, kind: Literal["strategies", "rates"] = "strategies"
+    simulations: Sequence[str | Path], out: str | Path, kind: Literal["strategies", "rates", "gap"] = "strategies"
 ) -> str:
     """The Markdown that is now in the file OUT, with its figures beside it.
 
@@ -91,7 +93,7 @@ def write_tables(
     """
     path = Path(out)
     groups = load_groups(simulations)
-    sections = _strategies(groups, path) if kind == "strategies" else _rates(groups, path)
+    sections = {"strategies": _strategies, "rates": _rates, "gap": _gap}[kind](groups, path)
     text = "\n".join([*sections, f"{NOT_A_MEDICAL_DEVICE}.\n"])
     write_text(path, text)
     return text
@@ -160,10 +162,11 @@ def _paired_table(groups: Sequence[Group]) -> str:
         areas = [_areas_by_id(folder) for folder in group.folders]
         ids = list(areas[0]["largest_variance"])
         first, second = (
-            np.mean([[part[name][i] for i in ids] for part in areas], axis=0) for name in ("largest_variance", "single_best")
+            np.mean([[part[name][i] for i in ids] for part in areas], axis=0)
+            for name in ("largest_variance", "single_best")
         )
         found = paired_difference(first, second)
-        later = _curves_of([group], "largest_variance", "rmse_db")[:, 2:] - _curves_of([group], "single_best", "rmse_db")[:, 2:]
+        adaptive, fixed = (_curves_of([group], name, "rmse_db")[:, 2:] for name in ("largest_variance", "single_best"))
         low, high = found.ci95 or (np.nan, np.nan)
         ahead = sum(a["largest_variance"] < a["single_best"] for a in _mean_areas(group))
         rows.append(
@@ -172,10 +175,16 @@ def _paired_table(groups: Sequence[Group]) -> str:
                 f"{found.mean:+.2f}",
                 f"{low:+.2f} to {high:+.2f}",
                 f"{ahead} of {len(group.folders)}",
-                f"{later.sum(1).mean():+.2f}",
+                f"{(adaptive - fixed).sum(1).mean():+.2f}",
             ]
         )
-    header = ["data", "difference of areas [dB]", "95 % interval over data", "models ahead", "after the first measurement"]
+    header = [
+        "data",
+        "difference of areas [dB]",
+        "95 % interval over data",
+        "models ahead",
+        "after the first measurement",
+    ]
     return markdown_table(header, rows)
 
 
@@ -268,7 +277,9 @@ def _rates(groups: Sequence[Group], path: Path) -> Iterator[str]:
     yield "A dot is a model, lines are running means over three models in order of rate, stars the best.\n"
 
 
-def _write_curves(path: Path, curves: dict[str, tuple[Group, dict[str, tuple[str, ...]]]], measures: Sequence[str]) -> None:
+def _write_curves(
+    path: Path, curves: dict[str, tuple[Group, dict[str, tuple[str, ...]]]], measures: Sequence[str]
+) -> None:
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["rate_nats", *measures, "curve"])
@@ -313,3 +324,30 @@ def _target_table(group: Group) -> str:
     header = ["target", "rate on test", "off", *(["distortion, train"] if has_train else [])]
     header += ["distortion, test", "negative ELBO", "area [dB]", "offset O", "stopping index", "error there [dB]"]
     return markdown_table(header, rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------- gap
+
+
+def _gap(groups: Sequence[Group], path: Path) -> Iterator[str]:
+    """How much larger the distortion on test data is than on training data, by missingness, target and epochs."""
+    yield "### Distortion on test and on training data [nats], by length of training\n"
+    rows = []
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for group in groups:
+        targets = group.values("training", "target_rate")
+        training = group.summaries[0]["training"]
+        kind, epochs = training["missingness"].get("kind", "dynamic"), str(training["epochs"])
+        train = group.values("rate_distortion", "train", "distortion_nats")
+        test = group.values("rate_distortion", "test", "distortion_nats")
+        areas = group.values("strategies", "largest_variance", "area_rmse_db")
+        for target in np.unique(targets):
+            mine = targets == target
+            gap = test[mine] - train[mine]
+            curves.setdefault(f"{kind}, {target:g} nats", []).append((float(epochs), float(gap.mean())))
+            cells = (train[mine], test[mine], gap, areas[mine])
+            rows.append([kind, epochs, f"{target:g}", *(_mean(values) for values in cells)])
+    header = ["missingness", "epochs", "target", "training data, its own masks", "test data, other masks"]
+    header += ["gap", "area [dB]"]
+    yield markdown_table(header, rows)
+    yield f"![Gap]({save_figure(gap_figure(curves), path.with_name(f'{path.stem}.png')).name})\n"

@@ -212,7 +212,7 @@ class PartialVAETask(Task):
     # ---------------------------------------------------------------------------------------------------- validation
 
     def scores(self, batch: StackedBatch) -> list[dict[str, Any]]:
-        """Distortion, rate and minus the partial ELBO of each datum, means over the stack; the noise is always the same."""
+        """Distortion, rate and minus the partial ELBO of each datum, means over the stack; noise is always the same."""
         rows, latent = batch.values.shape[1], self.config.model.latent
         noise = torch.from_numpy(masks.latent_noise(rows, latent, _DEV_SEED, 0))[None].to(batch.values)
         parts = self.model(batch.values, batch.observed, noise)
@@ -234,6 +234,15 @@ class PartialVAETask(Task):
         """Minus the partial ELBO on dev; None where rates are steered, for only the last model has the target's."""
         super().choose_monitor()
         return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
+
+    @classmethod
+    def sweep(
+        cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None
+    ) -> Path | None:
+        """Train all models of a sweep at once, as stacks."""
+        from sepkit.studies.acquisition.stack import train_stacks
+
+        return train_stacks(config, out, seeds, target_rates)
 
     # ------------------------------------------------------------------------------------------------------ resuming
 
@@ -258,5 +267,9 @@ def _suffix(place: int, models: int) -> str:
 def _steerings(config: PartialVAETaskConfig) -> list[Steering]:
     """One for each model, or none."""
     steering, models = config.objective.steering, config.model.models
-    targets = config.stack.target_rates or ([] if steering is None or steering.total is None else [steering.total] * models)
-    return [Steering((f"rate_nats{_suffix(k, models)}",), rate, config.steered_to(rate)) for k, rate in enumerate(targets)]
+    if steering is not None and steering.total is None and not config.stack.target_rates:
+        raise UserError("objective.steering.total: found none, expected a target in nats; or train with --target-rates")
+    targets = config.stack.target_rates or ([] if steering is None else [steering.total or 0.0] * models)
+    return [
+        Steering((f"rate_nats{_suffix(k, models)}",), rate, config.steered_to(rate)) for k, rate in enumerate(targets)
+    ]

@@ -47,8 +47,8 @@ class LinearGaussian:
 @pytest.fixture(scope="session")
 def linear() -> LinearGaussian:
     rng = np.random.default_rng(7)
-    factor = np.linalg.qr(rng.standard_normal((5, 2)))[0] * [30.0, 22.0]
-    return LinearGaussian(np.array([40.0, 10.0, 20.0, 30.0, 50.0]), factor, 3.0, ["known", "a", "b", "c", "d"])
+    factor = np.linalg.qr(rng.standard_normal((5, 2)))[0] * [25.0, 18.0]
+    return LinearGaussian(np.array([40.0, 10.0, 20.0, 30.0, 50.0]), factor, 10.0, ["known", "a", "b", "c", "d"])
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +56,7 @@ def linear_config(linear: LinearGaussian) -> PartialVAEConfig:
     dimensions = [
         DimensionConfig(name, linear.noise, 0.0, -500.0, 500.0, known=name == "known") for name in linear.names
     ]
-    return PartialVAEConfig(dimensions, latent=2, embedding=4, features=16, hidden=[32])
+    return PartialVAEConfig(dimensions, latent=2, embedding=4, features=24, hidden=[32])
 
 
 @pytest.fixture(scope="session")
@@ -66,14 +66,14 @@ def linear_vae(linear: LinearGaussian, linear_config: PartialVAEConfig) -> Train
     model = PartialVAE(linear_config)
     model.set_statistics(data.mean(0)[None], data.std(0)[None])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-    steps, size = 1500, 128
+    steps, size = 1000, 128
     for step in range(steps):
         rows = np.random.default_rng(step).integers(0, len(data), size)
         observed = masks.observed_in(MissingnessConfig(), size, data.shape[1], 0, step)
         noise = torch.from_numpy(masks.latent_noise(size, 2, 0, step)).float()[None]
         parts = model(torch.from_numpy(data[rows])[None], torch.from_numpy(observed)[None], noise)
-        beta = min(1.0, 0.05 + step / 500)
-        optimizer.param_groups[0]["lr"] = 1e-2 if step < 900 else 1e-3
+        beta = min(1.0, 0.05 + step / 300)
+        optimizer.param_groups[0]["lr"] = 1e-2 if step < 600 else 1e-3
         optimizer.zero_grad()
         (parts.distortion + beta * parts.rate).mean().backward()
         optimizer.step()

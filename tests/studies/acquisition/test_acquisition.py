@@ -75,11 +75,15 @@ def test_greedy_order_begins_with_the_only_informative_dimension(linear_vae: Tra
 
 def _with_one_informative_dimension(vae: TrainedVAE) -> TrainedVAE:
     """A model whose predictions never leave the mean: only measuring a dimension itself lowers its error."""
-    weights = {name: np.zeros_like(array) if name.startswith("decoder") else array for name, array in vae.weights.items()}
+    weights = {
+        name: np.zeros_like(array) if name.startswith("decoder") else array for name, array in vae.weights.items()
+    }
     return TrainedVAE(vae.config, weights, vae.center, vae.scale, vae.low_elbo)
 
 
-def test_rewards_leave_out_what_is_known_and_what_is_measured(audiogram_vae: PartialVAE, audiograms: Audiograms) -> None:
+def test_rewards_leave_out_what_is_known_and_what_is_measured(
+    audiogram_vae: PartialVAE, audiograms: Audiograms
+) -> None:
     vae = audiogram_vae.trained()
     observed = np.zeros(audiograms.values.shape, bool)
     observed[:, [0, 4]] = True

@@ -107,9 +107,7 @@ def test_numpy_and_torch_agree(audiogram_vae: PartialVAE, audiograms: Audiograms
     prediction = vae.predict(audiograms.values, observed, draws)
     values, seen = torch.from_numpy(audiograms.values).float()[None], torch.from_numpy(observed)[None]
     with torch.no_grad():
-        parts = [
-            audiogram_vae(values, seen, torch.from_numpy(draw).expand(1, len(observed), -1)) for draw in draws
-        ]
+        parts = [audiogram_vae(values, seen, torch.from_numpy(draw).expand(1, len(observed), -1)) for draw in draws]
     np.testing.assert_allclose(prediction.rate, parts[0].rate[0].numpy(), rtol=1e-4, atol=1e-4)
     distortion = np.mean([part.distortion[0].numpy() for part in parts], axis=0)
     np.testing.assert_allclose(prediction.distortion, distortion, rtol=1e-4, atol=1e-3)
