@@ -21,6 +21,7 @@ from sepkit.studies.acquisition.calibration import low_elbos
 from sepkit.studies.acquisition.config import MissingnessConfig, PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.studies.acquisition.predictive import latent_draws
+from sepkit.studies.acquisition.prepare import prepare_synthetic
 from sepkit.training.task import Monitor, Task
 from sepkit.types import Losses
 
@@ -243,6 +244,21 @@ class PartialVAETask(Task):
         from sepkit.studies.acquisition.stack import train_stacks
 
         return train_stacks(config, out, seeds, target_rates)
+
+    @classmethod
+    def shrink(cls, config: Any, folder: Path) -> Any:
+        """A stack of at most two models in small batches; without training data, synthetic audiograms."""
+        config = super().shrink(config, folder)
+        config.model.models = min(config.model.models, 2)
+        config.stack.seeds = config.stack.seeds[: config.model.models]
+        config.stack.target_rates = config.stack.target_rates[: config.model.models]
+        steering = config.objective.steering
+        if steering is not None and steering.total is None and not config.stack.target_rates:
+            steering.total = 1.0
+        if config.data.train is None:
+            made = prepare_synthetic(folder / "audiograms", examples=32)
+            config.data.train, config.data.dev = str(made / "train.csv"), str(made / "dev.csv")
+        return config
 
     # ------------------------------------------------------------------------------------------------------ resuming
 

@@ -1,4 +1,4 @@
-"""Audiograms as data: CSV files and what is refused in them, synthetic ones, masks as functions of (seed, epoch, index)."""
+"""Audiograms as data: CSV files and what is refused in them, synthetic ones, and masks."""
 
 from __future__ import annotations
 

@@ -55,8 +55,9 @@ def write_xpt(path: Path, table: Mapping[str, Sequence[float]]) -> Path:
     ]
     names = b""
     for number, name in enumerate(table):
-        fields = struct.pack(">hhhh8s40s8shhh2s8shhl52s", 1, 0, 8, number + 1, name.encode().ljust(8), b" " * 40, b" " * 8,
-                             0, 0, 0, b"  ", b" " * 8, 0, 0, 8 * number, b"")  # fmt: skip
+        numbers = (1, 0, 8, number + 1, name.encode().ljust(8), b" " * 40, b" " * 8)
+        fields = struct.pack(">hhhh8s40s8s", *numbers)
+        fields += struct.pack(">hhh2s8shhl52s", 0, 0, 0, b"  ", b" " * 8, 0, 0, 8 * number, b"")
         names += fields
     parts.append(names.ljust(-(-len(names) // 80) * 80))
     parts.append(_card(header.format("OBS    ", zeros)))
