@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from sepkit.version import __version__
+
 __all__ = ["Separator", "__version__", "load_audiogram_model", "load_model"]
 
 if TYPE_CHECKING:

@@ -20,13 +20,14 @@ T = TypeVar("T")
 
 
 class Choice:
-    """Base of dataclasses picked by name. A direct subclass is a kind; its subclasses are the kind's choices.
+    """Base of dataclasses picked by name. A direct subclass is a kind; all classes below it are the kind's choices.
 
     A kind may pick by another key than `name`, and have a default for plain data without that key:
 
         class TaskConfig(Choice, key="task", default="separation"): ...
     """
 
+    kind: ClassVar[type]
     name: ClassVar[str]
     choices: ClassVar[dict[str, type]]
     key: ClassVar[str]
@@ -37,7 +38,7 @@ class Choice:
     ) -> None:
         super().__init_subclass__(**kwargs)
         if name is None:
-            cls.choices, cls.key, cls.default = {}, key, default
+            cls.kind, cls.choices, cls.key, cls.default = cls, {}, key, default
         else:
             cls.name = name
             cls.choices[name] = cls
@@ -74,7 +75,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
             raise UserError(
                 f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}"
             )
-    return concrete(**{key: _convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
+    return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
@@ -110,13 +111,13 @@ def _hint(word: str, known: Any) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def convert(hint: Any, value: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):
             return None
         (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return _convert(inner, value, where)
+        return convert(inner, value, where)
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is Literal:
@@ -133,7 +134,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
                 f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
             )
         kinds = inner if origin is tuple else inner * len(value)
-        return origin(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        return origin(convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is float and isinstance(value, str):

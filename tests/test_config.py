@@ -66,3 +66,9 @@ def test_numbers_as_yaml_writes_them():
 def test_defaults_are_not_shared():
     c.TrainConfig().model.masker.blocks = 1  # type: ignore[attr-defined]
     assert c.TrainConfig().model.masker.blocks == 8  # type: ignore[attr-defined]
+
+
+def test_a_choice_made_of_another_is_of_the_same_kind():
+    assert c.ImprovedSuDoRMRFConfig.kind is c.SuDoRMRFConfig.kind is c.MaskerConfig
+    improved = c.from_dict(c.MaskerConfig, {"name": "improved_sudormrf", "blocks": 3})
+    assert type(improved) is c.ImprovedSuDoRMRFConfig and improved.blocks == 3

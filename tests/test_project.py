@@ -103,7 +103,7 @@ def test_every_dependency_is_pinned() -> None:
         if line
     }
     required = {_canonical(re.split(r"[^\w.-]", line)[0]) for line in importlib.metadata.requires("sepkit") or []}
-    assert {"torch", "asteroid", "pesq", "ruff", "zuko", "jsonargparse", "uv"} <= required
+    assert {"torch", "asteroid", "pesq", "ruff", "zuko", "docstring-parser", "uv"} <= required
     assert required - {"sepkit"} <= pinned
 
 
@@ -150,7 +150,7 @@ def test_the_wheel_finds_configurations_by_name(wheel: Path, tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    script = "from sepkit.cli._parser import find_config; print(find_config('recurrent_stft'))"
+    script = "from sepkit.cli._configuration import find_config; print(find_config('recurrent_stft'))"
     found = _run(sys.executable, "-c", script, cwd=tmp_path, env=environment).stdout.strip()
     assert found == str(tmp_path / "site" / "sepkit" / "conf" / "model" / "recurrent_stft.yaml")
 
@@ -192,7 +192,10 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
     assert main(["smoke", "--config", str(base), "--config", str(path), *short]) == 0
 
 
-# -------------------------------------------------------------------------------------------------------------- README
+# ----------------------------------------------------------------------------------------------------------- documents
+
+# In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
+PAGES = ["install", "separate", "train", "matching", "plan-schedule", "variational", "measure"]
 
 TINY_RUN = [
     "--trainer.max_epochs",
@@ -222,12 +225,28 @@ def _write_recordings(folder: Path) -> None:
                 audio.write(folder / name, (noise - noise.mean()).astype(np.float32), 8000)
 
 
+DOCUMENTS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{page}.md" for page in PAGES)]
+
+
 def _blocks(language: str) -> list[str]:
-    text = (REPOSITORY / "README.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    """Code of README and of the pages, in reading order, without what says that it is not run here."""
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if not block.startswith("# not run: ")]
 
 
-def test_readme_commands_run(
+def test_every_page_is_tested() -> None:
+    assert sorted(REPOSITORY.glob("docs/*.md")) == sorted(DOCUMENTS[1:])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", path.read_text())
+    broken = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert not broken
+
+
+def test_documents_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sepkit.models import build_model

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 
 import pytest
 
@@ -109,3 +111,19 @@ def test_a_subclass_has_the_defaults_of_its_own_configuration():
         pass
 
     assert (Bird().wings, Sparrow().wings, Penguin().wings, build(PenguinConfig(1)).wings) == (2, 2, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["FilterbankConfig", "LatentConfig", "MaskerConfig"])
+def test_no_constructor_repeats_a_default_of_its_configuration(kind):
+    import sepkit.models  # noqa: F401
+    from sepkit import config, registry
+
+    for choice in getattr(config, kind).choices.values():
+        builder = registry._builders[choice]
+        if builder.__module__.startswith("sepkit."):
+            parameters = inspect.signature(builder.__init__).parameters
+            fields = {f.name for f in fields_of(choice)}
+            repeated = [p.name for p in parameters.values() if p.name in fields and p.default is not p.empty]
+            assert not repeated, f"{builder.__name__}: {', '.join(repeated)} stand in {choice.__name__}"
+            described = {line.split(":")[0].strip() for line in (builder.__doc__ or "").splitlines() if ":" in line}
+            assert not described & fields, f"{builder.__name__}: {choice.__name__} describes {described & fields}"

@@ -17,21 +17,16 @@
 # --gap-epochs "..."   lengths of further trainings, to see when static missingness overfits
 # --gap-rates "..."    targets of those, nats
 # --gap-seeds "..."    seeds of those
-# --sessions N         data of each file that sessions of stages 6 and 7 are played with (the thesis: 128)
-# --extra "..."        further options of sepkit train, everywhere
-# --data DIR           where data go
-# --exp DIR            where models and results go
+# --strategy-sessions N  data of each file that sessions of stage 3 are played with
+# --sessions N         the same, of stages 6 and 8 (the thesis: 128)
 #
 # Stages: 1 prepare; 2 train a stack of models for each data set; 3 simulate sessions; 4 tables of strategies and stopping;
 # 5 train towards rates; 6 simulate those; 7 their tables; 8 overfitting; 9 figures, typed-in examples and report.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix A.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" run
 
-stage=1
 stop_stage=9
 conf=conf/cpu.yaml
 rates_conf=conf/rates.yaml
@@ -46,24 +41,25 @@ corruptions="0.05 0.5"
 gap_epochs="30 120 360"
 gap_rates="2 8 15"
 gap_seeds="0 1 2"
+strategy_sessions=256
 sessions=128
-extra=
 data=
-exp=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
 rates_conf=$(resolve "$rates_conf")
 setting=$(basename "$conf" .yaml)
-[ -z "$nhanes" ] || { nhanes=$(resolve "$nhanes"); setting=nhanes_$setting; draws=nhanes; corruptions=; }
+if [ -n "$nhanes" ]; then
+  nhanes=$(resolve "$nhanes")
+  setting=nhanes_$setting
+  draws=nhanes
+  corruptions=
+fi
 data=${data:-data/$setting}
 exp=${exp:-exp/$setting}
 # The error that is good enough is harder to reach with real people.
 thresholds="5 6 7"
-first_set=$data/$(set -- $draws; echo "$1")
+first_set=$data/${draws%% *}
 
 prepare() {
   local draw corruption
@@ -71,11 +67,12 @@ prepare() {
     sepkit prepare nhanes --audiometry "$nhanes"/AUX*.[Xx][Pp][Tt] --demographics "$nhanes"/DEMO*.[Xx][Pp][Tt] --out "$data/nhanes"
     return
   fi
+  # shellcheck disable=SC2086  # $prepare_options is a list of words
   for draw in $draws; do
-    [ -s "$data/$draw/test.csv" ] || sepkit prepare audiograms --seed "$draw" --out "$data/$draw"
+    [ -s "$data/$draw/test.csv" ] || sepkit prepare audiograms --seed "$draw" $prepare_options --out "$data/$draw"
   done
   for corruption in $corruptions; do
-    sepkit prepare audiograms --seed "$(set -- $draws; echo "$1")" --corruption "$corruption" --out "${first_set}_corruption_$corruption"
+    sepkit prepare audiograms --seed "${draws%% *}" --corruption "$corruption" $prepare_options --out "${first_set}_corruption_$corruption"
   done
 }
 
@@ -100,7 +97,7 @@ simulate_strategies() {
     for seed in $seeds; do models+=("$exp/$draw/seed_$seed"); done
     # shellcheck disable=SC2086
     $decode_cmd sepkit audiogram simulate --model "${models[@]}" --manifest "$data/$draw/test.csv" --dev "$data/$draw/dev.csv" \
-      --stop-at-db $thresholds --first 256 --samples 32 --out "$exp/simulations/$draw"
+      --stop-at-db $thresholds --first "$strategy_sessions" --samples 32 --out "$exp/simulations/$draw"
   done
 }
 
@@ -174,14 +171,14 @@ measure_gap() {
 
 draw_figures() {
   local archetypes=() model
-  model=$exp/$(set -- $draws; echo "$1")/seed_$(set -- $seeds; echo "$1")
+  model=$exp/${draws%% *}/seed_${seeds%% *}
   [ ! -s "$first_set/archetypes.csv" ] || archetypes=(--archetypes "$first_set/archetypes.csv")
   train_on "$first_set" "$conf" "$exp/latent_2" --model.latent 2
   $decode_cmd sepkit audiogram figures --model "$exp/latent_2" --manifest "$first_set/test.csv" --dev "$first_set/dev.csv" \
     "${archetypes[@]}" --first "$sessions" --out "$exp/figures"
   $decode_cmd sepkit calibrate "$model" --manifest "$first_set/dev.csv"
   $decode_cmd sepkit audiogram examples --model "$model" --out "$exp/tables/examples.md" >/dev/null
-  sepkit report "$model" "$exp/simulations/$(set -- $draws; echo "$1")/seed_$(set -- $seeds; echo "$1")" --out "$exp/report.html"
+  sepkit report "$model" "$exp/simulations/${draws%% *}/seed_${seeds%% *}" --out "$exp/report.html"
 }
 
 run_stage 1 "prepare $data" prepare

@@ -1,47 +1,36 @@
 #!/usr/bin/env bash
-# Do variational encoder-masker-decoders generalise better? Trained on noisy mixtures of one corpus, tested noisy and clean on
-# unseen speakers of that corpus and on another corpus (tables 1 and 4 of the VI-EMD thesis): deterministic and variational twins.
+# Do variational encoder-masker-decoders generalize better? Train deterministic and variational twins on noisy mixtures of
+# one corpus; test them, noisy and clean, on unseen speakers of that corpus and on another corpus (thesis, tables 1 and 4).
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
 #
-# --speech DIR         recordings; folders named train, dev and test are the splits, the next folder is the speaker
 # --noise DIR          recordings of noise, divided like the speech
-# --groups "A=RE B=RE" the corpora by speaker identifier: training and dev are of the first alone, the others are unseen
-# --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
-# --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min), and
-# --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min)
-# --prepare-options "..."  further options of sepkit prepare folder
-# --conf FILE          what the methods share; conf/cpu.yaml: about twelve minutes a run on one core; conf/gpu.yaml: the thesis
+# --groups "A=RE B=RE" corpora by speaker identifier: training and dev use only the first, the others are unseen
+# --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min); needs --vctk
+# --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min); needs --librimix
+# --conf FILE          settings that all methods share; conf/cpu.yaml: about 12 minutes a run on one core; conf/gpu.yaml: the thesis
 # --methods "..."      conf/cpu.yaml: deterministic variational; conf/gpu.yaml: tasnet vi_tasnet sudormrf vi_sudormrf; each has
-#                      a file of its own beside --conf (conf/cpu_variational.yaml); by default all of them
-# --seeds "0 1 2"      of the data order and the weights
-# --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
-# --data DIR           where manifests go
-# --exp DIR            where the models go, a folder a run
-# --extra "..."        further options of sepkit train, such as "--trainer.max_minutes 10"
+#                      its own file beside --conf (conf/cpu_variational.yaml); default: all of them
+# --seeds "0 1 2"      seeds of the data order and the weights
+# --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 # --calibrate-options "..."  further options of sepkit calibrate
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
-# Stages: 1 prepare, 2 train all, 3 fit the predictor of their quality on dev, 4 evaluate all, 5 tables of scores and of the
+# Stages: 1 prepare, 2 train all, 3 fit the predictors of their SI-SDR on dev, 4 evaluate all, 5 tables of scores and of the
 # drops from the first corpus to the others, 6 report.
-# The same command again continues. What a run says is in EXP/METHOD_seedN.log.
-# Time: the configurations fix the number of steps, so that results do not hang on the machine: with conf/cpu.yaml 6 runs of
-# 1200 steps, about forty minutes on two idle cores with --jobs 2 (a variational step takes somewhat longer than its twin's),
-# and their evaluation. The thesis's 200 epochs of LibriMix take days a run; --extra "--trainer.max_minutes 10" cuts them.
-# Limits: with less than an hour of training speech the comparison measures overfitting more than the thesis's 100 hours do.
+# The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
+# Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 6
+# runs of 1200 steps take about 40 minutes on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
+# LibriMix take days a run; --extra "--trainer.max_minutes 10" stops them early.
+# Limits: with less than an hour of training speech, overfitting matters more than in the thesis (100 hours).
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" speech run
 
-stage=1
 stop_stage=6
-speech=
 noise=
 groups='librispeech=\d{1,4} speechocean762=9\d{4}'
-speaker_from=first
 librimix=
 vctk=
 prepare_options="--dev-mixtures 100 --test-mixtures 300"
@@ -49,14 +38,8 @@ conf=conf/cpu.yaml
 methods=
 seeds="0 1 2"
 jobs=2
-data=data
-exp=
-extra=
 calibrate_options=
 evaluate_options=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
@@ -71,13 +54,13 @@ if [ -z "$methods" ]; then
   methods=${methods# }
 fi
 for method in $methods; do
-  [ -e "${conf%.yaml}_$method.yaml" ] || { echo "$0: --methods $method: ${conf%.yaml}_$method.yaml: no such file" >&2; exit 2; }
+  [ -e "${conf%.yaml}_$method.yaml" ] || stop "--methods $method: ${conf%.yaml}_$method.yaml: no such file"
 done
 
 # Test sets: unseen speakers of the corpus trained on first, each corpus noisy and clean.
 if [ -n "$librimix$vctk" ]; then
-  [ -n "$librimix" ] && [ -n "$vctk" ] || { echo "$0: --librimix and --vctk: expected both or none" >&2; exit 2; }
-  [ -z "$speech" ] || { echo "$0: --speech and --librimix: expected one of them" >&2; exit 2; }
+  [ -n "$librimix" ] && [ -n "$vctk" ] || stop "--librimix and --vctk: expected both or none"
+  [ -z "$speech" ] || stop "--speech and --librimix: expected one of them"
   librimix=$(resolve "$librimix")
   vctk=$(resolve "$vctk")
   corpora="libri2mix vctk2mix"
@@ -108,22 +91,18 @@ manifest() {
 }
 
 prepare() {
-  local name group words=()
+  local name
   if [ -z "$librimix" ]; then
-    [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings (or --librimix and --vctk)" >&2; exit 2; }
-    [ -n "$noise" ] || { echo "$0: --noise: nothing given, expected a folder of noise: training is noisy" >&2; exit 2; }
+    [ -n "$speech" ] || stop "--speech: nothing given, expected a folder of recordings (or --librimix and --vctk)"
+    [ -n "$noise" ] || stop "--noise: nothing given, expected a folder of noise: training is noisy"
     # Not within the command: there a path that is absent would not end the recipe.
-    speech=$(resolve "$speech")
     noise=$(resolve "$noise")
-    for group in $groups; do words+=("$group"); done  # "A=RE B=RE" is a list of words
-    # shellcheck disable=SC2086  # $prepare_options is a list of words
-    sepkit prepare folder --speech "$speech" --noise "$noise" --speaker-from "$speaker_from" \
-      --groups "${words[@]}" --train-group "${groups%%=*}" --noisy-and-clean $prepare_options --out "$data"
+    # shellcheck disable=SC2086  # "A=RE B=RE" is a list of words
+    prepare_folder --noise "$noise" --groups $groups --train-group "${groups%%=*}" --noisy-and-clean
     return
   fi
   for name in train dev $test_sets; do
-    [ -e "$(manifest "$name")" ] ||
-      { echo "$0: $(manifest "$name"): no such manifest; stage 1 of egs/librimix and egs/vctk writes it" >&2; exit 2; }
+    [ -e "$(manifest "$name")" ] || stop "$(manifest "$name"): no such manifest; stage 1 of egs/librimix and egs/vctk writes it"
   done
 }
 
@@ -202,7 +181,7 @@ write_comparison() {
 
 run_stage 1 "prepare $data" prepare
 run_stage 2 "train $(list_runs | wc -l) models below $exp, $jobs at once" train_all
-run_stage 3 "fit what predicts their quality" calibrate_all
+run_stage 3 "fit the predictors of their SI-SDR" calibrate_all
 run_stage 4 "evaluate them on$test_sets" evaluate_all
 run_stage 5 "write $exp/table.md" summarize_all
 run_stage 6 "write $exp/report.html" write_comparison

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LibriMix: train and measure on mixtures of LibriSpeech readers, with or without the noise of WHAM. All of it may be downloaded.
+# LibriMix: train and measure on mixtures of LibriSpeech readers, with or without the noise of WHAM. Everything can be downloaded.
 #
 #   ./run.sh [--conf "conv_tasnet paper"] [--assignment mcl] [--task clean] [--stage N] [--stop-stage N]
 #
@@ -9,68 +9,36 @@
 #                        "sudormrf amcl_paper"          SuDoRM-RF with the same settings
 #                        "conv_tasnet variational steered vi_emd_paper"  VI-TasNet of the VI-EMD thesis; improved_sudormrf: VI-SuDoRM-RF
 #                        "sepformer sepformer_paper"    SepFormer, batches of 1
-# --assignment NAME    of hypotheses to speakers: pit | mcl | relaxed_wta | amcl | sinkhorn, by default what --conf says (pit);
-#                      "amcl_linear" among --conf anneals as the aMCL paper does
-# --hypotheses N       estimates the model makes, by default as many as speakers
 # --task clean|noisy   noisy adds WHAM's noise to the mixtures; the targets are clean speech either way
-# --speakers N         2 or 3
-# --sample-rate HZ     8000 or 16000
-# --mode min|max       cut to the shortest source, or padded to the longest
-# --parts "PART ..."   of LibriSpeech: "train-clean-100 train-clean-360 dev-clean test-clean" for the 360 h set
-# --cache DIR          where downloads go; all recipes may share it
-# --mirror URL         folder that holds the archives, in place of their publishers
-# --checksums FILE     of a mirror whose archives are not the published ones, as md5sum writes it
-# --librispeech DIR    LibriSpeech, where it is here already: then it is not fetched; so too for
-# --wham-noise DIR     the noise of WHAM
-# --metadata DIR       the tables libri2mix_train-clean-100.csv ...
-# --prepare-options "..."  further options of sepkit prepare librimix, such as "--write"
-# --data DIR           where manifests go
-# --exp DIR            where the model goes
-# --seed N             of the data order and the weights
-# --extra "..."        further options of sepkit train, such as "--devices 4 --precision bf16-mixed"
+# --speakers N         speakers in a mixture: 2 or 3
+# --parts "PART ..."   parts of LibriSpeech; "train-clean-100 train-clean-360 dev-clean test-clean" for the 360 h set
+# --librispeech DIR    LibriSpeech, if you have it: then it is not downloaded
+# --wham-noise DIR     the noise of WHAM, if you have it
+# --metadata DIR       the tables libri2mix_train-clean-100.csv ..., if you have them
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 # Size, licences, limits, traps and citation: README.md.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" model published run
 
-stage=0
-stop_stage=5
 conf="conv_tasnet paper"
-assignment=
-hypotheses=
 task=clean
 speakers=2
-sample_rate=8000
-mode=min
 parts="train-clean-100 dev-clean test-clean"
-cache=../downloads
-mirror=
-checksums=
 librispeech=
 wham_noise=
 metadata=
-prepare_options=
 data=
-exp=
-seed=0
-extra=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
 case $task in
   clean) suffix= ;;
   noisy) suffix=_noisy ;;
-  *) echo "$0: --task $task: expected clean or noisy" >&2; exit 2 ;;
+  *) stop "--task $task: expected clean or noisy" ;;
 esac
 if [ -n "$checksums" ]; then checksums=$(resolve "$checksums"); fi
-set_configs "$conf"
 corpus=libri${speakers}mix_$((sample_rate / 1000))k_$mode
 data=${data:-data/$corpus}
-exp=${exp:-exp/${corpus}_${task}_$(experiment_name)${assignment:+_$assignment}${hypotheses:+_n$hypotheses}_seed$seed}
+name_experiment "${corpus}_${task}_"
 hypotheses=${hypotheses:-$speakers}
 extra="--model.sample_rate $sample_rate $extra"
 test_sets=test$suffix
@@ -90,7 +58,7 @@ choose_tables() {
   mkdir -p "$data/tables"
   for part in $parts; do
     table=$folder/libri${speakers}mix_$part
-    if [ ! -e "$table.csv" ]; then echo "$0: $table.csv: no such table, but --parts names $part" >&2; exit 2; fi
+    [ -e "$table.csv" ] || stop "$table.csv: no such table, but --parts names $part"
     ln -s "$table.csv" "$data/tables"
     if [ -e "${table}_info.csv" ]; then ln -s "${table}_info.csv" "$data/tables"; fi
   done
@@ -106,9 +74,4 @@ prepare() {
     --sample-rate "$sample_rate" --mode "$mode" $prepare_options --out "$data"
 }
 
-run_stage 0 "download to $cache" download
-run_stage 1 "prepare $data" prepare
-run_stage 2 "train $exp" train_model
-run_stage 3 "separate examples of $test_sets" separate_examples
-run_stage 4 "evaluate on $test_sets" evaluate_model
-run_stage 5 "write $exp/report.html" write_report
+run_stages

@@ -4,33 +4,21 @@
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
-# --speech DIR         recordings; folders named train, dev and test are the splits, the next folder is the speaker
-# --speaker-from HOW   first | parent | regex:PATTERN | csv:FILE (sepkit prepare folder --help)
-# --prepare-options "..."  further options of sepkit prepare folder
 # --conf FILE          conf/cpu.yaml: about ten minutes a run on one core; conf/gpu.yaml: the paper's own setting
-# --speakers N         in a mixture: 2 or 3
-# --methods "..."      of pit mcl relaxed_wta amcl sinkhorn: the table
-# --seeds "0 1 2"      of the table; the first is that of the other experiments
+# --speakers N         speakers in a mixture: 2 or 3
+# --methods "..."      rows of the table, among pit mcl relaxed_wta amcl sinkhorn
+# --seeds "0 1 2"      seeds of the table; the other experiments use the first one
 # --temperatures "..."  initial temperatures in dB of the phase transition plot (Fig. 8); "" leaves it out
-# --hypotheses "..."   numbers of hypotheses beyond that of speakers, for MCL and aMCL (Fig. 7); "" leaves it out
-# --jobs N             trainings at once; with several, give each one core (OMP_NUM_THREADS=1)
-# --data DIR           where manifests go
-# --exp DIR            where the models go, a folder a run
-# --extra "..."        further options of sepkit train
+# --hypotheses "..."   numbers of hypotheses larger than --speakers, for MCL and aMCL (Fig. 7); "" leaves it out
+# --jobs N             trainings that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 table and figures, 5 report. The same command again continues.
-# Time: 19 runs with the defaults, an hour and a half on two cores with --jobs 2.
+# Time: 19 runs with the defaults, about 90 minutes on two cores with --jobs 2.
 # Limits: ten minutes of training show which methods collapse and roughly how they compare, not their final scores.
 # Citation: D. Perera, V. Letzelter, T. Mariotte, A. Cortes, M. Chen, S. Essid, G. Richard, "Annealed multiple choice
 # learning: overcoming limitations of winner-takes-all with annealing", NeurIPS 2024.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" speech run
 
-stage=1
-stop_stage=5
-speech=
-speaker_from=first
 prepare_options="--dev-mixtures 100 --test-mixtures 300"
 conf=conf/cpu.yaml
 speakers=2
@@ -40,11 +28,6 @@ temperatures="0.1 5 23"
 hypotheses="3 5"
 jobs=2
 data=
-exp=
-extra=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
@@ -52,12 +35,7 @@ data=${data:-data/${speakers}speakers}
 exp=${exp:-exp/$(basename "$conf" .yaml)_${speakers}speakers}
 first_seed=${seeds%% *}
 
-prepare() {
-  [ -n "$speech" ] || { echo "$0: --speech: nothing given, expected a folder of recordings" >&2; exit 2; }
-  # shellcheck disable=SC2086  # $prepare_options is a list of words
-  sepkit prepare folder --speech "$(resolve "$speech")" --speaker-from "$speaker_from" --speakers "$speakers" \
-    $prepare_options --out "$data"
-}
+prepare() { prepare_folder --speakers "$speakers"; }
 
 # Every run as a line: name, then what it trains with.
 list_runs() {

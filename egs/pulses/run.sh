@@ -1,35 +1,27 @@
 #!/usr/bin/env bash
-# How much should latents tell? Rate-distortion curves of variational encoder-masker-decoders on mixtures of Gaussian pulses,
-# in the condition they are trained in and in others (VI-EMD thesis, appendices K and M, figures 2 (top) and 10).
+# How much information should latents carry? Rate-distortion curves of variational encoder-masker-decoders on mixtures of Gaussian pulses,
+# in the condition of training and in others (VI-EMD thesis, appendices K and M, figures 2 (top) and 10).
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--jobs 2] [--stage N] [--stop-stage N]
 #
 # --conf FILE          conf/cpu.yaml: about five minutes a target rate on one core; conf/paper.yaml: the thesis's own setting
-# --prepare-options "..."  further options of sepkit prepare pulses; by default 512 mixtures of 1 s for training, 64 and
-#                      200 for validation and each test; "" with conf/paper.yaml: 2048, 128 and 1024 of 3 s
-# --rates "1 3 ..."    targets of the sum of both rates, nats a tick (a frame of the encoding): a model for each
-# --levels "..."       conditions drawn together with that of training: test sets, or those of other noise levels
+# --rates "1 3 ..."    targets of the sum of both rates, nats a tick (a frame of the encoding): one model for each
+# --levels "..."       conditions drawn in one figure with that of training
 # --conditions "..."   conditions drawn by kind, the part of the name before the first _; "" leaves them out
-#                      (sepkit prepare pulses --help; the names stand in sepkit/corpora/pulses.py)
-# --seed N             of the data order and the weights
-# --jobs N             trainings and evaluations at once; with several, give each one core (OMP_NUM_THREADS=1)
-# --data DIR           where manifests and recordings go
-# --exp DIR            where the models go, a folder for each rate: EXP/rate_40
-# --extra "..."        further options of sepkit train
+#                      (`conditions` in sepkit/corpora/pulses.py defines them)
+# --seed N             seed of the data order and the weights
+# --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 tables and figures, 5 report. The same command again continues.
-# What is measured is the model of the last epoch, as in the thesis: the best one on validation may come from before the
-# rate had reached its target. Tables and figures: EXP/curves/levels, and EXP/curves/KIND for the further conditions.
-# Time: nine models with conf/cpu.yaml, half an hour on two cores with --jobs 2, and a quarter for all conditions.
-# Limits: two fixed "speakers"; nothing is said about speech.
+# Without --prepare-options, stage 1 makes 512 mixtures of 1 s for training, 64 for validation and 200 for each test; with
+# conf/paper.yaml it makes 2048, 128 and 1024 of 3 s. The model of the last epoch is evaluated, as in the thesis: the best one
+# on validation may be from before the rate reached its target. Tables and figures: EXP/curves/levels, and EXP/curves/KIND
+# for the further conditions. Time with conf/cpu.yaml: 30 minutes for nine models on two cores with --jobs 2, and 15 minutes
+# for all conditions. Limits: two fixed synthetic "speakers", so the curves say nothing about speech.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
-set -euo pipefail
-caller=$PWD
-cd "$(dirname "${BASH_SOURCE[0]}")"
+. "$(dirname "$0")/../utils/options.sh" run
 
-stage=1
-stop_stage=5
 conf=conf/cpu.yaml
 prepare_options="by conf"
 rates="6 10 16 25 40 65 100 160 320"
@@ -39,11 +31,6 @@ conditions="noise_none noise_0_25 noise_0_75 noise_modulated noise_band pulses_2
 seed=0
 jobs=2
 data=
-exp=
-extra=
-. ../utils/parse_options.sh
-. ./path.sh
-. ./cmd.sh
 . ../utils/recipe.sh
 
 conf=$(resolve "$conf")
@@ -57,9 +44,9 @@ if [ "$prepare_options" = "by conf" ]; then
   esac
 fi
 for rate in $rates; do
-  [[ $rate =~ ^[0-9]*\.?[0-9]+$ ]] || { echo "$0: --rates $rate: expected numbers, nats a tick" >&2; exit 2; }
+  [[ $rate =~ ^[0-9]*\.?[0-9]+$ ]] || stop "--rates $rate: expected numbers, nats a tick"
 done
-[ -n "${rates// /}" ] || { echo "$0: --rates: none given, expected numbers, nats a tick" >&2; exit 2; }
+[ -n "${rates// /}" ] || stop "--rates: none given, expected numbers, nats a tick"
 
 # The folder that `sepkit train --target-rates` gives a rate: rate_40 for 40.0 too.
 run_names() {

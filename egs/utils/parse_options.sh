@@ -1,20 +1,25 @@
-# Kaldi's habit: sourced after the defaults, `--some-option value` sets the variable some_option; unknown options end the recipe.
+# Kaldi's habit, sourced by recipe.sh: `--some-option value` sets the variable some_option. Only options of the help exist.
 # shellcheck shell=bash
-# The comment block at the top of the recipe is its --help.
 
+# The comment blocks at the top of the recipe and of the groups of options that it takes.
+recipe_help() {
+  local file
+  for file in "${option_files[@]}"; do
+    [ "$file" = "${option_files[0]}" ] || [ "$file" != "${option_files[1]}" ] || printf '\nOptions that recipes share:\n'
+    sed -n '/^#!/d; /^# shellcheck/d; /^[^#]/q; s/^# \{0,1\}//p' "$file"
+  done
+}
+
+recipe_options=$(recipe_help | sed -n 's/^\(--[a-z0-9-]*\).*/\1/p')
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help)
-      # The recipe has changed folder since it was called as $0 from $caller.
-      case $0 in /*) sed_input=$0 ;; *) sed_input=$caller/$0 ;; esac
-      sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$sed_input"
+      recipe_help
       exit 0
       ;;
     --*=*) echo "$0: $1: write the value after a space" >&2; exit 2 ;;
     --*)
-      option=${1#--}
-      option=${option//-/_}
-      if ! declare -p "$option" >/dev/null 2>&1; then
+      if ! grep -qx -- "$1" <<<"$recipe_options"; then
         echo "$0: $1: unknown option ($0 --help lists them)" >&2
         exit 2
       fi
@@ -22,7 +27,8 @@ while [ $# -gt 0 ]; do
         echo "$0: $1: expected a value after it" >&2
         exit 2
       fi
-      printf -v "$option" %s "$2"
+      option=${1#--}
+      printf -v "${option//-/_}" %s "$2"
       shift 2
       ;;
     *) echo "$0: $1: expected --option value" >&2; exit 2 ;;

@@ -1,28 +1,47 @@
-# What every recipe shares, sourced by its run.sh after the options: paths, stages, and the stages after preparation.
+# Sourced by a recipe's run.sh after its options: reads the command line, and defines what recipes do.
 #
-# The recipe has set: data (folder of manifests), exp (folder of the experiment), conf (YAML), test_sets (names of
-# manifests to evaluate on), extra (further options of sepkit train), stage, stop_stage; and where it likes assignment
-# (pit, mcl, relaxed_wta, amcl, sinkhorn), hypotheses (how many estimates the model makes), evaluate_options, configs
-# (array of configurations in place of conf), suffix (of the names of the manifests to train on: _noisy for
-# train_noisy), model (in place of $exp/model); and for fetch: cache, mirror, checksums.
+# A recipe of one model then sets test_sets (names of manifests to evaluate on) and where needed suffix (of the manifests
+# to train on: _noisy for train_noisy), calls name_experiment, defines prepare (and download, for a stage 0), and calls
+# run_stages.
 
 # shellcheck shell=bash
-set -euo pipefail
+. ../utils/parse_options.sh
+. ../utils/path.sh
+. ../utils/cmd.sh
 
-# A path the user gave: as seen from where the recipe was called, or else from the recipe's own folder.
+# stop LINE...: ends the recipe because of a user's mistake.
+stop() {
+  echo "$0: $*" >&2
+  exit 2
+}
+
+# resolve PATH: a path the user gave, seen from where the recipe was called, or else from the recipe's own folder.
 resolve() {
   local path
   for path in "$caller/$1" "$1"; do
     case $1 in /*) path=$1 ;; esac
     if [ -e "$path" ]; then realpath "$path"; return; fi
   done
-  echo "$0: $1: no such file or folder, looked from $caller and from $PWD" >&2
-  exit 2
+  stop "$1: no such file or folder, looked from $caller and from $PWD"
 }
 
-# absolute PATH: of one that need not be there, as seen from the recipe's folder.
+# absolute PATH: of a path that need not exist, seen from the recipe's folder.
 absolute() {
   case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
+}
+
+# name_experiment [PREFIX]: sets configs (the files and names under conf/ in --conf) and, where --exp is absent, exp.
+name_experiment() {
+  local word names=
+  configs=()
+  if [ -e "$caller/$conf" ] || [ -e "$conf" ]; then configs=("$(resolve "$conf")"); else
+    for word in $conf; do
+      case $word in *.yaml | *.yml) word=$(resolve "$word") ;; esac
+      configs+=("$word")
+    done
+  fi
+  for word in "${configs[@]}"; do names=${names:+${names}_}$(basename "$word" .yaml); done
+  exp=${exp:-exp/${1:-}$names${assignment:+_$assignment}${hypotheses:+_n$hypotheses}_seed$seed}
 }
 
 # run_stage N "what it does" function: runs the function if N lies between --stage and --stop-stage.
@@ -33,25 +52,28 @@ run_stage() {
   fi
 }
 
-# set_configs "WORD ...": the configurations that a list of words means: files as `resolve` finds them, or names under conf/.
-set_configs() {
-  local word
-  configs=()
-  for word in $1; do
-    case $word in *.yaml | *.yml) word=$(resolve "$word") ;; esac
-    configs+=("$word")
-  done
+# run_stages: from preparation (or download) to report, of a recipe that trains one model.
+run_stages() {
+  if declare -F download >/dev/null; then run_stage 0 "download to $cache" download; fi
+  run_stage 1 "prepare $data" prepare
+  run_stage 2 "train $exp" train_model
+  run_stage 3 "separate examples of $test_sets" separate_examples
+  run_stage 4 "evaluate on $test_sets" evaluate_model
+  run_stage 5 "write $exp/report.html" write_report
 }
 
-# What an experiment with these configurations is called.
-experiment_name() {
-  local word
-  for word in "${configs[@]}"; do basename "$word" .yaml; done | paste -sd_ -
-}
-
-# fetch NAME [options]: a corpus into the cache.
+# fetch NAME [options]: downloads a corpus into the cache.
 fetch() {
-  sepkit download "$@" --cache "$cache" ${mirror:+--mirror "$mirror"} ${checksums:+--checksums "$checksums"}
+  sepkit download "$@" --cache "$cache" ${mirror:+--mirror "$mirror"} ${checksums:+--checksums "$(resolve "$checksums")"}
+}
+
+# prepare_folder [options]: manifests of --speech.
+prepare_folder() {
+  local folder
+  [ -n "$speech" ] || stop "--speech: nothing given, expected a folder of recordings"
+  folder=$(resolve "$speech")
+  # shellcheck disable=SC2086  # $prepare_options is a list of words
+  sepkit prepare folder --speech "$folder" --speaker-from "$speaker_from" "$@" $prepare_options --out "$data"
 }
 
 # manifest NAME: the file of a set of mixtures.
@@ -61,13 +83,13 @@ manifest() {
 
 train_model() {
   local name options=()
-  for name in "${configs[@]:-$conf}"; do options+=(--config "$name"); done
+  for name in "${configs[@]}"; do options+=(--config "$name"); done
   # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
   $train_cmd sepkit train "${options[@]}" --data.train "$(manifest "train${suffix:-}")" --data.dev "$(manifest "dev${suffix:-}")" \
     --seed "$seed" ${assignment:+--objective.assignment.name "$assignment"} ${hypotheses:+--model.hypotheses "$hypotheses"} $extra --out "$exp"
 }
 
-# The first mixtures of each test set as wav files, and what the model makes of them: something to listen to.
+# Writes the first mixtures of each test set as wav files, and what the model makes of them: something to listen to.
 separate_examples() {
   local name
   for name in $test_sets; do
@@ -80,10 +102,10 @@ evaluate_model() {
   local name manifests=()
   for name in $test_sets; do manifests+=("$(manifest "$name")"); done
   # shellcheck disable=SC2086  # $evaluate_options is a list of words
-  $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --apart ${evaluate_options:-} --out "$exp/evaluation"
+  $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --apart $evaluate_options --out "$exp/evaluation"
 }
 
-# One page with the scores, what the model makes of the worst, median and best mixtures, and the training curves.
+# Writes one page with the scores, the worst, median and best mixtures with their estimates, and the training curves.
 write_report() {
   $decode_cmd sepkit report "$exp" --out "$exp/report.html"
 }

@@ -1,321 +1,331 @@
-"""Command lines from signatures, and configurations from YAML plus `--key.sub value`; jsonargparse does the parsing.
-
-A configuration has choices (`model.masker: {name: ...}`), so its options are known only once the choices are:
-files and `--*.name` options are read first, then the parser is built for exactly that configuration. That is why
-`sepkit train --config NAME --help` shows the options of the masker that NAME picks.
-"""
+"""Command lines from signatures and docstrings."""
 
 from __future__ import annotations
 
-import copy
+import argparse
+import contextlib
 import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.util
 import inspect
+import shutil
+import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import docstring_parser
-from jsonargparse import ArgumentError, ArgumentParser
 
-from sepkit import studies
-from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
+from sepkit.choices import convert, field_types
 from sepkit.errors import UserError
 
-MODEL_SENTENCE = (
-    "MODEL is a folder or file that `sepkit train` wrote (EXP, EXP/model), the name of a model that ships with sepkit, "
-    "asteroid:FILE, speechbrain:FOLDER, either with OWNER/NAME on the Hugging Face hub instead, hf:OWNER/NAME for one "
-    "of sepkit's there, or, to separate and evaluate only, FILE.onnx that `sepkit export` wrote; `sepkit models` lists "
-    "them."
-)
-"""What every command says that takes a MODEL."""
+DEVICE = "auto"
+"""Default of `--device`, for every command."""
+
+MODEL_LINE = "MODEL is a folder that `sepkit train` wrote, or a name: `sepkit models` lists what it can be."
+"""Last line of the help of every command that takes a MODEL."""
+
+Groups = Mapping[str, Sequence[str]]
+"""Title -> names of the parameters below it, in the order of the help."""
+
+SHARED_HELP = {
+    "device": "cpu, cuda, cuda:1 ..., or auto: an accelerator if there is one",
+    "import_": "Python file that registers choices of your own; it is executed; can be repeated",
+}
+"""Help of parameters that mean the same in several commands, unless the command says more."""
+
+_LONGEST_LIST = 24
 
 
-def new_parser(program: str, description: str, usage: str | None = None, takes_model: bool = False) -> ArgumentParser:
-    """An empty parser whose mistakes are raised, so that `parse` can say them in one line.
+class Parser(argparse.ArgumentParser):
+    """Parses a command line; a mistake is raised as UserError, in one line.
 
     Args:
         program: for the usage line.
+        usage: the usage line.
         description: above the options.
-        usage: the usage line; None: made from the options.
-        takes_model: whether the help says at its end what MODEL means.
+        takes_model: whether the help ends with what MODEL means.
     """
-    epilog = MODEL_SENTENCE if takes_model else None
-    return ArgumentParser(prog=program, usage=usage, description=description, epilog=epilog, exit_on_error=False)
+
+    def __init__(self, program: str, usage: str, description: str, takes_model: bool = False) -> None:
+        epilog = MODEL_LINE if takes_model else None
+        super().__init__(
+            program, usage, description, epilog, formatter_class=_Formatter, allow_abbrev=False, add_help=False
+        )
+        self._options: list[str] = []
+        self._groups: dict[str, Any] = {}
+
+    def add(self, name: str, *, title: str = "Options", help: str = "", default: Any = None, **settings: Any) -> None:
+        """Add an argument to the group with this title; the help tells its default."""
+        if title not in self._groups:
+            self._groups[title] = self.add_argument_group(title)
+        if default not in (None, "", [], ()) and "default" not in help and "action" not in settings:
+            shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+            help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
+        self._groups[title].add_argument(name, help=help.replace("%", "%%"), default=default, **settings)
+        self._options += [name] if name.startswith("--") else []
+
+    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the value of every argument, by name.
+
+        Raises:
+            UserError: an unknown option, a missing one, or a value of the wrong type.
+        """
+        last = self._groups[next(reversed(self._groups))] if self._groups else self
+        last.add_argument("-h", "--help", action="help", help="show this help and exit")
+        known = [*self._options, "--help"]
+        for argument in arguments:
+            name = argument.partition("=")[0]
+            if name.startswith("--") and name not in ("--", *known):
+                raise UserError(f"{name}: unknown option{_option_meant(name, known)}; see {self.prog} --help")
+        return vars(self.parse_args(arguments))
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong."""
+        raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
 
 
-def parse(parser: ArgumentParser, arguments: list[str]) -> Any:
-    """The namespace of `arguments`.
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        columns = min(100, shutil.get_terminal_size((100, 24)).columns)
+        super().__init__(prog, max_help_position=26, width=columns - 1)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " (did you mean X?)" for the known word that is most like `word`; empty if none is alike."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _option_meant(name: str, known: Sequence[str]) -> str:
+    """`did_you_mean` among the options of one part of the configuration, where `name` names one; else among all."""
+    prefix = name.rpartition(".")[0]
+    fields = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == prefix}
+    if not prefix or not fields:
+        return did_you_mean(name, known)
+    close = difflib.get_close_matches(name.rpartition(".")[2], fields, n=1, cutoff=0.75)
+    return f" (did you mean {fields[close[0]]}?)" if close else f" (known here: {', '.join(fields)})"
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+@dataclasses.dataclass
+class _Parameter:
+    """An argument of a command: a parameter of its function, or a field of a dataclass of options."""
+
+    name: str
+    hint: Any
+    default: Any
+    help: str
+    is_positional: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def item(self) -> Any:
+        """Type of the items of a list; None: no list."""
+        inner = without_none(self.hint)
+        return typing.get_args(inner)[0] if typing.get_origin(inner) in (list, Sequence) else None
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.rstrip("_").replace("_", "-")
+
+    @property
+    def metavar(self) -> str:
+        if self.is_positional:
+            return self.name.rstrip("s").upper()
+        return "FILE" if self.name == "import_" else metavar_of(self.name, self.item or self.hint)
+
+    @property
+    def usage(self) -> str:
+        word = self.metavar + (" ..." if self.item else "")
+        if self.is_positional and not self.is_required and not self.item:
+            return f"[{word}]"
+        return word if self.is_positional else f"{self.option} {word}"
+
+    def add_to(self, parser: Parser, title: str) -> None:
+        inner = without_none(self.hint)
+        settings: dict[str, Any] = {"metavar": self.metavar, "title": title, "help": with_words(self.help, self.hint)}
+        settings["default"] = None if self.is_required else self.default
+        if self.name == "import_":
+            settings |= {"action": "append"}
+        elif self.item:
+            nargs = "+" if self.is_required or not self.is_positional else "*"
+            settings |= {"nargs": nargs, "type": reader(self.item, self.option)}
+        elif inner is bool:
+            del settings["metavar"]
+            settings |= {"action": argparse.BooleanOptionalAction if self.default else "store_true"}
+        else:
+            settings |= {"type": reader(self.hint, self.option)}
+            settings |= {"nargs": "?"} if self.is_positional and not self.is_required else {}
+        if self.is_positional:
+            parser.add(self.name, **settings)
+        else:
+            parser.add(self.option, dest=self.name, required=self.is_required, **settings)
+
+
+class OptionsCommand:
+    """A command for `call` whose options are the fields of a dataclass.
+
+    Args:
+        options: a dataclass with keyword-only fields; its docstring, with those of its bases, is the help.
+        function: "module:function" that takes an instance of it; imported only when the command runs.
+    """
+
+    def __init__(self, options: type, function: str) -> None:
+        self.options = options
+        self.__doc__ = options.__doc__
+        self._function = function
+
+    def __call__(self, **values: Any) -> Any:
+        module, _, name = self._function.partition(":")
+        return getattr(importlib.import_module(module), name)(self.options(**values))
+
+
+def call(function: Callable[..., Any], program: str, arguments: list[str], groups: Groups | None = None) -> Any:
+    """Return what `function` returns for a command line made from its signature.
+
+    Parameters before `*` are positional arguments. Keyword-only ones are options (`speaker_from` is `--speaker-from`);
+    one whose type is a dataclass stands for an option per field. The docstrings are the help. If that says MODEL,
+    `--import FILE` executes a user's own file first.
+
+    Args:
+        function: with type hints and a docstring.
+        program: for the usage line.
+        arguments: the command line after the program.
+        groups: of the options, for the help; options that it does not name come last.
 
     Raises:
-        UserError: an unknown option, or a value of the wrong type.
+        UserError: an unknown or missing option, or a value of the wrong type.
     """
-    try:
-        return parser.parse_args(arguments)
-    except ArgumentError as error:
-        raise UserError(" ".join(str(error).split())) from None
+    described = function.options if isinstance(function, OptionsCommand) else function
+    parameters = list(_parameters(described))
+    takes_model = any("MODEL" in parameter.help for parameter in parameters)
+    if takes_model and not any(parameter.name == "import_" for parameter in parameters):
+        parameters.append(_Parameter("import_", list[str], [], SHARED_HELP["import_"]))
+    # What has to be given comes first in the help.
+    parameters.sort(key=lambda parameter: not (parameter.is_required or parameter.is_positional))
+    required = [parameter.usage for parameter in parameters if parameter.is_required or parameter.is_positional]
+    usage = " ".join([program, *required, "[options]"])
+    description = docstring_parser.parse(function.__doc__ or "").short_description or ""
+    parser = Parser(program, usage, description, takes_model)
+    titles = {name: title for title, names in (groups or {}).items() for name in names}
+    order = [*titles, *(p.name for p in parameters if p.name not in titles)]
+    for parameter in sorted(parameters, key=lambda parameter: order.index(parameter.name)):
+        parameter.add_to(parser, titles.get(parameter.name, "Other" if groups else "Options"))
+    values = parser.parse(arguments)
+    for file in values.get("import_") or []:
+        import_file(file)
+    return _call(function, described, values)
 
 
-def call(function: Callable[..., Any], program: str, arguments: list[str]) -> Any:
-    """What `function` returns for a command line made from its signature.
+def _parameters(described: Any) -> Iterator[_Parameter]:
+    """Parameters of a function or fields of a dataclass; one whose type is a dataclass gives way to its fields."""
+    help_of, hints = SHARED_HELP | documented(described), typing.get_type_hints(described)
+    factories = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
+    for name, parameter in inspect.signature(described).parameters.items():
+        if dataclasses.is_dataclass(hints[name]):
+            yield from _parameters(hints[name])
+            continue
+        default = parameter.default
+        if name in factories and factories[name].default_factory is not dataclasses.MISSING:
+            default = factories[name].default_factory()
+        is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY and not factories
+        if name in factories:
+            is_positional = bool(factories[name].metadata.get("positional"))
+        yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional)
 
-    Parameters before `*` are positional arguments, keyword-only ones options (`speaker_from` is `--speaker-from`),
-    and the docstring is the help. Where that says MODEL, the help ends with what it means.
-    """
-    documentation = docstring_parser.parse(function.__doc__ or "")
-    help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documentation.params}
-    takes_model = any("MODEL" in text for text in help_of.values())
-    parser = new_parser(program, documentation.short_description or "", takes_model=takes_model)
-    hints = typing.get_type_hints(function)
-    signature = inspect.signature(function)
-    for name, parameter in signature.parameters.items():
-        _add(parser, parameter, hints[name], help_of.get(name, ""))
-    numbers = {_option(name) for name, hint in hints.items() if _without_none(hint) is float}
-    values = parse(parser, _with_infinity(arguments, numbers))
+
+@functools.cache
+def documented(described: Any) -> dict[str, str]:
+    """Argument or field -> its description, in one line; a class has those of its bases too."""
+    parts = reversed(described.__mro__[:-1]) if isinstance(described, type) else [described]
+    parameters = [p for part in parts for p in docstring_parser.parse_from_object(part).params]
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parameters}
+
+
+def _call(function: Callable[..., Any], described: Any, values: dict[str, Any]) -> Any:
+    hints = typing.get_type_hints(described)
     positional, named = [], {}
-    for name, parameter in signature.parameters.items():
-        value = getattr(values, name)
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            named[name] = value
+    for name, parameter in inspect.signature(described).parameters.items():
+        if dataclasses.is_dataclass(hints[name]):
+            named[name] = hints[name](**{field: values[field] for field in field_types(hints[name])})  # type: ignore[arg-type, operator]
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY or described is not function:
+            named[name] = values[name]
         else:
-            positional.append(value)
+            positional.append(values[name])
     return function(*positional, **named)
 
 
-def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, help_text: str) -> None:
-    is_list = typing.get_origin(_without_none(hint)) is list
-    many: dict[str, Any] = (
-        {"nargs": "+", "type": typing.get_args(_without_none(hint))[0]} if is_list else {"type": hint}
-    )
-    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-        if is_list and parameter.default is not inspect.Parameter.empty:
-            many["nargs"] = "*"
-        parser.add_argument(parameter.name, help=help_text, **many)
-        return
-    option = _option(parameter.name)
-    if hint is bool and parameter.default is False:
-        parser.add_argument(option, dest=parameter.name, action="store_true", help=help_text)
-    elif parameter.default is inspect.Parameter.empty:
-        parser.add_argument(option, dest=parameter.name, required=True, help=help_text, **many)
-    else:
-        parser.add_argument(option, dest=parameter.name, default=parameter.default, help=help_text, **many)
+def reader(hint: Any, option: str) -> Callable[[str], Any]:
+    """Return the function that makes a value of this type of a text; raises UserError."""
+    inner = without_none(hint)
+
+    def read(text: str) -> Any:
+        if inner is not hint and text in ("null", "None"):
+            return None
+        if inner in (str, Path):
+            return inner(text)
+        value: Any = text
+        if inner in (int, float):
+            try:
+                return inner(text)
+            except ValueError:
+                pass
+        elif typing.get_origin(inner) is Literal:
+            value = next((known for known in typing.get_args(inner) if str(known) == text), text)
+        else:
+            import yaml
+
+            with contextlib.suppress(yaml.YAMLError):
+                value = yaml.safe_load(text)
+        return convert(inner, value, option)
+
+    return read
 
 
-def _option(name: str) -> str:
-    return "--" + name.rstrip("_").replace("_", "-")
+def metavar_of(name: str, hint: Any) -> str:
+    """Return the word that stands for the value of an option in the help."""
+    inner = without_none(hint)
+    if inner is bool or typing.get_origin(inner) is Literal:
+        words = "true,false" if inner is bool else ",".join(map(str, typing.get_args(inner)))
+        return f"{{{words}}}" if len(words) <= _LONGEST_LIST else "NAME"
+    return "N" if inner is int else name.rstrip("_").rpartition("_")[2].rpartition(".")[2].upper()
 
 
-def _with_infinity(arguments: list[str], options: set[str]) -> list[str]:
-    """`--option inf` as jsonargparse reads it, which is as YAML writes it."""
-    written = list(arguments)
-    for position, argument in enumerate(written):
-        option, _, value = argument.partition("=")
-        if option in options and value == "inf":
-            written[position] = f"{option}=.inf"
-        elif argument == "inf" and position and written[position - 1] in options:
-            written[position] = ".inf"
-    return written
+def with_words(help_text: str, hint: Any) -> str:
+    """Return the help of an option, which lists the words it takes if they are many."""
+    words = [str(word) for word in typing.get_args(without_none(hint))]
+    if metavar_of("", hint) != "NAME" or all(word in help_text for word in words):
+        return help_text
+    return f"{help_text.rstrip('.')}: {', '.join(words)}".lstrip(": ")
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
+    """Return X for the type `X | None`, and any other type as it is."""
     inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
     return inner[0] if len(inner) == 1 and type(None) in typing.get_args(hint) else hint
 
 
-# --------------------------------------------------------------------------------------------------- configurations
-
-
-def conf_folder() -> Path:
-    """Folder of the configurations that ship with sepkit: inside the wheel, or at the top of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside, beside = package / "conf", package.parent / "conf"
-    return inside if inside.is_dir() else beside
-
-
-def find_config(name: str) -> Path:
-    """The YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
+def import_file(path: str) -> Any:
+    """Execute a user's Python file, which registers maskers or other choices of its own.
 
     Raises:
-        UserError: no such file, or several of that name.
+        UserError: no such file.
     """
-    if Path(name).is_file():
-        return Path(name)
-    folder = conf_folder()
-    exact = folder / f"{name}.yaml"
-    found = [exact] if exact.is_file() else sorted(folder.rglob(f"{Path(name).name}.yaml")) if "/" not in name else []
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml")))
-    reason = f"stands for several: {', '.join(map(str, found))}" if found else "is neither a file nor a shipped name"
-    raise UserError(f"--config {name}: {reason}; shipped names: {known}")
-
-
-def read_yaml(path: Path) -> Any:
-    """Plain data of a YAML file; an empty file is an empty mapping.
-
-    Raises:
-        UserError: unreadable, or not YAML.
-    """
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-
-
-def parse_config(
-    program: str,
-    description: str,
-    arguments: list[str],
-    *,
-    aliases: Mapping[str, str],
-    add_options: Callable[[Any], None],
-) -> tuple[Any, Any]:
-    """The configuration that a command line describes, and the namespace of its other options.
-
-    Args:
-        program: for the usage line.
-        description: for the help.
-        arguments: the command line; `--config FILE` may stand several times, later files win, options win over files.
-        aliases: short option -> configuration key (`--devices` -> `trainer.devices`).
-        add_options: adds the command's own options to the parser.
-
-    Raises:
-        UserError: a bad file, key or value.
-    """
-    studies.import_configurations()
-    arguments = [_expand(argument, aliases) for argument in arguments]
-    tree = to_dict(from_dict(TaskConfig, {}))
-    for path in (find_config(name) for name in _values(arguments, "--config")):
-        data = read_yaml(path)
-        try:
-            tree = merge(TaskConfig, tree, data)
-            from_dict(TaskConfig, tree)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
-    for name in _values(arguments, f"--{TaskConfig.key}"):
-        tree = merge(TaskConfig, tree, {TaskConfig.key: name})
-    # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
-    for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
-        tree = merge(TaskConfig, tree, _nest(key, {"name": name}))
-    for argument in arguments:
-        tree = _with_parts(TaskConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
-    config = from_dict(TaskConfig, tree)
-    usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
-    parser = new_parser(program, description, usage, takes_model=True)
-    parser.add_argument(
-        "--config", action="append", type=str, help="YAML file, or a name under conf/; may be repeated, later ones win"
-    )
-    add_options(parser)
-    keys = list(_add_fields(parser, config, ""))
-    values = parse(parser, arguments)
-    for key in keys:
-        tree = merge(TaskConfig, tree, _nest(key, to_dict(values[key])))
-    return from_dict(TaskConfig, tree), values
-
-
-def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
-    """`tree` with the entries of `data` laid over it; a choice with another name starts from that choice's defaults.
-
-    Raises:
-        UserError: an unknown key or choice, or no mapping where one is expected.
-    """
-    if not isinstance(data, Mapping):
-        raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
-    if issubclass(cls, Choice):
-        concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
-        tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
-        cls = concrete
-    merged, hints = copy.copy(tree), field_types(cls)
-    for key, value in data.items():
-        hint = _without_none(hints.get(key))
-        name = f"{where}.{key}" if where else str(key)
-        if not _is_nested(hint) or (value is None and hint is not hints[key]):
-            merged[key] = value
-        else:
-            merged[key] = merge(hint, _started(hint, tree[key]), value, name)
-    return merged
-
-
-def _is_nested(hint: Any) -> bool:
-    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice))
-
-
-def _started(cls: type, tree: Any) -> Any:
-    """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
-    if tree is not None:
-        return tree
-    return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
-
-
-def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
-    """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
-    if issubclass(cls, Choice):
-        cls = pick(cls, tree[cls.key])
-    hint = field_types(cls).get(path[0])
-    inner = _without_none(hint)
-    if len(path) < 2 or not _is_nested(inner):
-        return tree
-    return tree | {path[0]: _with_parts(inner, _started(inner, tree[path[0]]), path[1:])}
-
-
-def _expand(argument: str, aliases: Mapping[str, str]) -> str:
-    """`--devices=2` -> `--trainer.devices=2`; dashes in dotted keys become underscores."""
-    option, equals, value = argument.partition("=")
-    if option in aliases:
-        return f"--{aliases[option]}{equals}{value}"
-    if option.startswith("--") and "." in option:
-        return "--" + option[2:].replace("-", "_") + equals + value
-    return argument
-
-
-def _values(arguments: list[str], option: str) -> Iterator[str]:
-    for position, argument in enumerate(arguments):
-        if argument == option and position + 1 < len(arguments):
-            yield arguments[position + 1]
-        elif argument.startswith(option + "="):
-            yield argument.partition("=")[2]
-
-
-def _names(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    for position, argument in enumerate(arguments):
-        option, equals, value = argument.partition("=")
-        if option.startswith("--") and option.endswith(".name"):
-            if not equals and position + 1 < len(arguments):
-                value = arguments[position + 1]
-            yield option[2 : -len(".name")], value
-
-
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value
-
-
-def _add_fields(parser: ArgumentParser, config: Any, prefix: str) -> Iterator[str]:
-    """Add one option per leaf of `config`; yields their keys."""
-    documentation = {p.arg_name: p.description or "" for p in docstring_parser.parse_from_object(type(config)).params}
-    if isinstance(config, Choice):
-        kind = next(base for base in type(config).__mro__[1:] if base is not Choice and issubclass(base, Choice))
-        parser.add_argument(
-            f"--{prefix}{config.key}",
-            type=Literal[tuple(sorted(kind.choices))],
-            default=config.name,
-            help=(kind.__doc__ or "").split("\n")[0],
-        )
-    for name, hint in field_types(type(config)).items():
-        value, inner = getattr(config, name), _without_none(hint)
-        if dataclasses.is_dataclass(value):
-            yield from _add_fields(parser, value, f"{prefix}{name}.")
-        elif value is None and _is_nested(inner) and not issubclass(inner, Choice):
-            # For the help alone: an option that names a field of this part has switched it on before.
-            for _ in _add_fields(parser, inner(), f"{prefix}{name}."):
-                pass
-        else:
-            parser.add_argument(
-                f"--{prefix}{name}", type=hint, default=value, help=" ".join(documentation.get(name, "").split())
-            )
-            yield f"{prefix}{name}"
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"--import {path}: no such file, expected a Python file")
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module
+    specification.loader.exec_module(module)
+    return module

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sepkit.cli._parser import DEVICE
+
 
 def main(
     model: str,
@@ -12,24 +14,21 @@ def main(
     samples: int = 8,
     seed: int = 0,
     first: int | None = None,
-    device: str = "auto",
-    import_: list[str] | None = None,
+    device: str = DEVICE,
 ) -> Path:
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 
     For a separator, SI-SDR: writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit
     evaluate` take it. The mixtures should be none that the model was trained on; its predictions hold for mixtures like
-    them. For a model of audiograms, the error of the estimates, by which `sepkit audiogram next` says when to stop:
-    writes stopping.yaml.
+    them. For a model of audiograms, the error of the estimates: writes stopping.yaml, by which `sepkit audiogram next`
+    says when to stop.
 
     Args:
-        model: folder or file that `sepkit train` wrote (EXP, EXP/model)
+        model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: manifest of mixtures with sources, dev.jsonl for example; of audiograms, dev.csv
         samples: how many times to sample the latents of each mixture; of no effect with a deterministic model
         seed: of those samples
         first: how many mixtures or audiograms, from the beginning of the manifest; default: all
-        device: cpu, cuda, cuda:1 ..., or auto (an accelerator where there is one)
-        import_: Python files that register your own maskers; executed
 
     Returns:
         The path of the file.
@@ -39,7 +38,6 @@ def main(
     """
     import sys
 
-    from sepkit.cli.train import import_file
     from sepkit.errors import UserError
     from sepkit.inference.calibration import calibrate
     from sepkit.inference.quality import write_quality
@@ -48,8 +46,6 @@ def main(
 
     if not Path(model).exists() and ":" in model:
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
-    for file in import_ or []:
-        import_file(file)
     folder = find_checkpoint(model)
     if read_description(folder).get("kind") == "partial_vae":
         return _calibrate_stopping(folder, manifest, first)

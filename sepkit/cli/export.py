@@ -12,7 +12,6 @@ def main(
     int8: bool = False,
     manifest: str | None = None,
     first: int | None = None,
-    import_: list[str] | None = None,
 ) -> Path:
     """Write a model as an ONNX graph, and compare ONNX Runtime with torch at several lengths before it is kept.
 
@@ -26,7 +25,6 @@ def main(
             costs
         manifest: mixtures to measure the cost of --int8 on; default: noise
         first: how many of them, from the beginning of the manifest; default: all
-        import_: Python files that register your own maskers; executed
 
     Returns:
         The file.
@@ -36,15 +34,12 @@ def main(
     """
     import tempfile
 
-    from sepkit.cli.train import import_file
     from sepkit.errors import UserError
     from sepkit.models import load_pretrained
     from sepkit.models.onnx_export import export_onnx, quantize_onnx
 
     if not int8 and (manifest is not None or first is not None):
         raise UserError("--manifest, --first: measure what --int8 costs; give them with it")
-    for file in import_ or []:
-        import_file(file)
     loaded = load_pretrained(model)
     with tempfile.TemporaryDirectory() as temporary:
         whole = Path(temporary) / "model.onnx" if int8 else Path(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sepkit.cli._parser import DEVICE
+
 if TYPE_CHECKING:
     from sepkit.annealing.temperature import Findings
     from sepkit.config import CostConfig
@@ -24,8 +26,7 @@ def main(
     segment_seconds: float | None = None,
     ceiling_db: float = 10.0,
     seed: int = 0,
-    device: str = "cpu",
-    import_: list[str] | None = None,
+    device: str = DEVICE,
 ) -> Path:
     """Find the temperatures at which hypotheses split, and propose a schedule for annealed multiple choice learning.
 
@@ -47,8 +48,6 @@ def main(
         segment_seconds: length of segments; default: that of the run's configuration with --model, else whole mixtures
         ceiling_db: with --manifest alone: SI-SDR that free hypotheses cannot surpass, dB
         seed: of segments and of the small pushes that let hypotheses part
-        device: where the model runs: cpu, cuda, cuda:1 ..., auto
-        import_: Python files that register your own maskers; executed
 
     Returns:
         The folder of the results.
@@ -88,7 +87,7 @@ def main(
             seed=seed,
         )
     else:
-        findings = _of_model(model, manifest, epochs, cost, mixtures, segment_seconds, seed, device, import_ or [])
+        findings = _of_model(model, manifest, epochs, cost, mixtures, segment_seconds, seed, device)
     for name, reason in findings.skipped.items():
         print(f"sepkit find-temperature: {name} is left out: {reason}", file=sys.stderr)
     for line in findings.lines:
@@ -105,14 +104,10 @@ def _of_model(
     segment_seconds: float | None,
     seed: int,
     device: str,
-    imports: list[str],
 ) -> Findings:
     from sepkit.annealing.temperature import of_model
-    from sepkit.cli.train import import_file
     from sepkit.inference.separator import load_model
 
-    for file in imports:
-        import_file(file)
     # Loaded as for separation, which knows about devices.
     separator = load_model(model, device, predict=False)
     trained_cost, trained_seconds = _of_run(model)
@@ -136,7 +131,7 @@ def _named_cost(name: str) -> CostConfig:
 
 def _of_run(model: str) -> tuple[CostConfig, float | None]:
     """The cost and the length of segments that the model was trained with; SI-SDR, whole mixtures where nobody says."""
-    from sepkit.cli._parser import read_yaml
+    from sepkit.cli._configuration import read_yaml
     from sepkit.config import CostConfig, NegSISDRConfig, from_dict
     from sepkit.errors import UserError
 

@@ -9,29 +9,33 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sepkit import __version__
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.errors import UserError
+from sepkit.version import __version__
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
+    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
+    "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",
     "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
-    "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables, figures",
+    "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
+
+MOVED: dict[tuple[str, str], str] = {}
+"""(Command, option) that is a command of its own now -> that command."""
 
 USAGE = """usage: sepkit [-h] [--version] COMMAND ...
 
@@ -84,7 +88,10 @@ def _complain(line: str, code: int) -> int:
 
 def _run(command: str, arguments: list[str]) -> Any:
     if command not in COMMANDS:
-        raise UserError(f"unknown command; expected one of {', '.join(COMMANDS)} (sepkit --help)")
+        raise UserError(f"unknown command{_did_you_mean(command, COMMANDS)}; `sepkit --help` lists them all")
+    for argument in arguments:
+        if moved := MOVED.get((command, argument.partition("=")[0])):
+            raise UserError(f"{argument.partition('=')[0]} is a command of its own now: {moved} (see its --help)")
     module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")
     program = f"sepkit {command}"
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
@@ -94,20 +101,30 @@ def _run(command: str, arguments: list[str]) -> Any:
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
     from sepkit.cli._parser import call
 
-    return call(function, program, arguments)
+    return call(function, program, arguments, getattr(module, "GROUPS", None))
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    from sepkit.cli._parser import did_you_mean
+
+    return did_you_mean(word, known)
 
 
 def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]:
     kinds: dict[str, Callable[..., Any]] = module.COMMANDS
     if arguments and arguments[0] in kinds:
         return kinds[arguments[0]]
-    lines = [f"  {name:<10} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()]
+    width = max(10, *map(len, kinds))
+    lines = [
+        f"  {name:<{width}} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()
+    ]
     text = f"usage: {program} {{{','.join(kinds)}}} ...\n\n" + "\n".join(lines)
     if arguments and arguments[0] in ("-h", "--help"):
         print(text)
         raise SystemExit(0)
     found = repr(arguments[0]) if arguments else "nothing"
-    raise UserError(f"found {found}, expected one of {', '.join(kinds)}")
+    hint = _did_you_mean(arguments[0], kinds) if arguments else ""
+    raise UserError(f"found {found}{hint}, expected one of {', '.join(kinds)}")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 MODEL_FORMS = {
-    "EXP, EXP/model": "a folder (or a file in it) that `sepkit train --out EXP` wrote",
-    "FILE.onnx": "what `sepkit export` wrote (separates and evaluates only)",
-    "hf:OWNER/NAME": "a model of sepkit's on the Hugging Face hub, fetched once (@REVISION may follow)",
-    "asteroid:FILE": "a checkpoint of asteroid's ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet",
-    "asteroid:OWNER/NAME": "one on the hub",
-    "speechbrain:FOLDER": "a SepFormer of speechbrain's (hyperparams.yaml and its .ckpt files)",
-    "speechbrain:OWNER/NAME": "one on the hub",
+    "EXP, EXP/model": "a folder, or a file in it, that `sepkit train --out EXP` wrote",
+    "boxed_8k": "a model that ships with sepkit; the default",
+    "FILE.onnx": "a file that `sepkit export` wrote; separates and evaluates only",
+    "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
+    "asteroid:FILE": "an asteroid checkpoint of ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet",
+    "asteroid:OWNER/NAME": "such a checkpoint on the hub",
+    "speechbrain:FOLDER": "a SepFormer of speechbrain: hyperparams.yaml and its .ckpt files",
+    "speechbrain:OWNER/NAME": "such a SepFormer on the hub",
 }
+"""What MODEL can be -> what that is."""
 
 
 def main(*, model: str | None = None) -> None:
@@ -45,7 +47,7 @@ def _shipped() -> list[str]:
 
 
 def _configurations() -> list[str]:
-    from sepkit.cli._parser import conf_folder
+    from sepkit.cli._configuration import conf_folder
 
     rows = []
     for path in sorted((conf_folder() / "model").glob("*.yaml")):

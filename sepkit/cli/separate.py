@@ -85,7 +85,7 @@ def main(
         stream: from standard input to standard output, in place of files; the latency is told on standard error
         sample_rate: Hz, of the PCM of --stream; default: that of the model, which has the least latency
         sample_format: of the PCM of --stream: s16le or f32le (full scale 1)
-        import_: Python files that register your own maskers; executed
+
 
     Returns:
         The folder of the estimates; None with --stream. Exits with 1 if some recordings could not be separated.
@@ -96,13 +96,10 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
-    from sepkit.cli.train import import_file
     from sepkit.errors import UserError
     from sepkit.inference import load_model, separate_files
     from sepkit.models.shipped import default_model
 
-    for file in import_ or []:
-        import_file(file)
     model = default_model() if model is None else model
     if stream:
         others = {"INPUT": inputs, "--out": out, "--channel": channel, "--speakers": speakers, "--spread": spread}

@@ -12,7 +12,7 @@ def main(
     out: str,
     metric: list[str] | None = None,
     group: str | None = None,
-    figure: list[Literal["boxes", "temperature", "rate-distortion"]] | None = None,
+    figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence"]] | None = None,
     drop_from: list[str] | None = None,
     test_set: list[str] | None = None,
 ) -> Path:
@@ -30,9 +30,11 @@ def main(
             there is one; default: the name without _seed and the number after it
         figure: boxes: the first metric's scores of all mixtures, a box a group; temperature: SI-SDR on dev of each
             source's best hypothesis, negative, against temperature, a curve a run; rate-distortion: distortion and
-            SI-SDR against the rate, a curve a test set
+            SI-SDR against the rate, a curve a test set; evidence: how well each mixture was separated against the
+            bound on the mixture's evidence, which needs no references, with their rank correlation
         drop_from: test sets that are like the training data (names of the folders below evaluation): tables of the
-            drop from each to all others, or with SEEN=UNSEEN to that one; of si_sdri_db and blr_nats_per_sample, or of
+            drop from each to all others, or with SEEN=UNSEEN to that one, and the differences between groups, paired by
+            seed; of si_sdri_db and blr_nats_per_sample, or of
             what --metric names. With rate-distortion: the one that comes first, by default "test"
         test_set: only these (names of the folders below evaluation); default: all that there are
 
@@ -46,12 +48,17 @@ def main(
     from sepkit.evaluation.run_folder import load_run
 
     drops = drop_from or []
-    over_seeds: list[Literal["boxes", "temperature"]] = [k for k in figure or [] if k != "rate-distortion"]
-    rates = "rate-distortion" in (figure or [])
-    if rates and (over_seeds or metric or group or len(drops) > 1):
+    over_seeds: list[Literal["boxes", "temperature"]] = [k for k in figure or [] if k in ("boxes", "temperature")]
+    rates, evidence = ("rate-distortion" in (figure or []), "evidence" in (figure or []))
+    if rates and (over_seeds or evidence or metric or group or len(drops) > 1):
         raise UserError(
             "--figure rate-distortion: makes tables of its own, found another figure, --metric, --group or several "
             "--drop-from beside it; summarise twice"
+        )
+    if evidence and (over_seeds or metric or group or drops):
+        raise UserError(
+            "--figure evidence: makes a table of its own, found another figure, --metric, --group or --drop-from "
+            "beside it; summarise twice"
         )
     loaded = [load_run(folder) for folder in runs]
     if test_set is not None:
@@ -65,6 +72,11 @@ def main(
         from sepkit.reporting.rate_distortion import write_rate_distortion
 
         print(write_rate_distortion(loaded, out, drops[0] if drops else None))
+        return Path(out)
+    if evidence:
+        from sepkit.reporting.evidence import write_evidence
+
+        print(write_evidence(loaded, out))
         return Path(out)
 
     from sepkit.reporting.seeds import write_seed_table

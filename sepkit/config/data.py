@@ -14,6 +14,12 @@ class DynamicMixingConfig:
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
     """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
+    same_sex_share: float | None = None
+    """Share of mixtures whose speakers are all of one sex; none: speakers are drawn without regard to it."""
+    bank_gib: float = 0.0
+    """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
+    bank_speeds: int = 9
+    """With a bank: how many speeds within speed_range there are."""
     noise_probability: float = 1.0
     """Share of mixtures that get noise, where `noise` is given."""
     noise: str | None = None
@@ -38,6 +44,8 @@ class DataConfig:
     """Manifest of the validation mixtures."""
     segment_seconds: float = 3.0
     """Length of training segments, seconds; shorter utterances are padded."""
+    min_seconds: float = 0.0
+    """Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment length)."""
     batch_size: int = 6
     """Mixtures in a batch, each device."""
     workers: int = 2

@@ -20,15 +20,21 @@ class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
     """Temporal convolutional masker (Luo & Mesgarani 2019)."""
 
     bottleneck_channels: int = 128
+    """Channels between blocks (B in the paper)."""
     hidden_channels: int = 512
+    """Channels inside a block (H)."""
     skip_channels: int = 128
+    """Channels of the skip path (Sc); 0: no skip path, masks come from the last residual sum."""
     kernel_size: int = 3
+    """Frames that a depthwise convolution sees (P)."""
     blocks: int = 8
-    """Blocks in a repeat; block b has dilation 2^b."""
+    """Blocks in a repeat (X); block b has dilation 2^b."""
     repeats: int = 3
+    """Repeats of all blocks (R)."""
     norm: Norm = "global_layer_norm"
+    """Of the features, and inside the blocks."""
     causal: bool = False
-    """Look only backwards in time; asks for a norm other than global_layer_norm."""
+    """See no later frames; needs a norm other than global_layer_norm."""
     normalize_skip_sum: bool = False
     """Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid."""
 
@@ -38,18 +44,24 @@ class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
     """Dual-path recurrent masker (Luo et al. 2020)."""
 
     bottleneck_channels: int = 128
+    """Channels of the chunks."""
     hidden_channels: int = 128
+    """Units of each direction of a recurrent network."""
     chunk_size: int = 100
     """Frames in a chunk."""
     hop_size: int = 50
-    """Frames between chunks."""
+    """Frames between chunks, at most chunk_size."""
     repeats: int = 6
+    """Dual-path blocks."""
     rnn: Literal["lstm", "gru"] = "lstm"
     num_layers: int = 1
+    """Layers of each recurrent network."""
     dropout: float = 0.0
+    """Probability, between layers."""
     bidirectional: bool = True
-    """Of the inter-chunk network; the intra-chunk one always is."""
+    """Of the networks across chunks; those inside chunks always are."""
     norm: Norm = "global_layer_norm"
+    """Any but cumulative_layer_norm."""
 
 
 @dataclass
@@ -57,19 +69,17 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
     """Successive down- and upsampling of multi-resolution features (Tzinis et al. 2020), the first version."""
 
     bottleneck_channels: int = 128
+    """Channels between blocks."""
     hidden_channels: int = 512
+    """Channels inside a block."""
     blocks: int = 16
     upsampling_depth: int = 4
+    """Resolutions in a block, each half the one before."""
 
 
 @dataclass
-class ImprovedSuDoRMRFConfig(MaskerConfig, name="improved_sudormrf"):
+class ImprovedSuDoRMRFConfig(SuDoRMRFConfig, name="improved_sudormrf"):
     """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
-
-    bottleneck_channels: int = 128
-    hidden_channels: int = 512
-    blocks: int = 16
-    upsampling_depth: int = 4
 
 
 @dataclass
@@ -78,10 +88,34 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
 
     rnn: Literal["lstm", "gru"] = "gru"
     hidden_size: int = 256
+    """Units of each direction."""
     num_layers: int = 3
     bidirectional: bool = True
+    """Run over time both ways."""
+    dropout: float = 0.0
+    """Probability, between layers."""
+    norm: Norm = "channel_layer_norm"
+    """Of the features."""
+
+
+@dataclass
+class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
+    """Residual blocks of a gated linear recurrence (SRU, minGRU) and a feed-forward layer; learns fastest on CPUs."""
+
+    model_dim: int = 256
+    """Values in a frame, or in a band of one, between the blocks."""
+    hidden_size: int = 256
+    """Units of each direction of a recurrence."""
+    feedforward_dim: int = 512
+    num_layers: int = 4
+    """Blocks."""
+    bands: int = 1
+    """Parts that a frame is cut into; above 1, blocks have a recurrence over bands too. 1: full-band."""
+    bidirectional: bool = True
+    """Of the recurrence over time; the one over bands always is."""
     dropout: float = 0.0
     norm: Norm = "channel_layer_norm"
+    """Of the features."""
 
 
 @dataclass
@@ -89,11 +123,16 @@ class SepFormerConfig(MaskerConfig, name="sepformer"):
     """Dual-path transformer (Subakan et al. 2021), standing on speechbrain's Dual_Path_Model."""
 
     model_dim: int = 256
+    """Channels of the transformers, an even multiple of num_heads."""
     num_layers: int = 2
     """Dual-path blocks."""
     chunk_size: int = 250
+    """Frames in a chunk, 2 to 2500."""
     transformer_layers: int = 8
     """Layers in each intra- and inter-chunk transformer."""
     num_heads: int = 8
+    """Attention heads."""
     feedforward_dim: int = 1024
+    """Units of the feed-forward layers."""
     dropout: float = 0.0
+    """Probability."""

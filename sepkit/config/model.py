@@ -35,7 +35,7 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
 
 @dataclass
 class STFTFilterbankConfig(FilterbankConfig, name="stft"):
-    """Short-time Fourier transform; a mask scales real and imaginary part alike."""
+    """Short-time Fourier transform; a mask scales real and imaginary part alike, or is complex."""
 
     kernel_size: int = 256
     """Samples in a window."""
@@ -48,6 +48,15 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     the masker sees."""
     initial_deviation: float = 0.1
     """Of gaussian encodings when training starts, for signals of unit deviation."""
+    features: Literal["magnitude", "real_imaginary"] = "magnitude"
+    """The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which take much
+    longer to learn from."""
+    complex_masks: bool = False
+    """Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else one real value.
+    For linear or tanh masks, deterministic or gaussian."""
+    mapping: bool = False
+    """What the masker puts out is the estimates' coefficients, not a mask of the mixture's; asks for complex_masks and
+    for features: real_imaginary."""
 
 
 class LatentConfig(Choice):

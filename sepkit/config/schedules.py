@@ -62,3 +62,30 @@ class InverseTemperatureConfig(ScheduleConfig, name="inverse_temperature"):
     initial: float = 0.01
     end: float = 100.0
     """Epochs."""
+
+
+@dataclass
+class LinearInverseTemperatureConfig(ScheduleConfig, name="linear_inverse_temperature"):
+    """Rises from `initial` to 1 along a line that ends at `end`."""
+
+    initial: float = 0.01
+    end: float = 100.0
+    """Epochs."""
+
+
+@dataclass
+class SaturatingInverseTemperatureConfig(ScheduleConfig, name="saturating_inverse_temperature"):
+    """initial + (1 - initial) * (1 - exp(-t / time))."""
+
+    initial: float = 0.01
+    time: float = 100.0
+    """Epochs."""
+
+
+@dataclass
+class StepInverseTemperatureConfig(ScheduleConfig, name="step_inverse_temperature"):
+    """`initial` before `end`, 1 from there on."""
+
+    initial: float = 0.01
+    end: float = 100.0
+    """Epochs."""

@@ -12,27 +12,6 @@ from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import UserError
 
 
-class OptimizerConfig(Choice):
-    """How gradients become steps."""
-
-
-@dataclass
-class AdamConfig(OptimizerConfig, name="adam"):
-    """Adam; trainer.weight_decay is added to the gradient."""
-
-
-@dataclass
-class AdamWConfig(OptimizerConfig, name="adamw"):
-    """Adam with decoupled weight decay."""
-
-
-@dataclass
-class SGDConfig(OptimizerConfig, name="sgd"):
-    """Stochastic gradient descent."""
-
-    momentum: float = 0.9
-
-
 @dataclass
 class TrainerConfig:
     """How the model is optimized."""
@@ -40,9 +19,24 @@ class TrainerConfig:
     max_epochs: int = 200
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
-    optimizer: OptimizerConfig = field(default_factory=AdamConfig)
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
     learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
+    momentum: float = 0.9
+    """Of sgd."""
     weight_decay: float = 0.0
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    decay_share: float = 0.0
+    """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
+    along a line; 0: no decay. With a decay, the rate is not halved on plateaus."""
+    final_rate_share: float = 0.02
+    """Share of the learning rate that is left at the end of the decay."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated and
+    saved."""
     gradient_clip_norm: float = 5.0
     """Largest norm of the gradient; 0: no clipping."""
     halve_patience: int = 5
@@ -59,7 +53,7 @@ class TrainerConfig:
     keep_every_epochs: int = 0
     """Save a copy of the model to EXP/models every N epochs, for `sepkit replay`; 0: never."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """auto: bf16-mixed on GPUs that compute in it, otherwise 32-true."""
+    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
     tf32: bool = False
     """Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32."""
     compile: bool = False
@@ -111,12 +105,20 @@ class TaskConfig(Choice, key="task", default="separation"):
             "trainer.accumulate_batches": 1,
             "trainer.checkpoint_every_steps": 1,
             "trainer.max_bad_steps": 1,
+            "trainer.warmup_steps": 0,
         }
         for key, bound in least.items():
             value = self._value(key)
             if value < bound:
                 raise UserError(f"{key}: found {value}, expected at least {bound}")
         self._check_positive("trainer.learning_rate", "trainer.max_minutes")
+        for key in ("trainer.decay_share", "trainer.final_rate_share"):
+            if not 0 <= self._value(key) <= 1:
+                raise UserError(f"{key}: found {self._value(key)}, expected 0 to 1")
+        below_one = {"ema": [self.trainer.ema or 0.0], "betas": self.trainer.betas, "momentum": [self.trainer.momentum]}
+        for name, values in below_one.items():
+            if not all(0 <= value < 1 for value in values):
+                raise UserError(f"trainer.{name}: found {values}, expected 0 or more and less than 1")
 
     def _check_positive(self, *keys: str) -> None:
         for key in keys:

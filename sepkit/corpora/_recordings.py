@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +107,7 @@ def find_audio_files(folder: Path) -> list[Path]:
         for name in names
         if not name.startswith(".") and os.path.splitext(name)[1].lower() in audio.AUDIO_SUFFIXES
     )
-    paths = sorted(found_paths, key=lambda path: path.relative_to(folder).as_posix())
+    paths = sorted(audio.without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
     if not paths:
         raise UserError(f"{folder}: no audio files in it or below; expected files ending in {_suffixes()}")
     return paths
@@ -261,14 +261,21 @@ def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utte
         raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
     block = _BLOCK_SECONDS * header.sample_rate
     powers = []
-    for position in range(begin, end, block):
-        waveform = audio.read(recording.path, position, min(block, end - position))
+    for waveform in _blocks(recording.path, begin, end, header.num_samples, block):
         powers.append(active_level(waveform, header.sample_rate) ** 2)
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
     return Utterance(recording, start, stop - start, level, header.sample_rate)
+
+
+def _blocks(path: Path, begin: int, end: int, num_samples: int, block: int) -> Iterator[np.ndarray]:
+    if (begin, end) == (0, num_samples):
+        yield from audio.read_blocks(path, block)
+        return
+    for position in range(begin, end, block):
+        yield audio.read(path, position, min(block, end - position))
 
 
 _Describe = Callable[[Path], "Recording | str"]

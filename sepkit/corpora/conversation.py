@@ -22,6 +22,7 @@ import numpy as np
 
 from sepkit.corpora._made_with import claim
 from sepkit.corpora._recordings import Utterance, examine, find_recordings, write_skipped
+from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.audio_streams import write_blocks
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
@@ -59,52 +60,29 @@ class Turn:
         return self.offset + self.utterance.num_samples
 
 
-def prepare_conversation(
-    speech: str | Path,
-    out: str | Path,
-    *,
-    split: str = "test",
-    minutes: float = 60.0,
-    speakers: int = 2,
-    chosen: Sequence[str] | None = None,
-    speaker_from: str = "first",
-    sample_rate: int = 8000,
-    gain_range_db: float = 2.5,
-    seed: int = 0,
-) -> Path:
-    """The manifest of one conversation, written beside its recordings.
-
-    Args:
-        speech: folder of recordings, see `sepkit.corpora.folder`.
-        out: folder of the recordings and the manifest.
-        split: whose speakers, where the folder has splits.
-        minutes: length.
-        speakers: how many.
-        chosen: who; None: drawn among those with at least half as many recordings as the speaker with most.
-        speaker_from: how speakers are found.
-        sample_rate: Hz.
-        gain_range_db: each speaker's gain is uniform in +- this, relative to equal level.
-        seed: of all draws.
+def prepare_conversation(options: ConversationOptions) -> Path:
+    """Write one conversation: its recordings, and the manifest beside them that is returned.
 
     Raises:
         UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.
     """
     from tqdm import tqdm
 
-    out = Path(out)
+    out, split, sample_rate = Path(options.out), options.split, options.sample_rate
+    minutes, speakers, gain_range_db = options.minutes, options.speakers, options.gain_range_db
     if not 0 < minutes <= 24 * 60:
         raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
     if speakers < 1:
         raise UserError(f"speakers: found {speakers}, expected at least 1")
     num_samples = round(60 * minutes * sample_rate)
-    recordings, skipped = find_recordings(Path(speech), speaker_from)
+    recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
     recordings = [recording for recording in recordings if recording.split in (split, None)]
-    generator = np.random.default_rng(seed)
-    names = _choose(Counter(recording.speaker for recording in recordings), speakers, chosen, split, generator)
+    generator = np.random.default_rng(options.seed)
+    names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
     claim(
         out / "conversation.json",
-        {"speech": str(speech), "split": split, "num_samples": num_samples, "speakers": names}
-        | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": seed},
+        {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
+        | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": options.seed},
     )
     manifest = out / "conversation.jsonl"
     utterances, unusable = examine([r for r in recordings if r.speaker in names], sample_rate)

@@ -32,6 +32,8 @@ from sepkit.corpora._recordings import (
     write_skipped,
 )
 from sepkit.corpora.kaldi import read_kaldi
+from sepkit.corpora.options import FolderOptions
+from sepkit.corpora.sharding import shard_folder
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 
@@ -43,141 +45,91 @@ _SPEAKER_FILE = "SPEAKERS.TXT"
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the three manifests are to hold."""
+    """What the manifests are to hold."""
 
-    out: Path
-    seed: int
-    speakers: tuple[int, ...]
-    style: MixtureStyle
-    segment_samples: int
-    counts: Mapping[str, int]
+    options: FolderOptions
     groups: Mapping[str, re.Pattern[str]]
     noise: Mapping[str, tuple[Path, ...]]
-    noisy_and_clean: bool
+    style: MixtureStyle
 
 
-def prepare_folder(
-    speech: str | Path | None,
-    out: str | Path,
-    noise: str | Path | None = None,
-    speaker_from: str = "first",
-    kaldi: str | Path | None = None,
-    *,
-    groups: Sequence[str] = (),
-    train_group: str | None = None,
-    speaker_info: str | Path | None = None,
-    speakers: int | Sequence[int] = 2,
-    sample_rate: int = 8000,
-    segment_seconds: float = 4.0,
-    train_mixtures: int | None = None,
-    dev_mixtures: int = 200,
-    test_mixtures: int = 300,
-    gain_range_db: float = 2.5,
-    noise_snr_db: Sequence[float] = (0.0, 15.0),
-    noisy_and_clean: bool = False,
-    seed: int = 0,
-) -> Path:
-    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` per group.
+def prepare_folder(options: FolderOptions) -> Path:
+    """Write `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` for each group; return their folder.
 
     Mixtures are described, not written. All are in min mode, each source at -30 dB re full scale (the level where
     somebody speaks) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of
-    `segment_seconds` and do not change with what is in train; those of train are as long as their shortest utterance,
-    and every utterance occurs. Files that cannot be used are listed in `skipped.tsv`.
-
-    Args:
-        speech: folder of recordings; None with `kaldi`.
-        out: folder of the manifests.
-        noise: folder of noise recordings, divided like the speech; each mixture gets one. None: no noise.
-        speaker_from: see `find_recordings`.
-        kaldi: Kaldi data folder to read in place of `speech`, see `sepkit.corpora.kaldi`.
-        groups: "NAME=PATTERN" each; mixtures of test are of speakers of one group, those whose identifier
-            matches the regular expression as a whole (the first one that does). `test_mixtures` are made of each group.
-        train_group: name of the one of `groups` whose speakers alone are in train and dev; None: all speakers.
-        speaker_info: CSV file with the columns speaker and sex, or a SPEAKERS.TXT; None: the SPEAKERS.TXT in `speech`
-            or up to two folders above it, if there is one.
-        speakers: sources in a mixture; several numbers: mixtures of each in equal shares, taking turns, where those of
-            one number do not depend on the others.
-        sample_rate: Hz of the mixtures; recordings at other rates are resampled as they are read.
-        segment_seconds: length of the mixtures of dev and test.
-        train_mixtures: how many; None: 3000, or more where there are more utterances than that.
-        dev_mixtures: how many.
-        test_mixtures: how many, of each group.
-        gain_range_db: see above.
-        noise_snr_db: range of the ratio of speech to noise, dB.
-        noisy_and_clean: each manifest of test twice, `test_noisy.jsonl` and `test_clean.jsonl` in place of
-            `test.jsonl`: the same mixtures with and without their noise.
-        seed: of splits, choices, crops and gains.
+    `segment_seconds` and do not depend on what is in train; those of train are as long as their shortest utterance,
+    and every utterance occurs. With several numbers of `speakers`, mixtures take turns, and those of one number do not
+    depend on the others. A speaker belongs to the first group whose pattern matches. Recordings at other rates are
+    resampled as they are read. Files that cannot be used are listed in `skipped.tsv`.
 
     Raises:
         UserError: no recordings, fewer speakers than a mixture needs, or an argument out of range.
     """
-    out = Path(out)
-    sizes = (speakers,) if isinstance(speakers, int) else tuple(speakers)
-    fewest = min(dev_mixtures, test_mixtures, 1 if train_mixtures is None else train_mixtures)
-    _check(sizes, sample_rate, segment_seconds, fewest, noise_snr_db)
-    patterns = _parse_groups(groups)
+    out, sample_rate, most_speakers = Path(options.out), options.sample_rate, max(options.speakers, default=0)
+    _check(options)
+    patterns = _parse_groups(options.groups or ())
+    train_group = options.train_group
     if train_group is not None and train_group not in patterns:
         raise UserError(
             f"--train-group {train_group}: expected a name in --groups ({', '.join(patterns) or 'none given'})"
         )
-    if noisy_and_clean and noise is None:
+    if options.noisy_and_clean and options.noise is None:
         raise UserError("--noisy-and-clean: without --noise all mixtures are clean; give --noise DIR")
     check_writable(out)
-    recordings, skipped = _collect(speech, kaldi, speaker_from)
-    recordings = _with_sexes(recordings, speaker_info, speech)
-    utterances, unusable = examine(recordings, sample_rate)
+    recordings, skipped = _collect(options)
+    utterances, unusable = examine(_with_sexes(recordings, options), sample_rate)
     skipped |= unusable
     if not utterances:
-        raise UserError(
-            f"{speech or kaldi}: none of {len(recordings)} recordings can be used: {next(iter(unusable.values()))}"
-        )
-    splits, outside = _divide(utterances, max(sizes), seed)
+        where, reason = options.speech or options.kaldi, next(iter(unusable.values()))
+        raise UserError(f"{where}: none of {len(recordings)} recordings can be used: {reason}")
+    splits, outside = _divide(utterances, most_speakers, options.seed)
     if train_group is not None:
         for name in ("train", "dev"):
             if name in splits:
                 splits[name] = _by_group(splits[name], patterns)[train_group]
-    _check_speakers(splits, max(sizes))
-    noise_files, unusable = ({}, {}) if noise is None else _divide_noise(Path(noise), splits, seed, sample_rate)
+    _check_speakers(splits, most_speakers)
+    noise_files, unusable = ({}, {}) if options.noise is None else _divide_noise(options, splits)
     skipped |= outside | unusable
     _print_found(splits, sample_rate, skipped, write_skipped(out, skipped))
     plan = _Plan(
-        out=out,
-        seed=seed,
-        speakers=sizes,
-        style=MixtureStyle(
-            out, sample_rate, "folder", max(sizes), None, gain_range_db, (), (noise_snr_db[0], noise_snr_db[1])
+        options,
+        patterns,
+        noise_files,
+        MixtureStyle(
+            out,
+            sample_rate,
+            "folder",
+            most_speakers,
+            gain_range_db=options.gain_range_db,
+            noise_snr_db=(options.noise_snr_db[0], options.noise_snr_db[1]),
         ),
-        segment_samples=round(segment_seconds * sample_rate),
-        counts={
-            "train": train_mixtures or max(3000, len(splits.get("train", ()))),
-            "dev": dev_mixtures,
-            "test": test_mixtures,
-        },
-        groups=patterns,
-        noise=noise_files,
-        noisy_and_clean=noisy_and_clean,
     )
     # All are made before any is written: what the user has to mend leaves no half of a corpus behind.
     manifests = {name: entries for split in splits for name, entries in _make(split, splits[split], plan).items()}
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
         print(f"{name}.jsonl: {_summary(entries)}")
-    return out
+    return shard_folder(out) if options.shards else out
 
 
-def _check(
-    speakers: Sequence[int], sample_rate: int, segment_seconds: float, fewest: int, noise_snr_db: Sequence[float]
-) -> None:
+def _check(options: FolderOptions) -> None:
+    speakers, noise_snr_db = options.speakers, options.noise_snr_db
+    fewest = min(options.dev_mixtures, options.test_mixtures, options.train_mixtures or 1)
     if not speakers or min(speakers) < 1 or len(set(speakers)) < len(speakers):
         raise UserError(f"--speakers {' '.join(map(str, speakers))}: expected one or more numbers from 1 up, each once")
-    if sample_rate < 1:
-        raise UserError(f"--sample-rate {sample_rate}: expected a rate in Hz, such as 8000")
-    if not segment_seconds * sample_rate >= 1:
-        raise UserError(f"--segment-seconds {segment_seconds}: expected more than 0")
-    if fewest < 1:
-        raise UserError(f"found {fewest} mixtures asked for, expected at least 1 each of train, dev and test")
+    if options.sample_rate < 1:
+        raise UserError(f"--sample-rate {options.sample_rate}: expected a rate in Hz, such as 8000")
+    if not options.segment_seconds * options.sample_rate >= 1:
+        raise UserError(f"--segment-seconds {options.segment_seconds}: expected more than 0")
+    if fewest < 1 or options.train_mixtures == 0:
+        raise UserError(
+            "--train-mixtures, --dev-mixtures, --test-mixtures: found 0 mixtures, expected at least 1 of each"
+        )
     if len(noise_snr_db) != 2 or not noise_snr_db[0] <= noise_snr_db[1]:
-        raise UserError(f"--noise-snr-db {noise_snr_db}: expected the lowest and the highest ratio, in dB")
+        raise UserError(
+            f"--noise-snr-db {' '.join(map(str, noise_snr_db))}: expected the lowest and the highest ratio in dB"
+        )
 
 
 def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
@@ -193,20 +145,16 @@ def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
     return patterns
 
 
-def _collect(
-    speech: str | Path | None, kaldi: str | Path | None, speaker_from: str
-) -> tuple[list[Recording], dict[str, str]]:
-    if (speech is None) == (kaldi is None):
+def _collect(options: FolderOptions) -> tuple[list[Recording], dict[str, str]]:
+    if options.kaldi is not None and options.speech is None:
+        return read_kaldi(Path(options.kaldi))
+    if options.speech is None or options.kaldi is not None:
         raise UserError("--speech and --kaldi: expected exactly one of them")
-    if kaldi is not None:
-        return read_kaldi(Path(kaldi))
-    return find_recordings(Path(speech or ""), speaker_from)
+    return find_recordings(Path(options.speech), options.speaker_from)
 
 
-def _with_sexes(
-    recordings: list[Recording], speaker_info: str | Path | None, speech: str | Path | None
-) -> list[Recording]:
-    path = Path(speaker_info) if speaker_info else _find_speaker_file(speech)
+def _with_sexes(recordings: list[Recording], options: FolderOptions) -> list[Recording]:
+    path = Path(options.speaker_info) if options.speaker_info else _find_speaker_file(options.speech)
     if path is None:
         return recordings
     sexes = read_speaker_sexes(path)
@@ -263,15 +211,16 @@ def _check_speakers(splits: Splits, speakers: int) -> None:
             )
 
 
-def _divide_noise(folder: Path, splits: Splits, seed: int, sample_rate: int) -> tuple[Noise, dict[str, str]]:
+def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[str, str]]:
     """Noise files of each split, by folder name as for speech or else by seed, and those left out with the reason."""
+    folder = Path(options.noise or "")
     files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in find_audio_files(folder)]
-    usable, unusable = examine(files, sample_rate)
+    usable, unusable = examine(files, options.sample_rate)
     named: dict[str | None, list[Path]] = defaultdict(list)
     for noise in usable:
         named[noise.recording.split].append(noise.recording.path)
     if len(named) == 1 and None in named:
-        for position, index in enumerate(np.random.default_rng([seed, 1]).permutation(len(usable))):
+        for position, index in enumerate(np.random.default_rng([options.seed, 1]).permutation(len(usable))):
             named[{0: "dev", 1: "test"}.get(position % 10, "train")].append(named[None][index])
     for split in splits:
         if not named[split]:
@@ -285,14 +234,14 @@ def _divide_noise(folder: Path, splits: Splits, seed: int, sample_rate: int) -> 
 def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, list[MixtureEntry]]:
     """Name -> mixtures of the manifests of a split."""
     style = replace(plan.style, noise=plan.noise.get(split, ()))
-    seeds = [plan.seed, 2 + SPLITS.index(split)]
+    seeds = [plan.options.seed, 2 + SPLITS.index(split)]
     if split == "train":
         return {split: _draw(split, members, plan, style, seeds)}
-    style = replace(style, segment_samples=plan.segment_samples)
+    style = replace(style, segment_samples=round(plan.options.segment_seconds * style.sample_rate))
     if split == "dev":
         return {split: _draw_crops(split, members, plan, style, seeds)}
     manifests = _make_tests(split, members, plan, style, seeds)
-    if not plan.noisy_and_clean:
+    if not plan.options.noisy_and_clean:
         return manifests
     noisy = {f"{name}_noisy": entries for name, entries in manifests.items()}
     clean = {f"{name}_clean": [_without_noise(entry) for entry in entries] for name, entries in manifests.items()}
@@ -335,13 +284,12 @@ def _draw_crops(
     seeds: Sequence[int],
     first_number: int = 0,
 ) -> list[MixtureEntry]:
-    long_enough = [utterance for utterance in members if utterance.num_samples >= plan.segment_samples]
+    long_enough = [utterance for utterance in members if utterance.num_samples >= (style.segment_samples or 1)]
     found = len({utterance.speaker for utterance in long_enough})
     if found < style.speakers:
-        seconds = plan.segment_samples / style.sample_rate
         raise UserError(
-            f"{label}: {found} speaker(s) with recordings of at least {seconds:g} s, expected {style.speakers} or "
-            "more; give a smaller --segment-seconds, or more speakers"
+            f"{label}: {found} speaker(s) with recordings of at least {plan.options.segment_seconds:g} s, "
+            f"expected {style.speakers} or more; give a smaller --segment-seconds, or more speakers"
         )
     return _draw(label, long_enough, plan, style, seeds, first_number)
 
@@ -354,11 +302,13 @@ def _draw(
     seeds: Sequence[int],
     first_number: int = 0,
 ) -> list[MixtureEntry]:
-    count = plan.counts[label.partition("_")[0]]
-    if len(plan.speakers) == 1:
+    count, speakers = getattr(plan.options, f"{label.partition('_')[0]}_mixtures"), plan.options.speakers
+    if count is None:
+        count = max(3000, len(members))
+    if len(speakers) == 1:
         entries = draw_mixtures(members, count, style, np.random.default_rng(seeds), first_number)
     else:
-        entries = draw_mixtures_of_several_sizes(members, count, plan.speakers, style, seeds, first_number)
+        entries = draw_mixtures_of_several_sizes(members, count, speakers, style, seeds, first_number)
     if not entries:
         raise UserError(f"{label}: no mixtures can be made of its recordings; give more speakers")
     return entries

@@ -14,7 +14,7 @@ from pathlib import Path
 from sepkit.corpora._recordings import SPLITS, Recording, split_of
 from sepkit.errors import UserError
 
-__all__ = ["read_kaldi"]
+__all__ = ["locate_file", "read_kaldi", "read_lines"]
 
 _DECODERS = ("flac", "sph2pipe")
 
@@ -46,9 +46,9 @@ def read_kaldi(folder: Path) -> tuple[list[Recording], dict[str, str]]:
 
 
 def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[str, str]]:
-    files = {name: _file_of(value, where) for name, (value, where) in _read(folder / "wav.scp").items()}
-    speakers = _read(folder / "utt2spk")
-    genders = _read(folder / "spk2gender") if (folder / "spk2gender").is_file() else {}
+    files = {name: locate_file(*line, folder) for name, line in read_lines(folder / "wav.scp").items()}
+    speakers = read_lines(folder / "utt2spk")
+    genders = read_lines(folder / "spk2gender") if (folder / "spk2gender").is_file() else {}
     sexes = {speaker: {"F": "F", "M": "M"}.get(value.upper()[:1]) for speaker, (value, _) in genders.items()}
     segments = _read_segments(folder / "segments") if (folder / "segments").is_file() else {}
     recordings: list[Recording] = []
@@ -59,8 +59,9 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
             missing = "segments" if segments and utterance not in segments else "wav.scp"
             left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {folder / missing}"
             continue
-        path = _located(files[source], folder)
-        recordings.append(Recording(path, speaker, split, sexes.get(speaker), utterance, start_seconds, end_seconds))
+        recordings.append(
+            Recording(files[source], speaker, split, sexes.get(speaker), utterance, start_seconds, end_seconds)
+        )
     if not recordings:
         raise UserError(
             f"{folder}: utt2spk and wav.scp have no utterance in common; expected the same identifiers in both"
@@ -68,8 +69,12 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
     return recordings, left_out
 
 
-def _read(path: Path) -> dict[str, tuple[str, str]]:
-    """First word of a line -> the rest of it, and where the line is."""
+def read_lines(path: Path) -> dict[str, tuple[str, str]]:
+    """Return for the first word of each line the rest of it, and where the line is ("FILE:NUMBER").
+
+    Raises:
+        UserError: no such file, a line of one word, or a word that begins two lines.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,7 +95,7 @@ def _read(path: Path) -> dict[str, tuple[str, str]]:
 
 def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
     segments: dict[str, tuple[str, float, float | None]] = {}
-    for utterance, (value, where) in _read(path).items():
+    for utterance, (value, where) in read_lines(path).items():
         words = value.split()
         try:
             source, start, end = words[0], float(words[1]), float(words[2])
@@ -103,19 +108,19 @@ def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
     return segments
 
 
-def _file_of(value: str, where: str) -> str:
-    if not value.endswith("|"):
-        return value
-    words = value.rstrip("| \t").split()
-    files = [word for word in words[1:] if re.search(r"\.\w+$", word)]
-    if Path(words[0]).name in _DECODERS and len(files) == 1 and "|" not in words:
-        return files[0]
-    raise UserError(
-        f"{where}: a command ({value}); commands are not run, expected a file, or flac or sph2pipe on one file"
-    )
+def locate_file(value: str, where: str, folder: Path) -> Path:
+    """Return the file of a line of an scp, seen from the current folder as Kaldi does, or else from the data folder.
 
-
-def _located(file: str, folder: Path) -> Path:
-    """The file as Kaldi finds it, from the current folder, or else from the data folder."""
-    path = Path(file)
+    Raises:
+        UserError: a command other than flac or sph2pipe on one file.
+    """
+    if value.endswith("|"):
+        words = value.rstrip("| \t").split()
+        files = [word for word in words[1:] if re.search(r"\.\w+$", word)]
+        if Path(words[0]).name not in _DECODERS or len(files) != 1 or "|" in words:
+            raise UserError(
+                f"{where}: a command ({value}); commands are not run, expected a file, or flac or sph2pipe on one file"
+            )
+        value = files[0]
+    path = Path(value)
     return path if path.is_absolute() or path.exists() else folder / path

@@ -27,9 +27,11 @@ from pathlib import Path
 from random import Random
 
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Mode, Part, check_variant, prepare_parts, speaker_of
+from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, check_variant, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
 from sepkit.corpora._recordings import SPLITS, check_writable, find_audio_files, read_speaker_sexes, split_of
+from sepkit.corpora.options import LibriMixOptions
+from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
@@ -43,52 +45,31 @@ _SEED = 72
 _HELD_OUT_MIXTURES = 3000
 
 
-def prepare_librimix(
-    librispeech: str | Path,
-    wham_noise: str | Path,
-    metadata: str | Path,
-    out: str | Path,
-    *,
-    speakers: int = 2,
-    sample_rate: int = 8000,
-    mode: Mode = "min",
-    write: bool = False,
-    make_metadata: bool = False,
-    processes: int | None = None,
-) -> Path:
-    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl` are mix_clean, with `_noisy` before
-    the ending mix_both, with `_single` mix_single. Of train-100 and train-360 each has manifests of its own as well.
+def prepare_librimix(options: LibriMixOptions) -> Path:
+    """Write the manifests and return their folder.
+
+    `train.jsonl`, `dev.jsonl` and `test.jsonl` hold mix_clean; `train_noisy.jsonl` and so on hold mix_both,
+    `train_single.jsonl` and so on mix_single. If there are several training sets, each also has manifests of its own.
 
     What cannot be made is listed in `skipped.tsv`, `verification.json` says what was made. The same call again makes
     what is missing.
 
-    Args:
-        librispeech: folder of LibriSpeech (with train-clean-100/ and so on), or above it.
-        wham_noise: folder of the WHAM noise (with tr/, cv/ and tt/), or above it.
-        metadata: folder of the published tables, `libri2mix_train-clean-100.csv` and its like; those that are there
-            are prepared.
-        out: folder of the manifests.
-        speakers: sources in a mixture.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "min" or "max".
-        write: write the official tree, wavs and tables, below `out`; without it mixtures are described.
-        make_metadata: first make the tables that are not there in `metadata`, for corpora of one's own that are laid
-            out like LibriSpeech (split/speaker/.../recording).
-        processes: how many to work in; None: as many as there are processors.
-
     Raises:
-        UserError: a folder or table that is not there or is something else, no mixture that can be made, or no room.
+        UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
-    check_variant(speakers, sample_rate, mode)
-    out, metadata = Path(out), Path(metadata)
+    speakers, processes = options.speakers, options.processes
+    check_variant(speakers, options.sample_rate, options.mode)
+    out, metadata = Path(options.out), Path(options.metadata)
     check_writable(out)
-    speech = _root(Path(librispeech), ("LibriSpeech",), ("train", "dev", "test"))
-    noise = _root(Path(wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
+    speech = _root(Path(options.librispeech), ("LibriSpeech",), ("train", "dev", "test"))
+    noise = _root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
     skipped: dict[str, str] = {}
     prefix, nested = f"libri{speakers}mix_", (f"Libri{speakers}Mix", f"metadata/Libri{speakers}Mix")
-    if make_metadata:
+    if options.make_metadata:
         _make_tables(speech, noise, metadata, prefix, speakers, out, skipped, processes)
-    layout = Layout("librimix", f"Libri{speakers}Mix", speech, noise, out, sample_rate, mode, fit_noise=True)
+    layout = Layout(
+        "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, extend_noise=True
+    )
     sexes = _sexes(speech)
     parts: list[Part] = []
     for name, table in find_tables(metadata, prefix, nested).items():
@@ -103,7 +84,8 @@ def prepare_librimix(
         people = people or {r.id: [(s := speaker_of(path), sexes.get(s)) for path in r.sources] for r in recipes}
         recipes = _with_noise(recipes, noise, out, skipped, processes)
         parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), people))
-    return prepare_parts(parts, layout, skipped, write, processes)
+    prepare_parts(parts, layout, skipped, options.write, processes)
+    return shard_folder(out, processes) if options.shards else out
 
 
 def _root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:

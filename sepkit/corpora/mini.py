@@ -23,6 +23,7 @@ from sepkit.corpora._made_with import claim
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures
 from sepkit.corpora._recordings import SPLITS, Recording, Utterance, examine
 from sepkit.corpora._words import WORDS
+from sepkit.corpora.options import MiniOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.data.mixing import mix_entry
@@ -75,59 +76,32 @@ class _Sentence:
     path: Path
 
 
-def prepare_mini(
-    out: str | Path,
-    speakers: int = 2,
-    *,
-    train_voices: int | None = None,
-    train_sentences: int = 28,
-    heldout_sentences: int = 12,
-    train_mixtures: int = 2000,
-    dev_mixtures: int = 100,
-    test_mixtures: int = 100,
-    sample_rate: int = 8000,
-    segment_seconds: float = 4.0,
-    gain_range_db: float = 2.5,
-    seed: int = 0,
-) -> Path:
-    """The folder of the manifests written, with the synthetic recordings below it in `wav/`.
+def prepare_mini(options: MiniOptions) -> Path:
+    """Write the manifests, with the synthetic recordings in `wav/` below them; return their folder.
 
-    Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second one of test all speakers are of
-    one sex. Recordings that are there already are kept: the same command goes on where it stopped.
-
-    Args:
-        out: folder of the manifests and recordings.
-        speakers: sources in a mixture, at most 8.
-        train_voices: how many voice variants train has; None: all.
-        train_sentences: recordings of each of them.
-        heldout_sentences: recordings of each voice of dev and test.
-        train_mixtures: how many.
-        dev_mixtures: how many.
-        test_mixtures: how many.
-        sample_rate: Hz.
-        segment_seconds: length of the mixtures of dev and test.
-        gain_range_db: each source's gain is uniform in +-this, relative to equal level.
-        seed: of texts, accents, pitches, rates, choices, crops and gains.
+    Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second mixture of test all speakers
+    have the same sex. Recordings that exist are kept: the same command continues where it stopped.
 
     Raises:
-        UserError: espeak-ng is not there, `out` holds recordings made in another way, or an argument out of range.
+        UserError: espeak-ng is not installed, `out` holds recordings made in another way, or an argument is out of
+            range.
     """
-    out = Path(out)
-    voices = _voices_of_splits(train_voices)
+    out, sample_rate, seed = Path(options.out), options.sample_rate, options.seed
+    voices = _voices_of_splits(options.train_voices)
     most = min(len(names) for names in voices.values())
-    if not 1 <= speakers <= most:
-        raise UserError(f"--speakers {speakers}: expected 1 to {most}, the voices of the smallest split")
-    counts = {"train": train_sentences, "dev": heldout_sentences, "test": heldout_sentences}
-    mixtures = {"train": train_mixtures, "dev": dev_mixtures, "test": test_mixtures}
+    if not 1 <= options.speakers <= most:
+        raise UserError(f"--speakers {options.speakers}: expected 1 to {most}, the voices of the smallest split")
+    counts = {"train": options.train_sentences, "dev": options.heldout_sentences, "test": options.heldout_sentences}
+    mixtures = {split: getattr(options, f"{split}_mixtures") for split in SPLITS}
     for name, value in (counts | {f"{split}_mixtures": count for split, count in mixtures.items()}).items():
         if value < 1:
             raise UserError(f"{name}: found {value}, expected at least 1")
-    if sample_rate < 1 or segment_seconds * sample_rate < 1:
+    if sample_rate < 1 or options.segment_seconds * sample_rate < 1:
         raise UserError(
-            f"found sample rate {sample_rate} Hz and segments of {segment_seconds} s, expected both above 0"
+            f"found sample rate {sample_rate} Hz and segments of {options.segment_seconds} s, expected both above 0"
         )
 
-    sentence_seconds = segment_seconds + _SPARE_SECONDS
+    sentence_seconds = options.segment_seconds + _SPARE_SECONDS
     claim(out / "mini.json", {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
     sentences = [
         _sentence(out, split, sex, variant, index, sentence_seconds, seed)
@@ -141,10 +115,10 @@ def prepare_mini(
     utterances, unusable = examine(recordings, sample_rate)
     if unusable:
         raise UserError(f"{next(iter(unusable.values()))} ({len(unusable)} such files; remove them and run again)")
-    style = MixtureStyle(out, sample_rate, "mini", speakers, gain_range_db=gain_range_db)
+    style = MixtureStyle(out, sample_rate, "mini", options.speakers, gain_range_db=options.gain_range_db)
     for split in SPLITS:
         members = [utterance for utterance in utterances if utterance.recording.split == split]
-        segment_samples = None if split == "train" else round(segment_seconds * sample_rate)
+        segment_samples = None if split == "train" else round(options.segment_seconds * sample_rate)
         entries = _mix(split, members, mixtures[split], style, segment_samples, seed)
         write_manifest(out / f"{split}.jsonl", entries)
         print(f"{split}.jsonl: {_summary(entries)}")

@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.corpora._made_with import claim
+from sepkit.corpora._recordings import SPLITS
+from sepkit.corpora.options import PulsesOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.pulses import NoiseKind, PulseParameters, pulse_noise, pulse_sources
@@ -94,51 +96,33 @@ def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
     }
 
 
-def prepare_pulses(
-    out: str | Path,
-    *,
-    train_mixtures: int = 2048,
-    dev_mixtures: int = 128,
-    test_mixtures: int = 1024,
-    seconds: float = 3.0,
-    sample_rate: int = 8000,
-    replicate: int = 1,
-    only_conditions: Sequence[str] | None = None,
-) -> Path:
-    """The folder of the manifests written, with recordings below it in `wav/`.
+def prepare_pulses(options: PulsesOptions) -> Path:
+    """Write the manifests, with the recordings in `wav/` below them; return their folder.
 
-    `train.jsonl`, `dev.jsonl` and `test.jsonl` are of the training condition, `test_CONDITION.jsonl` of the others.
-    Training has the indices from 100000 times the replicate on, validation the next ones, and every test set those
-    after them. Mixtures are described, not written; those that differ in the level of the noise alone share files.
-    Recordings that are there already are kept: the same command goes on where it stopped.
-
-    Args:
-        out: folder of the manifests and recordings.
-        train_mixtures: how many.
-        dev_mixtures: how many.
-        test_mixtures: how many, of each condition.
-        seconds: length of mixtures.
-        sample_rate: Hz.
-        replicate: which of the disjoint sets of examples, from 1.
-        only_conditions: names of test conditions to make beside the training's own; None: all.
+    `train.jsonl`, `dev.jsonl` and `test.jsonl` hold the training condition, `test_CONDITION.jsonl` the others. Training
+    has the indices from 100000 times the replicate on, validation the next ones, and every test set those after them.
+    Mixtures are described, not written; those that differ only in the level of the noise share files. Recordings that
+    exist are kept: the same command continues where it stopped.
 
     Raises:
         UserError: `out` holds recordings made in another way, no such condition, or an argument out of range.
     """
-    out = Path(out)
-    counts = {"train_mixtures": train_mixtures, "dev_mixtures": dev_mixtures, "test_mixtures": test_mixtures}
+    out, replicate = Path(options.out), options.replicate
+    counts = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}
     for name, value in (counts | {"replicate": replicate}).items():
         if value < 1:
             raise UserError(f"{name}: found {value}, expected at least 1")
     total = sum(counts.values())
     if total > _REPLICATE_STRIDE:
         raise UserError(f"found {total} mixtures of train, dev and test, expected at most {_REPLICATE_STRIDE}")
-    training = PulseParameters(seconds=seconds, sample_rate=sample_rate)
+    training = PulseParameters(seconds=options.seconds, sample_rate=options.sample_rate)
     longest = max(counts.values())
     if longest * training.num_samples * _SAMPLE_BYTES > _MAX_WAV_BYTES:
         most = _MAX_WAV_BYTES // (training.num_samples * _SAMPLE_BYTES)
-        raise UserError(f"found {longest} mixtures of {seconds} s, expected at most {most}: they share a wav file")
-    chosen = _choose(conditions(training), only_conditions)
+        raise UserError(
+            f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
+        )
+    chosen = _choose(conditions(training), options.conditions)
     claim(out / "pulses.json", counts | {"replicate": replicate} | training.to_plain())
 
     first = replicate * _REPLICATE_STRIDE
@@ -147,7 +131,7 @@ def prepare_pulses(
         _write_set(out, split, usual, usual, range(first, first + counts[f"{split}_mixtures"]))
         first += counts[f"{split}_mixtures"]
     for name, condition in {"test": usual, **{f"test_{name}": found for name, found in chosen.items()}}.items():
-        _write_set(out, name, condition, usual, range(first, first + test_mixtures))
+        _write_set(out, name, condition, usual, range(first, first + options.test_mixtures))
     return out
 
 

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from sepkit.corpora._recordings import check_writable, write_skipped
+from sepkit.corpora.options import ShardsOptions
 from sepkit.data._tar_index import index_path
 from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.shards import plan_shards, read_shard, write_shard
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["write_shards"]
+__all__ = ["shard_folder", "write_shards"]
 
 
-def write_shards(
-    manifests: Sequence[str | Path],
-    out: str | Path,
-    shard_megabytes: float = 500.0,
-    processes: int | None = None,
-) -> Path:
-    """The folder written: for each manifest its shards, and the manifest of the same name that reads them.
+def shard_folder(folder: Path, processes: int | None = None) -> Path:
+    """Write shards of all manifests in a folder, into its folder `shards`; return that one."""
+    manifests = sorted(folder.glob("*.jsonl"))
+    return write_shards(ShardsOptions(manifest=manifests, out=folder / "shards", processes=processes))
 
-    Shards that are there already and of the same mixtures are kept. What cannot be read is listed in `skipped.tsv`.
 
-    Args:
-        manifests: paths of manifests, called differently.
-        out: folder of the shards; not that of the manifests.
-        shard_megabytes: how much of the original files goes into a shard, in 10^6 bytes.
-        processes: see `for_each`.
+def write_shards(options: ShardsOptions) -> Path:
+    """Write for each manifest its shards, and the manifest of the same name that reads them; return their folder.
+
+    Shards that exist and hold the same mixtures are kept. What cannot be read is listed in `skipped.tsv`.
 
     Raises:
         UserError: a manifest that cannot be read, two of one name, nothing that can be sharded, or a full disk.
     """
-    out, paths = Path(out), [Path(path) for path in manifests]
+    out, paths, shard_megabytes = Path(options.out), [Path(path) for path in options.manifest], options.shard_megabytes
     if not shard_megabytes > 0:
         raise UserError(f"--shard-megabytes {shard_megabytes}: expected more than 0")
     for position, path in enumerate(paths):
@@ -49,7 +44,9 @@ def write_shards(
     skipped: dict[str, str] = {}
     for manifest in read:
         shards = plan_shards(manifest, out, shard_megabytes)
-        for shard, result in for_each(write_shard, shards, processes, f"sharding {manifest.path.stem}", "shard"):
+        for shard, result in for_each(
+            write_shard, shards, options.processes, f"sharding {manifest.path.stem}", "shard"
+        ):
             if isinstance(result, Failed):
                 raise UserError(f"{shard.path}: {result.reason}")
             skipped |= {f"{manifest.path.name}: {name}": reason for name, reason in result.items()}

@@ -6,8 +6,8 @@ Size: VCTK 0.80 11 GB, WHAM noise 18 GB; the utterances that occur, cut and at 1
 Licence: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: it is made of VCTK 0.80 (`wav48/`, one microphone), not of 0.92 (`wav48_silence_trimmed/`, two). Only silence at
 the beginning of an utterance is cut, and the result rounded downwards to PCM16 before mixing and again after. Speaker
-p280, who has no entry in the speaker table, does not occur. Unlike in LibriMix, noise keeps its own length: "max"
-mixtures last as long as their noise, if that is longest, and noise that is shortest cuts "min" mixtures.
+p280, who has no entry in the speaker table, does not occur. Noise is read as far as the longest source, as in
+LibriMix, but never extended: noise that is shorter ends before a "max" mixture does, and cuts a "min" mixture.
 Citation: Yamagishi, Veaux, MacDonald, "CSTR VCTK Corpus", University of Edinburgh, 2019; Cosentino et al., "LibriMix",
 arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
 """
@@ -24,10 +24,12 @@ from random import Random
 import numpy as np
 
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Mode, Part, check_variant, prepare_parts, speaker_of
+from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, check_variant, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import find_tables, read_table
 from sepkit.corpora._recordings import check_writable, find_audio_files
 from sepkit.corpora._verify import check_whole
+from sepkit.corpora.options import VCTK2MixOptions
+from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
@@ -46,45 +48,23 @@ _SEED = 123
 _MIXTURES = 3000
 
 
-def prepare_vctk2mix(
-    vctk: str | Path,
-    wham_noise: str | Path,
-    metadata: str | Path,
-    out: str | Path,
-    *,
-    sample_rate: int = 8000,
-    mode: Mode = "min",
-    write: bool = False,
-    make_metadata: bool = False,
-    processes: int | None = None,
-) -> Path:
-    """The folder of the manifests written: `test.jsonl` (mix_clean), `test_noisy.jsonl`, `test_single.jsonl`.
+def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
+    """Write `test.jsonl` (mix_clean), `test_noisy.jsonl` and `test_single.jsonl`; return their folder.
 
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also where mixtures are described and
     not written. What cannot be made is listed in `skipped.tsv`; the same call again makes what is missing.
 
-    Args:
-        vctk: folder of VCTK 0.80 (with wav48/), or above it.
-        wham_noise: folder of the WHAM noise (with tt/), or above it.
-        metadata: folder of the published table, `VCTK2mix_VCTK_md.csv`.
-        out: folder of the manifests.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "min" or "max".
-        write: write the official tree, wavs and tables, below `out`.
-        make_metadata: first make the table, if it is not there, for corpora of one's own laid out like VCTK.
-        processes: how many to work in; None: as many as there are processors.
-
     Raises:
-        UserError: a folder or table that is not there or is something else, no mixture that can be made, or no room.
+        UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
-    check_variant(2, sample_rate, mode)
-    out, metadata = Path(out), Path(metadata)
+    check_variant(2, options.sample_rate, options.mode)
+    out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
     check_writable(out)
-    corpus, noise = _vctk_root(Path(vctk)), _noise_root(Path(wham_noise))
+    corpus, noise = _vctk_root(Path(options.vctk)), _noise_root(Path(options.wham_noise))
     originals = _by_name(corpus / "wav48")
     sexes = _sexes(corpus)
     skipped: dict[str, str] = {}
-    if make_metadata and not (metadata / _TABLE).is_file():
+    if options.make_metadata and not (metadata / _TABLE).is_file():
         _make_table(metadata / _TABLE, originals, sexes, noise, out, skipped, processes)
     parts: list[Part] = []
     for name, table in find_tables(metadata, _PREFIX, ("VCTK-2mix", "metadata/VCTK-2mix")).items():
@@ -99,8 +79,9 @@ def prepare_vctk2mix(
                 skipped[f"{name}/{recipe.id}"] = reason
         recipes = [recipe for recipe in recipes if not any(path in failed for path in recipe.sources)]
         parts.append(Part(name, "test", recipes, expected, people))
-    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, sample_rate, mode, fit_noise=False)
-    return prepare_parts(parts, layout, skipped, write, processes)
+    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False)
+    prepare_parts(parts, layout, skipped, options.write, processes)
+    return shard_folder(out, processes) if options.shards else out
 
 
 def _vctk_root(folder: Path) -> Path:

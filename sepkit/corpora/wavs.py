@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from sepkit.corpora.options import WavsOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
@@ -16,30 +17,19 @@ from sepkit.errors import UserError
 __all__ = ["write_wavs"]
 
 
-def write_wavs(
-    manifest: str | Path,
-    out: str | Path,
-    first: int | None = None,
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
-) -> Path:
-    """The folder written: out/mix/ID.wav and, for each source, out/s1/ID.wav ...; what is there already is kept.
-
-    Args:
-        manifest: path of a manifest.
-        out: folder of the wavs.
-        first: only so many mixtures, from the beginning of the manifest; None: all.
-        subtype: sample format. "PCM_16" rounds to the nearest value, and saturates.
+def write_wavs(options: WavsOptions) -> Path:
+    """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder.
 
     Raises:
         UserError: a manifest or recording that cannot be read, or a folder that cannot be written to.
     """
     from tqdm import tqdm
 
-    out = Path(out)
+    out, first = Path(options.out), options.first
     if first is not None and first < 1:
         raise UserError(f"--first {first}: expected at least 1")
-    for entry in tqdm(read_manifest(manifest)[:first], desc="writing", disable=None):
-        _write_one(entry, out, subtype)
+    for entry in tqdm(read_manifest(options.manifest)[:first], desc="writing", disable=None):
+        _write_one(entry, out, options.subtype)
     return out
 
 

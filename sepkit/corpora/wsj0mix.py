@@ -42,6 +42,8 @@ from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import check_writable, write_skipped
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.corpora.active_level import active_speech_level
+from sepkit.corpora.options import WSJ0MixOptions
+from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
@@ -125,43 +127,26 @@ class _Plan:
         return self.out / f"{CONDITIONS[self.condition]}.jsonl"
 
 
-def prepare_wsj0_mix(
-    wsj0: str | Path,
-    lists: str | Path,
-    out: str | Path,
-    speakers: int = 2,
-    sample_rate: int = 8000,
-    mode: Literal["min", "max"] = "min",
-    write: bool = False,
-    processes: int | None = None,
-) -> Path:
-    """The folder of the manifests written: `train.jsonl`, `dev.jsonl` and `test.jsonl`, for each list that is there.
+def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
+    """Write the manifests `train.jsonl`, `dev.jsonl` and `test.jsonl`, for each list that exists; return their folder.
 
-    What cannot be made is listed in `skipped.tsv`. The same command again makes only what is missing.
-
-    Args:
-        wsj0: the folder `wsj0`, or the one above it.
-        lists: folder of the mixing lists, with the tables of active levels in `activlev/` if there are any.
-        out: folder of the manifests, and of the wavs.
-        speakers: sources in a mixture, 2 to 5.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "min" or "max".
-        write: make the wavs, `out/2speakers/wav8k/min/tr/{mix,s1,s2}/`, as the public Python port does, sample for
-            sample. False: describe the mixtures, to be mixed on the fly; they equal the wavs to one PCM16 step.
-        processes: how many; None: as many as there are processors.
+    With `write` also make the wavs, `out/2speakers/wav8k/min/tr/{mix,s1,s2}/`, as the public Python port does, sample
+    for sample. Without it, describe the mixtures, to be mixed on the fly: they equal the wavs to one PCM16 step. What
+    cannot be made is listed in `skipped.tsv`. The same command again makes only what is missing.
 
     Raises:
         UserError: no lists, lists of another number of speakers, no recordings, or those of the far microphone.
     """
-    out, lists = Path(out), Path(lists)
+    out, lists, processes = Path(options.out), Path(options.lists), options.processes
+    speakers, sample_rate, mode = options.speakers, options.sample_rate, options.mode
     _check(speakers, sample_rate, mode)
     lines = _read_lists(lists, speakers)
     table = _read_levels(lists / "activlev")
     check_writable(out)
     skipped: dict[str, str] = {}
-    recordings = _find_recordings(Path(wsj0), lines, table, processes, skipped)
+    recordings = _find_recordings(Path(options.wsj0), lines, table, processes, skipped)
     manifests = _prepare_mixtures(
-        [_Plan(out, condition, speakers, sample_rate, mode, write) for condition in lines],
+        [_Plan(out, condition, speakers, sample_rate, mode, options.write) for condition in lines],
         lines,
         recordings,
         table,
@@ -176,7 +161,7 @@ def prepare_wsj0_mix(
         print(f"warning: {len(skipped)} item(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
     verify(out, manifests, expected, rounding="nearest", processes=1, may_share=("train", "dev"))
-    return out
+    return shard_folder(out, processes) if options.shards else out
 
 
 def mix_sources(

@@ -8,9 +8,7 @@ whatever rate the file is stored at. A path may name a member of a tar shard: `t
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -21,7 +19,20 @@ import numpy as np
 import soundfile
 import soxr
 
-from sepkit.data._tar_index import Section, locate
+from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, without_undecodable
+from sepkit.data._opening import (
+    AudioPath,
+    OpenFile,
+    ReadThrough,
+    SampleType,
+    SectionReader,
+    check_channel,
+    check_finite,
+    check_holds_samples,
+    open_audio,
+    read_or_raise,
+)
+from sepkit.data._tar_index import locate
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
@@ -39,22 +50,21 @@ __all__ = [
     "read_blocks",
     "resample",
     "resampled_length",
+    "without_undecodable",
     "write",
 ]
 
-AudioPath = str | os.PathLike[str]
 Resampler = Literal["soxr_hq", "scipy_poly"]
-_SampleType = Literal["float32", "int16", "int32"]
 RESAMPLERS: tuple[str, ...] = get_args(Resampler)
 
-AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".rf64", ".sph"})
-"""File name endings, in lower case, of the formats that can be read."""
+AUDIO_SUFFIXES = FFMPEG_SUFFIXES | {
+    ".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".rf64", ".sph"
+}  # fmt: skip
+"""File name endings, in lower case, of the formats that can be read: by libsndfile, or by ffmpeg if it is installed."""
 
 # Both resamplers' filters end within this many samples of the slower of the two rates.
 _CONTEXT_SAMPLES = 256
 _FLAC_CHANNELS = 8
-# What libsndfile reports for a stream whose header does not say how long it is.
-_UNKNOWN_LENGTH = 2**62
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def info(path: AudioPath) -> AudioInfo:
     Raises:
         UserError: no such file, not an audio file, or no samples in it.
     """
-    with _open(path) as file:
+    with open_audio(path) as file:
         return AudioInfo(file.samplerate, file.frames, file.channels, file.subtype)
 
 
@@ -120,7 +130,7 @@ def read(
         UserError: no such file, not an audio file, an empty or damaged one, a part beyond its end, no such channel, or
             samples that are not finite.
     """
-    with _open(path) as file:
+    with open_audio(path) as file:
         rate = sample_rate or file.samplerate
         total = resampled_length(file.frames, file.samplerate, rate, resampler)
         stop = total if num_samples is None else start + num_samples
@@ -131,7 +141,7 @@ def read(
                 f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
                 "the file is not the one that was described"
             )
-        _check_channel(file, path, channel)
+        check_channel(file, path, channel)
         wanted = max(0, min(stop, total) - start)
         if wanted == 0:
             return np.zeros(stop - start, dtype=np.float32)
@@ -141,7 +151,7 @@ def read(
             first, last, skipped = _input_window(start, wanted, file.samplerate, rate, file.frames)
             waveform = _scaled(_read_frames(file, path, first, last - first, channel), gain)
             waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
-    _check_finite(waveform, path)
+    check_finite(waveform, path)
     return np.pad(waveform, (0, stop - start - wanted)) if stop - start > wanted else waveform
 
 
@@ -156,12 +166,12 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
     Raises:
         UserError: as `read` does, for a bad block when it is reached.
     """
-    with _open(path, _ReadThrough) as file:
-        _check_channel(file, path, channel)
+    with open_audio(path, ReadThrough) as file:
+        check_channel(file, path, channel)
         for start in range(0, file.frames, block_samples):
-            frames = _read_or_raise(file, path, min(block_samples, file.frames - start), "float32", position=start)
+            frames = read_or_raise(file, path, min(block_samples, file.frames - start), "float32", position=start)
             block = _one_channel(frames, channel)
-            _check_finite(block, path)
+            check_finite(block, path)
             yield block
 
 
@@ -183,10 +193,10 @@ def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.nda
         line = f"{name}: cannot be read as audio ({reason}); expected what a wav or flac file holds"
         raise UserError(line) from error
     with file:
-        _check_holds_samples(file, name)
-        _check_channel(file, name, channel)
-        waveform = _one_channel(_read_or_raise(file, name, file.frames, "float32"), channel)
-        _check_finite(waveform, name)
+        check_holds_samples(file, name)
+        check_channel(file, name, channel)
+        waveform = _one_channel(read_or_raise(file, name, file.frames, "float32"), channel)
+        check_finite(waveform, name)
         return waveform, file.samplerate
 
 
@@ -295,13 +305,14 @@ def encode_wav(waveform: np.ndarray, sample_rate: int) -> bytes:
 def pack(path: AudioPath) -> tuple[bytes, str]:
     """A recording as the bytes of a file of its own, and what its name ends in: not a sample of it changes.
 
-    Integer PCM that FLAC can hold becomes FLAC; FLAC itself and all other formats come as they are.
+    Integer PCM that FLAC can hold becomes FLAC; what ffmpeg decodes becomes wav; FLAC itself and all other formats come
+    as they are.
 
     Raises:
         UserError: as `read` does; of what comes as it is only the header is looked at.
     """
-    with _open(path) as file:
-        kinds: dict[str, tuple[str, _SampleType]] = {
+    with open_audio(path) as file:
+        kinds: dict[str, tuple[str, SampleType]] = {
             "PCM_S8": ("PCM_S8", "int16"),
             "PCM_16": ("PCM_16", "int16"),
             "PCM_24": ("PCM_24", "int32"),
@@ -309,12 +320,18 @@ def pack(path: AudioPath) -> tuple[bytes, str]:
         if file.format != "FLAC" and file.subtype in kinds and file.channels <= _FLAC_CHANNELS:
             subtype, dtype = kinds[file.subtype]
             buffer = io.BytesIO()
-            samples = _read_or_raise(file, path, file.frames, dtype)
+            samples = read_or_raise(file, path, file.frames, dtype)
             soundfile.write(buffer, samples, file.samplerate, subtype, format="FLAC")
             return buffer.getvalue(), ".flac"
+        if file.format == "FFMPEG":
+            buffer = io.BytesIO()
+            soundfile.write(
+                buffer, read_or_raise(file, path, file.frames, "float32"), file.samplerate, "FLOAT", format="WAV"
+            )
+            return buffer.getvalue(), ".wav"
     section = locate(path)
     try:
-        with open(path, "rb") if section is None else io.BufferedReader(_SectionReader(section)) as raw:
+        with open(path, "rb") if section is None else io.BufferedReader(SectionReader(section)) as raw:
             return raw.read(), Path(path).suffix.lower()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
@@ -336,128 +353,8 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
     return np.clip(rounded, -32768, 32767).astype(np.int16)
 
 
-class _ReadThrough(soundfile.SoundFile):
-    """A file that is read from beginning to end.
-
-    python-soundfile seeks after every read to where the file is anyway, which spoils the next frames of an mp3.
-    """
-
-    def seekable(self) -> bool:
-        return False
-
-
-@contextmanager
-def _open(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[soundfile.SoundFile]:
-    with ExitStack() as stack:
-        try:
-            section = locate(path)
-            # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
-            file = kind(path if section is None else stack.enter_context(io.BufferedReader(_SectionReader(section))))
-        except (soundfile.LibsndfileError, TypeError, OSError) as error:
-            raise _unreadable(path, error) from error
-        stack.enter_context(file)
-        _check_holds_samples(file, path)
-        yield file
-
-
-def _check_holds_samples(file: soundfile.SoundFile, path: AudioPath) -> None:
-    if file.frames == 0:
-        raise UserError(f"{path}: holds 0 samples; leave out the file")
-    if file.frames >= _UNKNOWN_LENGTH:
-        raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
-
-
-def _check_channel(file: soundfile.SoundFile, path: AudioPath, channel: int | None) -> None:
-    if channel is not None and not 0 <= channel < file.channels:
-        raise UserError(f"{path}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
-
-
-def _check_finite(waveform: np.ndarray, path: AudioPath) -> None:
-    if not np.isfinite(waveform).all():
-        raise UserError(
-            f"{path}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
-        )
-
-
-def _unreadable(path: AudioPath, error: Exception) -> UserError:
-    reason = str(getattr(error, "error_string", error)).rstrip(".")
-    if locate(path) is None:
-        if not os.path.exists(path):
-            return UserError(f"{path}: no such file; check the path")
-        if os.path.isdir(path):
-            reason = "it is a folder"
-        elif _is_shortened_sphere(path):
-            return UserError(
-                f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
-                f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
-            )
-    return UserError(
-        f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; "
-        "convert it (ffmpeg -i FILE FILE.wav), or get it again"
-    )
-
-
-def _is_shortened_sphere(path: AudioPath) -> bool:
-    try:
-        with open(path, "rb") as file:
-            header = file.read(1024)
-    except OSError:
-        return False
-    return header.startswith(b"NIST_1A") and b"shorten" in header
-
-
-class _SectionReader(io.RawIOBase):
-    """A part of a file as a file of its own: reading goes no further than the part."""
-
-    def __init__(self, section: Section) -> None:
-        self._section = section
-        self._position = 0
-        self._descriptor = os.open(section.path, os.O_RDONLY)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._section.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = max(0, min(len(buffer), self._section.size - self._position))
-        data = os.pread(self._descriptor, wanted, self._section.offset + self._position)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
-
-
-def _read_or_raise(
-    file: soundfile.SoundFile, path: AudioPath, count: int, dtype: _SampleType, start: int = 0, position: int = 0
-) -> np.ndarray:
-    """The samples from `start` on, (count, C); 0: from where the file is, which is `position`."""
-    try:
-        if start:
-            file.seek(start)
-        frames = file.read(count, dtype=dtype, always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise UserError(
-            f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
-        ) from error
-    if len(frames) < count:
-        end = max(start, position) + len(frames)
-        raise UserError(f"{path}: damaged or truncated (ends after sample {end} of {file.frames}); get the file again")
-    return frames
-
-
-def _read_frames(file: soundfile.SoundFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
-    return _one_channel(_read_or_raise(file, path, count, "float32", start), channel)
+def _read_frames(file: OpenFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
+    return _one_channel(read_or_raise(file, path, count, "float32", start), channel)
 
 
 def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:

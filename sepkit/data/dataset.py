@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ class MixtureDataset(Dataset[Example]):
     Args:
         manifest: path of a manifest, or one already read.
         segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
+        min_seconds: leave out mixtures shorter than this, from dynamic mixing too; says so on standard error.
         seed: of crops and dynamic mixing.
         random_crop: segments start anywhere; False: at the beginning.
         dynamic_mixing: new mixtures of the manifest's recordings, where enabled, instead of the manifest's own.
@@ -57,8 +59,8 @@ class MixtureDataset(Dataset[Example]):
         sample_rate: Hz; None: that of the manifest.
 
     Raises:
-        UserError: a manifest that cannot be read, has several sample rates, has another one than `sample_rate`, or has
-            mixtures with more than `num_sources` sources.
+        UserError: a manifest that cannot be read, has several sample rates, has another one than `sample_rate`, has
+            mixtures with more than `num_sources` sources, or none of at least `min_seconds`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class MixtureDataset(Dataset[Example]):
         manifest: str | os.PathLike[str] | Manifest,
         *,
         segment_seconds: float | None = None,
+        min_seconds: float = 0.0,
         seed: int = 0,
         random_crop: bool = True,
         dynamic_mixing: DynamicMixingConfig | None = None,
@@ -73,7 +76,8 @@ class MixtureDataset(Dataset[Example]):
         num_sources: int | None = None,
         sample_rate: int | None = None,
     ) -> None:
-        self.manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
+        manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
+        self.manifest = _long_enough(manifest, min_seconds)
         self.sample_rate = _only_sample_rate(self.manifest, sample_rate)
         self.num_sources = _enough_sources(self.manifest, num_sources)
         self.segment_samples = None if segment_seconds is None else max(1, round(segment_seconds * self.sample_rate))
@@ -204,6 +208,24 @@ class EpochSampler(Sampler[list[Key]]):
         if not self.shuffle:
             return np.arange(self.num_items)
         return np.random.default_rng([self.seed, epoch]).permutation(self.num_items)
+
+
+def _long_enough(manifest: Manifest, min_seconds: float) -> Manifest:
+    kept = [entry for entry in manifest if entry.duration_seconds >= min_seconds]
+    if len(kept) == len(manifest):
+        return manifest
+    if not kept:
+        longest = max(entry.duration_seconds for entry in manifest)
+        raise UserError(
+            f"{manifest.path}: the longest mixture has {longest:.2f} s, but data.min_seconds is {min_seconds:g}; "
+            "lower data.min_seconds"
+        )
+    print(
+        f"{manifest.path}: left out {len(manifest) - len(kept)} of {len(manifest)} mixtures, which are shorter than "
+        f"data.min_seconds ({min_seconds:g} s)",
+        file=sys.stderr,
+    )
+    return Manifest(manifest.path, kept)
 
 
 def _only_sample_rate(manifest: Manifest, expected: int | None) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
+from sepkit.data.bank import WaveformBank
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed, active_level, place
 from sepkit.data.reverberation import RoomBank, reverberate
@@ -37,6 +38,7 @@ class _Recording:
     channel: int | None
     resampler: str
     path: Path = field(compare=False)
+    sex: str | None = field(compare=False, default=None)
 
 
 class DynamicMixer:
@@ -51,13 +53,18 @@ class DynamicMixer:
     The ratio of speech to noise is that of the energies of the summed sources and the noise over the mixture. Noise
     shorter than the mixture is repeated.
 
+    With a bank, recordings are read once and kept in memory at a few speeds, of which one is drawn. With a share of
+    mixtures of one sex, that many have speakers of one sex alone, each set of speakers as likely as any other, and the
+    others have not.
+
     Args:
         manifest: what to draw from.
         config: how to mix.
         segment_samples: length of the mixtures; None: that of the utterances. Shorter utterances make shorter mixtures.
 
     Raises:
-        UserError: no sources to mix, fewer speakers than sources in a mixture, or a noise folder without audio files.
+        UserError: no sources to mix, fewer speakers than sources in a mixture, a noise folder without audio files,
+            recordings that do not fit into the bank, or a share of one sex where sexes are not known or not enough.
     """
 
     def __init__(self, manifest: Manifest, config: DynamicMixingConfig, segment_samples: int | None = None) -> None:
@@ -76,6 +83,45 @@ class DynamicMixer:
                 f"{manifest.path}: names {len(self._speaker_blocks)} speaker(s), but has mixtures of "
                 f"{manifest.max_sources} sources; dynamic mixing needs at least as many speakers"
             )
+        self._sexes = None if config.same_sex_share is None else self._find_sexes(manifest)
+        self._bank_rates = self._speed_rates() if config.bank_gib else []
+        self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}
+        self._bank = self._make_bank() if config.bank_gib else None
+
+    def _find_sexes(self, manifest: Manifest) -> list[str]:
+        """The sex of each speaker."""
+        field, share = "data.dynamic_mixing.same_sex_share", self.config.same_sex_share
+        assert share is not None
+        if not 0 <= share <= 1:
+            raise UserError(f"{field}: found {share}, expected 0 to 1")
+        speakers = [self._recordings[start] for start, _ in self._speaker_blocks]
+        unknown = [speaker.speaker for speaker in speakers if speaker.sex is None]
+        if unknown:
+            raise UserError(
+                f"{field}: {manifest.path} does not say the sex of {len(unknown)} speaker(s), {unknown[0]} among them; "
+                "prepare with --speaker-info, or leave it out"
+            )
+        sexes = [str(speaker.sex) for speaker in speakers]
+        counts = {sex: sexes.count(sex) for sex in sorted(set(sexes))}
+        if len(counts) < 2 or max(counts.values()) < manifest.max_sources:
+            raise UserError(
+                f"{field}: the speakers of {manifest.path} are {counts}; expected two sexes, one of them with at least "
+                f"{manifest.max_sources} speakers; leave it out"
+            )
+        return sexes
+
+    def _speed_rates(self) -> list[int]:
+        """Rates to resample to for the speeds of the bank, from the slowest to the fastest."""
+        count, width = self.config.bank_speeds, self.config.speed_range
+        if count < 1 or count % 2 == 0:
+            raise UserError(f"data.dynamic_mixing.bank_speeds: found {count}, expected an odd number: one speed is 1")
+        if width == 0 or count == 1:
+            return [self.sample_rate]
+        return [self._rate_of(1 + width * (2 * index / (count - 1) - 1)) for index in range(count)]
+
+    def _make_bank(self) -> WaveformBank:
+        lengths = [self._span(recording, rate)[1] for recording in self._recordings for rate in self._bank_rates]
+        return WaveformBank(lengths, self.config.bank_gib)
 
     def mix(self, generator: np.random.Generator) -> Mixed:
         """A new mixture, drawn with the generator.
@@ -106,15 +152,30 @@ class DynamicMixer:
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
         """One recording each of different speakers. Speakers are equally likely, however many recordings they have."""
-        speakers = generator.choice(len(self._speaker_blocks), num_sources, replace=False)
+        speakers = self._draw_speakers(num_sources, generator)
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
         return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
 
+    def _draw_speakers(self, num_sources: int, generator: np.random.Generator) -> list[int]:
+        """Numbers of different speakers, of one sex or not as the share has it."""
+        everyone = len(self._speaker_blocks)
+        if self._sexes is None or num_sources < 2:
+            return generator.choice(everyone, num_sources, replace=False).tolist()
+        same = generator.random() < self.config.same_sex_share
+        while True:
+            speakers = generator.choice(everyone, num_sources, replace=False).tolist()
+            if (len({self._sexes[speaker] for speaker in speakers}) == 1) == same:
+                return speakers
+
     def _draw_rate(self, generator: np.random.Generator) -> int:
         """The rate to resample to, so that played at the manifest's rate the recording has the speed drawn."""
+        if self._bank_rates:
+            return self._bank_rates[generator.integers(len(self._bank_rates))]
         if self.config.speed_range == 0:
             return self.sample_rate
-        speed = 1 + generator.uniform(-self.config.speed_range, self.config.speed_range)
+        return self._rate_of(1 + generator.uniform(-self.config.speed_range, self.config.speed_range))
+
+    def _rate_of(self, speed: float) -> int:
         step = max(1, self.sample_rate // _SPEED_STEPS)
         return self.sample_rate + step * round(self.sample_rate * (1 / speed - 1) / step)
 
@@ -172,10 +233,19 @@ class DynamicMixer:
         position = begin + int(generator.integers(available - count + 1))
         # Sound from before the segment still rings in it.
         history = 0 if response is None else min(position - begin, len(response) - 1)
-        segment = audio.read(
-            recording.path, position - history, count + history, rate, recording.resampler, recording.channel
-        )
+        segment = self._read(recording, rate, span, position - history, count + history)
         return segment if response is None else reverberate(segment, response)[history:]
+
+    def _read(self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int) -> np.ndarray:
+        """Samples of a recording at `rate`, from the bank if there is one."""
+
+        def read(start: int, length: int) -> np.ndarray:
+            return audio.read(recording.path, start, length, rate, recording.resampler, recording.channel)
+
+        if self._bank is None or rate not in self._bank_rates:
+            return read(position, count)
+        row = self._bank_rows[recording] * len(self._bank_rates) + self._bank_rates.index(rate)
+        return self._bank.read(row, position - span[0], count, lambda: read(*span))
 
     def _draw_noise(self, entry: MixtureEntry, speech: np.ndarray, generator: np.random.Generator) -> np.ndarray | None:
         if not self._noise_paths:
@@ -208,11 +278,9 @@ class DynamicMixer:
 
     def _level(self, recording: _Recording) -> float:
         if recording not in self._levels:
-            begin, available = self._span(recording, self.sample_rate)
-            count = min(available, _LEVEL_SECONDS * self.sample_rate)
-            waveform = audio.read(
-                recording.path, begin, count, self.sample_rate, recording.resampler, recording.channel
-            )
+            span = self._span(recording, self.sample_rate)
+            count = min(span[1], _LEVEL_SECONDS * self.sample_rate)
+            waveform = self._read(recording, self.sample_rate, span, span[0], count)
             self._levels[recording] = active_level(waveform, self.sample_rate)
         return self._levels[recording]
 
@@ -223,7 +291,9 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     # Shards hold a recording once for each mixture that it occurs in, and say which one it is.
     name = str(source.extra.get("recording", source.path))
     path = entry.resolve(source.path)
-    return _Recording(source.speaker, name, start, source.num_samples, source.channel, entry.resampler, path)
+    return _Recording(
+        source.speaker, name, start, source.num_samples, source.channel, entry.resampler, path, source.sex
+    )
 
 
 def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
@@ -238,7 +308,8 @@ def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
 def _audio_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with noise recordings")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
+    paths = sorted(audio.without_undecodable(found))
     if not paths:
         raise UserError(f"{folder}: no audio files in it or below; expected noise recordings")
     return paths

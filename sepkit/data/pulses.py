@@ -1,8 +1,8 @@
 """Synthetic sources for controlled experiments: Gaussian pulses of sinusoids with overtones, and noise to go with them.
 
-What an index holds follows from the index and the parameters alone (thesis, appendix K.1): never from how many there
-are, or from what was made before. All random numbers are uniform ones that parameters only map to their ranges, so one
-index under two sets of parameters is one example of which that alone changes that the parameters say.
+An example depends on its index and the parameters alone (thesis, appendix K.1), not on the number of examples or on
+those made before. Parameters only rescale uniform random numbers. The same index with two parameter sets therefore
+gives the same example, changed only in what those parameters control.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 
 _MODULATION_HZ = 2.0
 _BAND_FILTER_ORDER = 4
-# The band-pass has rung in after so many periods of its lower edge.
+# Periods of its lower edge after which the band-pass has settled.
 _RING_IN_PERIODS = 20
 # A Gaussian's spectrum, like itself, has fallen to 3e-4 at four deviations.
 _SPECTRAL_DEVIATIONS = 4.0
@@ -32,12 +32,12 @@ _SOURCE_STREAM, _NOISE_STREAM = 0, 1
 
 @dataclass(frozen=True)
 class PulseParameters:
-    """What the sources of an example are drawn from; the defaults are the training condition.
+    """Ranges that the sources of an example are drawn from; the defaults are the training condition.
 
-    The thesis gives the frequency ranges, the number of pulses and the length. It leaves open, and here is chosen:
-    the range of amplitudes; the range of widths, for which appendix M alone names 0.05 to 0.3 s as a scale; the number
-    of overtones, four in appendix K.1 and five in M (taken: K.1); overtone k has 1/(k + 1) of the fundamental's
-    amplitude, as in a sawtooth; and one phase of a pulse serves all its sinusoids, multiplied as the frequency is.
+    The thesis gives the frequency ranges, the number of pulses, the length, and the widths U(0.05, 0.3) s (appendix M).
+    It does not give the range of amplitudes. It has four overtones in appendix K.1 and five in M; the default follows
+    K.1. Overtone k has 1/(k + 1) of the fundamental's amplitude, as in a sawtooth. A pulse has one phase; it is
+    multiplied for each overtone as the frequency is.
 
     Args:
         pulses: in each source.
@@ -56,7 +56,7 @@ class PulseParameters:
     pulses: int = 3
     overtones: int = 4
     amplitude_range: tuple[float, float] = (0.3, 1.0)
-    sigma_range_seconds: tuple[float, float] = (0.05, 0.2)
+    sigma_range_seconds: tuple[float, float] = (0.05, 0.3)
     frequency_ranges_hz: tuple[tuple[float, float], ...] = ((300.0, 400.0), (100.0, 200.0))
     seconds: float = 3.0
     sample_rate: int = 8000

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from tqdm import tqdm
 
-import sepkit
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
@@ -32,6 +31,7 @@ from sepkit.evaluation.pool import Pool, Task
 from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
 from sepkit.evaluation.scoring import ScoringOptions, check_metrics, score_utterance
 from sepkit.files import write_json
+from sepkit.version import __version__
 
 __all__ = ["Evaluation", "Separate", "SeparatedLike", "evaluate"]
 
@@ -43,8 +43,8 @@ class SeparatedLike(Protocol):
     """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say.
 
     Where they are there, and not None: `is_speaker` (n,) bool, which of them the model keeps; else those with log-odds
-    above 0. `rates`, nats by the names in `labels.RATES`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,), with
-    `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
+    above 0. `rates`, nats by the names in `labels.FROM_LATENTS`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,),
+    with `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
     """
 
     estimates: Any
@@ -159,7 +159,7 @@ def evaluate(
     options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
     if calibration and "si_sdr" not in options.metrics:
         raise UserError(f"metrics: found {', '.join(options.metrics)}; calibration is of SI-SDR, add si_sdr")
-    fingerprint = json.dumps([sepkit.__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
+    fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
     journal = Journal(out, rank if world_size > 1 else None)
@@ -184,7 +184,7 @@ def evaluate(
         "real_time_factor": _real_time_factor(rows) if separate is not None else None,
         "wall_seconds": max(sum(r["wall_seconds"] for r in rows if r["rank"] == k) for k in {r["rank"] for r in rows}),
         "command": command,
-        "version": sepkit.__version__,
+        "version": __version__,
         "commit": commit(),
         "hardware": hardware(device),
     }

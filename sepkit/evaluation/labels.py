@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-__all__ = ["BOUNDS", "LABELS", "NO_SCORES", "PREDICTIONS", "RATES", "label_of", "short_label_of"]
+__all__ = [
+    "BOUNDS",
+    "FROM_LATENTS",
+    "LABELS",
+    "MIXTURE_ELBO",
+    "NO_SCORES",
+    "PREDICTIONS",
+    "RATES",
+    "label_of",
+    "short_label_of",
+]
 
 RATES = ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick", "rate_nats_per_dimension")
 """Columns of an utterance that a model with variational latents fills."""
+
+MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
+"""Column of an utterance that a model with variational encodings fills: the bound on the mixture's evidence."""
+
+FROM_LATENTS = (*RATES, MIXTURE_ELBO)
+"""All columns of an utterance that follow from latents."""
 
 PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
 """Columns of a source that a model fills which predicts how good its estimates are."""
@@ -13,7 +29,7 @@ PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
-NO_SCORES = frozenset({*RATES, *PREDICTIONS})
+NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS})
 """Columns with a mean of which neither more nor less is better."""
 
 LABELS = {
@@ -43,6 +59,7 @@ LABELS = {
     "mask_rate_nats_per_tick": "mask rate [nats per tick]",
     "rate_nats_per_tick": "rate [nats per tick]",
     "rate_nats_per_dimension": "rate [nats per dimension]",
+    "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",
     "blr_nll_nats_per_sample": "distortion [nats per sample]",
     "predicted_si_sdr_db": "predicted SI-SDR [dB]",
     "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",

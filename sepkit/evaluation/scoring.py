@@ -11,7 +11,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import PREDICTIONS, RATES
+from sepkit.evaluation.labels import FROM_LATENTS, PREDICTIONS
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.likelihoods import pairwise_blr_nll
@@ -46,7 +46,7 @@ COLUMNS = {
 }
 """Metric that can be asked for -> the columns that it fills."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *RATES, *PREDICTIONS)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *FROM_LATENTS, *PREDICTIONS)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
 has rates, or predicts how good its estimates are."""
 
@@ -80,7 +80,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: one source speaks, alone: there is no improvement to measure.
-        rates: `RATES` -> nats, of a model whose latents are variational.
+        rates: `FROM_LATENTS` -> nats, of a model whose latents are variational.
     """
 
     assignment: list[int]
@@ -111,7 +111,7 @@ class UtteranceScores:
         """The mean over sources that have a score, or what the utterance has; NaN where there is none."""
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
-        if column in RATES:
+        if column in FROM_LATENTS:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from sepkit import __version__
 from sepkit.corpora._recordings import check_writable
 from sepkit.data import audio
 from sepkit.data.audio_streams import write_blocks
@@ -30,6 +29,7 @@ from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_
 from sepkit.inference.separator import Separated, Separator, Speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.parallel import Failed, for_each
+from sepkit.version import __version__
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
 

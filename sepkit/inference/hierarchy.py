@@ -20,7 +20,6 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
-from sepkit import __version__
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, write_json
@@ -35,6 +34,7 @@ from sepkit.inference.files import (
 )
 from sepkit.inference.separator import Levels, Separator, load_model
 from sepkit.models.checkpoints import read_description
+from sepkit.version import __version__
 
 __all__ = [
     "SAME_SI_SDR_DB",

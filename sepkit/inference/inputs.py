@@ -30,7 +30,8 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
         if path == out:
             raise UserError(f"--out {out}: is also an input; choose another folder")
         if path.is_dir():
-            files = [file for file in sorted(path.rglob("*")) if _is_recording(file, path, out)]
+            found_files = (file for file in sorted(path.rglob("*")) if _is_recording(file, path, out))
+            files = audio.without_undecodable(found_files)
             if not files:
                 raise UserError(f"{given}: no audio files in this folder, expected {_suffixes()}")
         elif path.exists():

@@ -18,11 +18,11 @@ import numpy as np
 import scipy.stats
 import yaml
 
-from sepkit import __version__
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.files import write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
+from sepkit.version import __version__
 
 __all__ = ["Fit", "QualityPredictor", "RidgePredictor", "fit_quality", "fit_ridge", "read_quality", "write_quality"]
 

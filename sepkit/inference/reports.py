@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from sepkit import __version__
 from sepkit.files import atomic_output, write_json
+from sepkit.version import __version__
 
 __all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures", "write_summary"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sepkit.errors import UserError
-from sepkit.inference.uncertainty import rates_of
+from sepkit.inference.uncertainty import mixture_elbo, rates_of
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.types import Separation
 
@@ -23,7 +23,7 @@ class ModelOutput:
     Args:
         estimates: (B, n, T) float32, finite.
         scores: (B, n) float32 log-odds, where the model has a scoring head.
-        rates: nats, of the batch's mean, where its latents are variational; see `rates_of`.
+        rates: nats, of the batch's mean, where its latents are variational; see `rates_of`, and `mixture_elbo`.
         separation: with latents, where it was asked for, or where estimates are not all there is to know.
     """
 
@@ -51,6 +51,9 @@ def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bo
         else:
             separation = model(mixtures)
             estimates, rates = separation.estimates, rates_of(separation)
+            if rates is not None and isinstance(model, EncoderMaskerDecoder):
+                bound = mixture_elbo(model, mixtures, separation, samples=1)
+                rates |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
             scores = None if separation.scores is None else separation.scores.float().cpu().numpy()
     on_cpu = estimates.float().cpu().numpy()
     check_finite(on_cpu)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sepkit.data.resampling import PolyphaseStream
 from sepkit.errors import UserError
+from sepkit.inference.levels import Levels
 from sepkit.models.streaming import ModelStream
 
 if TYPE_CHECKING:
-    from sepkit.inference.separator import Levels
     from sepkit.models import EncoderMaskerDecoder
 
 __all__ = ["RunningGains", "Stream"]

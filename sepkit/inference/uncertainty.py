@@ -32,6 +32,7 @@ __all__ = [
     "excerpt_spans",
     "hypothesis_features",
     "is_variational",
+    "mixture_elbo",
     "mixture_features",
     "monte_carlo",
     "rates_of",
@@ -222,6 +223,37 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
             )
             dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
     return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
+
+
+@torch.no_grad()
+def mixture_elbo(
+    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 8, seed: int = 0
+) -> Tensor | None:
+    """(B,) evidence lower bound of the mixtures, nats per sample; None where encodings have no posterior and prior.
+
+    (E_q log p(x | z) - R_z) / T, with p(x | z) the Bayesian linear regression of the mixture on what is decoded from
+    z ~ q(z | x) without masks. Means something where training has reconstructed mixtures
+    (objective.autoencoding.mixtures), as otherwise no decoder has learnt to.
+
+    Args:
+        model: which made the separation, in evaluation mode.
+        mixture: (B, T), without padding.
+        separation: of it.
+        samples: of the encodings, over which the expectation is a mean; one has little variance, as an utterance has
+            many values.
+        seed: of the samples.
+
+    Source: thesis, appendix B, section 4.3 and figure 3.
+    """
+    if separation.encoding_prior is None or not model.encoding_family.variational:
+        return None
+    generator = torch.Generator(mixture.device).manual_seed(seed)
+    evidence = RunningMoments()
+    for _ in range(samples):
+        decoded = model.decode(separation.encoding.sample(generator).unsqueeze(1), mixture.shape[-1]).squeeze(1)
+        evidence.add(_log_evidence(decoded + model.signal_mean, mixture, float(model.signal_std)))
+    rate = elementwise_rate(separation.encoding, separation.encoding_prior, separation.encoding_sample)
+    return (evidence.mean - rate.double().flatten(1).sum(1)) / mixture.shape[-1]
 
 
 # ------------------------------------------------------------------------------------------------------------ features

@@ -52,7 +52,7 @@ class GraphModel(nn.Module):
         raw = bank.encode(functional.pad(standardised, (left, most))[..., :total])
         encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
         z = model.encoding_family.at_test(encoding)
-        masks = model.mask_family.posterior(model.masker(bank.features(z)))
+        masks = model.mask_posterior(model.masker(bank.features(z)))
         mask = model.mask_family.at_test(masks)
         decoded = bank.decode(bank.apply_mask(mask, z))
         # "asteroid" may fall short of the input by less than a stride.

@@ -38,6 +38,7 @@ _DIAGNOSTICS = {
     "encoding_rate_nats_per_tick",
     "mask_rate_nats_per_tick",
     "rate_nats_per_dimension",
+    "mixture_elbo_nats_per_sample",
     "baseline_si_sdr_db",
 }
 

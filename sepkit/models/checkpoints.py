@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sepkit import __version__
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.saved import SavedModel
+from sepkit.version import __version__
 
 __all__ = [
     "EXPECTED",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, ModelConfig, PriorConfig, StandardPriorConfig
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.latents import FLOOR, LatentFamily
+from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
@@ -53,7 +53,7 @@ class EncoderMaskerDecoder(SavedModel):
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
 
     Raises:
-        UserError: an encoding family or link that the filterbank does not go with.
+        UserError: an encoding or mask family or link that the filterbank does not go with.
     """
 
     kind = "separation"
@@ -78,6 +78,7 @@ class EncoderMaskerDecoder(SavedModel):
     ) -> None:
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
+        _check_mask_link(filterbank, mask_family)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
@@ -150,7 +151,7 @@ class EncoderMaskerDecoder(SavedModel):
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        masks = self.mask_family.posterior(self.masker(self.filterbank.features(z)))
+        masks = self.mask_posterior(self.masker(self.filterbank.features(z)))
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         separation = Separation(estimates=self.decode(masked, num_samples), encoding=encoding, masks=masks)
@@ -199,7 +200,7 @@ class EncoderMaskerDecoder(SavedModel):
         decoded = z.new_zeros(len(z), self.hypotheses, (frames - 1) * bank.stride + bank.kernel_size)
         for start in range(0, frames, _TILE_FRAMES):
             tile = slice(start, start + _TILE_FRAMES)
-            masks = self.mask_family.at_test(self.mask_family.posterior(self.masker.values(summary[..., tile])))
+            masks = self.mask_family.at_test(self.mask_posterior(self.masker.values(summary[..., tile])))
             waveforms = bank.decode_frames(bank.apply_mask(masks, z[..., tile]))
             first = start * bank.stride
             decoded[..., first : first + waveforms.shape[-1]] += waveforms
@@ -220,6 +221,10 @@ class EncoderMaskerDecoder(SavedModel):
             separation.source_reconstructions = self.decode(value, sources.shape[-1])
             if sample and self.encoding_family.variational:
                 separation.source_samples = value
+
+    def mask_posterior(self, raw: Tensor) -> Latent:
+        """Posterior over the masks (B, n, K_mask, F) of what the masker makes, (B, n, P, K, F)."""
+        return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def encode(self, waveform: Tensor) -> Latent:
         """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardised and padded first."""
@@ -273,7 +278,7 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
         config.masker,
         encoding_dim=filterbank.encoding_dim,
         hypotheses=config.hypotheses,
-        values_per_dimension=mask_family.values_per_dimension,
+        values_per_dimension=filterbank.mask_values * mask_family.values_per_dimension,
     )
     model = EncoderMaskerDecoder(
         filterbank,
@@ -282,9 +287,9 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
         mask_family,
         sample_rate=config.sample_rate,
         pad=config.pad,
-        scoring_head=config.scoring and ScoringHead(filterbank.encoding_dim, config.scoring.hidden_size),
+        scoring_head=config.scoring and ScoringHead(filterbank.mask_dim, config.scoring.hidden_size),
         encoding_prior=_build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
-        mask_prior=_build_prior("mask", config.mask_prior, mask_family, filterbank.encoding_dim),
+        mask_prior=_build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
         estimate_scales=config.estimate_scales,
     )
     model.config = config
@@ -320,3 +325,12 @@ def _check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
         raise UserError("model.encoding.link: found softmax, which runs over hypotheses; an encoding has none")
     if filterbank.linear_only and family.link != "linear":
         raise UserError(f"model.encoding.link: found {family.link}, expected linear with this filterbank")
+
+
+def _check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
+    signed = isinstance(family, Deterministic | Gaussian) and family.link in ("linear", "tanh")
+    if filterbank.complex_masks and not signed:
+        raise UserError(
+            f"model.masks: found {family!r}, but complex masks have values of either sign;"
+            " use the deterministic or the gaussian family with link linear or tanh"
+        )

@@ -15,16 +15,18 @@ import numpy as np
 import torch
 from asteroid_filterbanks import STFTFB, Decoder, Encoder, FreeFB
 from torch import Tensor, nn
-from torch.jit._trace import is_tracing
 
 from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
+from sepkit.models.maskers.fast.guard import is_traced
 from sepkit.registry import register
 
 __all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
 _POWER_FLOOR = 1e-8
+# Of gaussian complex masks where the raw deviation is zero, as about when training starts.
+_INITIAL_MASK_DEVIATION = 0.1
 
 
 class Filterbank(nn.Module, ABC):
@@ -38,6 +40,8 @@ class Filterbank(nn.Module, ABC):
         padding: zeros the convolution itself adds at both ends, and the decoder takes away.
         multiple: input lengths are padded on the right to a multiple of this many samples.
         linear_only: whether the encoding must stay linear (a link would break its meaning).
+        complex_masks: whether masks are complex, so that their values may be negative.
+        mask_values: how many values a mask has for each of the K.
 
     Args:
         encoder: asteroid_filterbanks' analysis.
@@ -48,6 +52,8 @@ class Filterbank(nn.Module, ABC):
     """
 
     linear_only: ClassVar[bool] = False
+    complex_masks: bool = False
+    mask_values: int = 1
 
     def __init__(
         self, encoder: Encoder, decoder: Decoder, *, encoding_dim: int, full_dim: int, multiple: int = 1
@@ -67,7 +73,7 @@ class Filterbank(nn.Module, ABC):
 
         P is the encoding family's number of values for each dimension, 1 for points.
         """
-        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_tracing() or torch.compiler.is_compiling()
+        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_traced()
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
 
     def _encode_by_product(self, waveform: Tensor) -> Tensor:
@@ -113,7 +119,16 @@ class Filterbank(nn.Module, ABC):
 
     @abstractmethod
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Masked encodings (B, n, K_full, F) of masks (B, n, K, F) and an encoding (B, K_full, F)."""
+        """Masked encodings (B, n, K_full, F) of masks (B, n, K_mask, F) and an encoding (B, K_full, F)."""
+
+    @property
+    def mask_dim(self) -> int:
+        """K_mask: values of a mask in a frame."""
+        return self.mask_values * self.encoding_dim
+
+    def raw_masks(self, raw: Tensor) -> Tensor:
+        """Raw values (B, n, P, K_mask, F) of the mask family, of what a masker makes, (B, n, P * mask_values, K, F)."""
+        return raw
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
         """How many frames `encode` makes of `num_samples` samples after `padding_for`."""
@@ -143,14 +158,7 @@ class Filterbank(nn.Module, ABC):
 class FreeFilterbank(Filterbank):
     """Learned, bias-free analysis and synthesis filters (TasNet); the masker sees the encoding itself.
 
-    Args:
-        num_filters: K.
-        kernel_size: samples in a filter.
-        stride: samples between frames.
-        padding: zeros the convolution adds at both ends, at most kernel_size - stride.
-        output_padding: extra samples at the decoder's right end, below stride.
-        multiple: input lengths are padded on the right to a multiple of this many samples.
-        init_range: filters start uniform in +-init_range; 0 means Xavier-normal.
+    Args: the fields of `FreeFilterbankConfig`, and
         values_per_dimension: P, raw values the encoder makes for each dimension.
 
     Raises:
@@ -159,13 +167,13 @@ class FreeFilterbank(Filterbank):
 
     def __init__(
         self,
-        num_filters: int = 512,
-        kernel_size: int = 16,
-        stride: int = 8,
-        padding: int = 0,
-        output_padding: int = 0,
-        multiple: int = 1,
-        init_range: float = 0.0,
+        num_filters: int,
+        kernel_size: int,
+        stride: int,
+        padding: int,
+        output_padding: int,
+        multiple: int,
+        init_range: float,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -207,31 +215,32 @@ class FreeFilterbank(Filterbank):
 class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
 
-    The masker sees compressed magnitudes (B, kernel_size / 2 + 1, F); one mask value a bin scales real and imaginary
-    part alike. The synthesis window makes decode(encode(x)) = x wherever all frames of a sample are there.
+    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
+    mask has one value a bin, which scales real and imaginary part alike, or is complex: M X, two values a bin. The
+    synthesis window makes decode(encode(x)) = x wherever all frames of a sample are there.
 
-    Args:
-        kernel_size: samples in a window, even.
-        stride: samples between frames, at most half a window.
-        compression: the masker sees magnitude ** compression; 0 means log(1e-4 + magnitude).
-        deviation: where the second raw value of an encoding, its deviation, comes from: "per_bin" is one learnt value
-            a bin, "predicted" a learnt linear map of what the masker sees. One value for real and imaginary part.
-        initial_deviation: softplus of that value when training starts.
-        values_per_dimension: P; 1, or 2 with learnt deviations.
+    Raw values of zero stand for complex masks of 0.5, as they do for a sigmoid: training starts from the mixture.
+
+    Args: the fields of `STFTFilterbankConfig`, and
+        values_per_dimension: P; 1, or 2 with learned deviations.
 
     Raises:
-        UserError: sizes that do not fit together, or a family that needs more than two values.
+        UserError: sizes or choices that do not fit together, or a family that needs more than two values.
     """
 
     linear_only = True
+    mask_offset: Tensor | None
 
     def __init__(
         self,
-        kernel_size: int = 256,
-        stride: int = 64,
-        compression: float = 0.3,
-        deviation: Literal["per_bin", "predicted"] = "per_bin",
-        initial_deviation: float = 0.1,
+        kernel_size: int,
+        stride: int,
+        compression: float,
+        deviation: Literal["per_bin", "predicted"],
+        initial_deviation: float,
+        features: Literal["magnitude", "real_imaginary"],
+        complex_masks: bool,
+        mapping: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -239,6 +248,7 @@ class STFTFilterbank(Filterbank):
         _require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
         _require("compression", compression, compression >= 0, "at least 0")
         _require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
+        _check_complex(features, complex_masks, mapping, compression)
         if values_per_dimension > 2:
             raise UserError(
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
@@ -249,10 +259,18 @@ class STFTFilterbank(Filterbank):
         super().__init__(
             Encoder(STFTFB(kernel_size, kernel_size, stride, window=window)),
             Decoder(STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))),
-            encoding_dim=bins,
+            encoding_dim=bins if features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
         self.compression = compression
+        self.real_imaginary = features == "real_imaginary"
+        self.complex_masks = complex_masks
+        self.mapping = mapping
+        self.mask_values = 2 if complex_masks and not self.real_imaginary else 1
+        offset = torch.zeros(2, 2 * bins, 1)
+        offset[0, :bins] = 0.0 if mapping else 0.5
+        offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
+        self.register_buffer("mask_offset", offset if complex_masks else None, persistent=False)
         self.raw_deviation: nn.Parameter | None = None
         self.deviation_predictor: nn.Conv1d | None = None
         if values_per_dimension == 2:
@@ -260,7 +278,7 @@ class STFTFilterbank(Filterbank):
             if deviation == "per_bin":
                 self.raw_deviation = nn.Parameter(raw)
             else:
-                self.deviation_predictor = nn.Conv1d(bins, bins, 1)
+                self.deviation_predictor = nn.Conv1d(self.encoding_dim, bins, 1)
                 nn.init.zeros_(self.deviation_predictor.weight)
                 self.deviation_predictor.bias = nn.Parameter(raw)
 
@@ -268,7 +286,7 @@ class STFTFilterbank(Filterbank):
         """Coefficients (B, 2 K, F) of waveforms (B, T); with deviations, these behind them: (B, 4 K, F)."""
         coefficients = super().encode(waveform)
         if self.raw_deviation is not None:
-            raw = self.raw_deviation.unsqueeze(-1).expand(len(coefficients), -1, coefficients.shape[-1])
+            raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
         elif self.deviation_predictor is not None:
             raw = self.deviation_predictor(self.features(coefficients))
         else:
@@ -276,17 +294,60 @@ class STFTFilterbank(Filterbank):
         return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
     def features(self, encoding: Tensor) -> Tensor:
-        """Compressed magnitudes (B, K, F) of an encoding (B, 2 K, F)."""
+        """Compressed magnitudes, or real and imaginary parts, (B, K, F) of an encoding (B, 2 bins, F)."""
         real, imaginary = encoding.chunk(2, dim=-2)
         power = real.square() + imaginary.square() + _POWER_FLOOR
+        if self.real_imaginary:
+            return encoding * power.pow((self.compression - 1) / 2).repeat(1, 2, 1)
         if self.compression == 0:
             return torch.log(1e-4 + power.sqrt())
         return power.pow(self.compression / 2)
 
+    def raw_masks(self, raw: Tensor) -> Tensor:
+        """Raw values (B, n, P, K_mask, F) of the mask family, of what a masker makes, (B, n, P * mask_values, K, F).
+
+        With complex masks the first of the P, the mask itself, is moved by 0.5 on the real axis, and the second, the
+        raw deviation of gaussian masks, so that zero stands for 0.1.
+        """
+        if self.mask_values > 1:
+            raw = raw.unflatten(-3, (-1, self.mask_values)).flatten(-3, -2)
+        return raw if self.mask_offset is None else raw + self.mask_offset[: raw.shape[-3]]
+
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Masks (B, n, K, F) times both halves of an encoding (B, 2 K, F): (B, n, 2 K, F)."""
+        """Masked encodings (B, n, 2 bins, F) of masks (B, n, K_mask, F) and an encoding (B, 2 bins, F).
+
+        Real masks scale both halves of the encoding; complex ones are multiplied as complex numbers, real parts first.
+        With `mapping` they are the result.
+        """
+        if self.mapping:
+            return mask
+        if self.complex_masks:
+            real, imaginary = encoding.unsqueeze(-3).chunk(2, dim=-2)
+            mask_real, mask_imaginary = mask.chunk(2, dim=-2)
+            return torch.cat(
+                [mask_real * real - mask_imaginary * imaginary, mask_real * imaginary + mask_imaginary * real], dim=-2
+            )
         halves = encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)
         return (mask.unsqueeze(-3) * halves).flatten(-3, -2)
+
+
+def _check_complex(features: str, complex_masks: bool, mapping: bool, compression: float) -> None:
+    """Refuse choices of the STFT that do not go together.
+
+    Raises:
+        UserError: names the field.
+    """
+    if features not in ("magnitude", "real_imaginary"):
+        raise UserError(f"model.filterbank.features: found {features!r}, expected magnitude or real_imaginary")
+    if features == "real_imaginary" and not complex_masks:
+        raise UserError("model.filterbank.features: real_imaginary makes two values a bin; set complex_masks to true")
+    if features == "real_imaginary" and compression == 0:
+        raise UserError("model.filterbank.compression: found 0, expected more than 0 with features: real_imaginary")
+    if mapping and not (complex_masks and features == "real_imaginary"):
+        raise UserError(
+            "model.filterbank.mapping: the masker can make coefficients only if it sees their phases;"
+            " set complex_masks to true and features to real_imaginary"
+        )
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:

@@ -84,17 +84,16 @@ def _link(name: str) -> Callable[[Tensor], Tensor]:
 class Deterministic:
     """The family of points: value = link(raw), one raw value for each dimension, rate 0.
 
-    Args:
-        link: linear, relu, sigmoid, softmax (over the hypotheses, axis -3 of (B, n, K, F)), softplus, exp or tanh.
+    Args: the fields of `DeterministicConfig`.
 
     Raises:
-        UserError: the link is not one of these.
+        UserError: an unknown link.
     """
 
     values_per_dimension = 1
     variational = False
 
-    def __init__(self, link: str = "relu") -> None:
+    def __init__(self, link: str) -> None:
         self._to_value = _link(link)
         self.link = link
 
@@ -167,9 +166,7 @@ class VariationalFamily(ABC):
 class Gaussian(VariationalFamily):
     """N(link(raw_0), softplus(raw_1)^2); prior N(0, 1).
 
-    Args:
-        link: from raw value to mean: linear, or any other that `Deterministic` has.
-        at_test: mean or median, which are the same.
+    Args: the fields of `GaussianConfig`.
 
     Source: thesis, eq. 3 and appendix J (floor of 1e-6 under the deviation).
     """
@@ -177,7 +174,7 @@ class Gaussian(VariationalFamily):
     values_per_dimension = 2
     distribution = NormalDistribution
 
-    def __init__(self, link: str = "linear", at_test: AtTest = "mean") -> None:
+    def __init__(self, link: str, at_test: AtTest) -> None:
         super().__init__(at_test, link)
         self._to_mean = _link(link)
 
@@ -195,8 +192,7 @@ class Gaussian(VariationalFamily):
 class LogNormal(VariationalFamily):
     """exp(u), u ~ N(raw_0, softplus(raw_1)^2); prior LN(0, 1). Its median is exp(raw_0): the link is exp.
 
-    Args:
-        at_test: median or mean.
+    Args: the fields of `LogNormalConfig`.
 
     Source: thesis, eq. 4 and 42; the prior is that of appendix F (eq. 35 has a location of 0.9).
     """
@@ -204,7 +200,7 @@ class LogNormal(VariationalFamily):
     values_per_dimension = 2
     distribution = LogNormalDistribution
 
-    def __init__(self, at_test: AtTest = "median") -> None:
+    def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
@@ -221,8 +217,7 @@ class LogNormal(VariationalFamily):
 class Gamma(VariationalFamily):
     """Gamma(softplus(raw), 1), one raw value for each dimension; prior Gamma(1/2, 1). The link of its mean is softplus.
 
-    Args:
-        at_test: mean or median (slow).
+    Args: the fields of `GammaConfig`.
 
     Source: thesis, eq. 40.
     """
@@ -230,7 +225,7 @@ class Gamma(VariationalFamily):
     values_per_dimension = 1
     distribution = GammaDistribution
 
-    def __init__(self, at_test: AtTest = "mean") -> None:
+    def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
@@ -245,10 +240,13 @@ class Gamma(VariationalFamily):
 
 @register(BetaConfig)
 class Beta(VariationalFamily):
-    """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1). The first value pulls to one.
+    """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1).
 
-    Args:
-        at_test: mean or median (slow).
+    The first value pulls masks to one and the second to zero, which is equation 41 in the usual order of a beta
+    distribution's parameters, Beta(alpha, beta). The thesis's words below that equation say the opposite; the two
+    readings differ by the names of the network's outputs alone.
+
+    Args: the fields of `BetaConfig`.
 
     Source: thesis, eq. 41.
     """
@@ -256,7 +254,7 @@ class Beta(VariationalFamily):
     values_per_dimension = 2
     distribution = BetaDistribution
 
-    def __init__(self, at_test: AtTest = "mean") -> None:
+    def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from sepkit import __version__
 from sepkit.errors import UserError
 from sepkit.models._onnx_graph import GraphModel, PlainOperations
 from sepkit.models.checkpoints import complete_or_absent
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
+from sepkit.version import __version__
 
 __all__ = ["TOLERANCE", "ExportReport", "export_onnx", "quantize_onnx"]
 

@@ -31,7 +31,7 @@ from sepkit.models.distributions import (
     NormalDistribution,
 )
 from sepkit.models.latents import Gaussian, VariationalFamily
-from sepkit.registry import register
+from sepkit.registry import register, with_defaults_of
 from sepkit.types import Density, Latent
 
 __all__ = ["AdaptivePrior", "FixedPrior", "FlowDensity", "FlowPrior", "Prior", "convolution"]
@@ -159,6 +159,7 @@ class FlowDensity:
         return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
 
 
+@with_defaults_of(FlowPriorConfig)
 class FlowPrior(Prior):
     """A learnt prior of the dimensions of a tick: z = e + what the dimensions before say, e ~ N(0, 1), several times.
 
@@ -166,9 +167,7 @@ class FlowPrior(Prior):
 
     Args:
         encoding_dim: K_full, at least 2.
-        transforms: networks in a row, in alternating order of the dimensions.
-        hidden_features: of their hidden layers.
-        hidden_layers: how many those are.
+        transforms, hidden_features, hidden_layers: see `FlowPriorConfig`.
 
     Raises:
         UserError: the extra `flow` is missing, or sizes too small.
@@ -176,15 +175,10 @@ class FlowPrior(Prior):
     Source: thesis, appendix J (its sizes are a guess from the number of parameters); Germain et al., "MADE", 2015.
     """
 
-    def __init__(
-        self, encoding_dim: int, transforms: int = 6, hidden_features: int = 1024, hidden_layers: int = 2
-    ) -> None:
+    def __init__(self, encoding_dim: int, transforms: int, hidden_features: int, hidden_layers: int) -> None:
         super().__init__()
-        for name, value in (
-            ("transforms", transforms),
-            ("hidden_features", hidden_features),
-            ("hidden_layers", hidden_layers),
-        ):
+        sizes = {"transforms": transforms, "hidden_features": hidden_features, "hidden_layers": hidden_layers}
+        for name, value in sizes.items():
             if value < 1:
                 raise UserError(f"model.encoding_prior.{name}: found {value}, expected at least 1")
         if encoding_dim < 2:

@@ -120,7 +120,7 @@ class ModelStream:
         self._encodings = torch.cat([self._encodings, encoding], dim=-1)
         ready = raw_masks.shape[-1]
         if ready:
-            masks = model.mask_family.at_test(model.mask_family.posterior(raw_masks))
+            masks = model.mask_family.at_test(model.mask_posterior(raw_masks))
             masked = bank.apply_mask(masks, self._encodings[..., :ready])
             self._encodings = self._encodings[..., ready:]
             final = self._overlap_add(bank.decode_frames(masked), ready)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-import sepkit
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
@@ -27,6 +26,7 @@ from sepkit.reporting.example_html import example_html
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
 from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
+from sepkit.version import __version__
 
 __all__ = ["write_report"]
 
@@ -81,7 +81,7 @@ def write_report(
         "environment": ("Environment", list(_environment(loaded))),
     }
     shown = {name: part for name, part in parts.items() if part[1]}
-    made = f"Made by sepkit {sepkit.__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
+    made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
     body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")

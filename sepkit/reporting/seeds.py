@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import scipy.stats
 from matplotlib.figure import Figure
 
 from sepkit.errors import UserError
@@ -28,6 +29,7 @@ __all__ = [
     "drop_pairs",
     "drop_table",
     "group_runs",
+    "paired_drop_table",
     "seed_table",
     "temperature_series",
     "write_seed_table",
@@ -116,7 +118,7 @@ def write_seed_table(
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
             paper); "temperature": SI-SDR on dev against temperature, a curve a run (Fig. 8).
         drop_from: see `drop_pairs`; tables of drops stand first, of the metrics, by default SI-SDR improvement and the
-            log evidence as far as they were measured.
+            log evidence as far as they were measured; below each, differences between groups paired by seed.
 
     Raises:
         UserError: nothing measured, an unknown metric or test set, a bad pattern, or no run with a temperature to draw.
@@ -137,11 +139,14 @@ def write_seed_table(
         drawn.append(
             ("_temperature", "SI-SDR on dev against temperature", matching_figures.scores_by_temperature(series))
         )
-    drops = []
+    drops: list[str] = []
     if drop_from:
         pairs = drop_pairs(drop_from, sets)
         of_drops = chosen if metrics is not None else _metrics(runs, None, _DROP_METRICS)
-        drops = [f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}" for name in of_drops]
+        for name in of_drops:
+            drops.append(f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}")
+            if paired := paired_drop_table(groups, pairs, name):
+                drops.append(paired)
     parts = [seed_table(groups, name, chosen) for name in sets]
     if len(sets) > 1:
         parts = [f"### {name}\n\n{part}" for name, part in zip(sets, parts, strict=True)]
@@ -247,6 +252,57 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
         measured = sum(any(_mean_on(run, first, metric) is not None for first, _ in columns) for run in group.runs)
         lines.append([escaped(group.name), str(measured), *cells])
     return markdown_table(["group", "seeds", *map(escaped, heads)], lines)
+
+
+def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
+    """A Markdown table of how much larger each group's drop is than that of the first group, paired by seed.
+
+    Runs of one seed share the order of the data and often what is easy and hard in it, so that their difference is
+    surer than the difference of two means. Mean and sample standard deviation over seeds of that difference, and its
+    95 % confidence interval by Student's t with one degree of freedom fewer than seeds. Empty where no two groups
+    have two seeds in common.
+
+    Args:
+        groups: the first is the one that others are compared with.
+        pairs: seen and unseen test sets.
+        metric: whose drop, as in `drop_table`.
+    """
+    first, *others = groups
+    lines = []
+    for group in others:
+        cells = []
+        for seen, unseen in pairs:
+            mine, theirs = (_drops_by_seed(g, seen, unseen, metric) for g in (group, first))
+            cells.append(_paired([mine[seed] - theirs[seed] for seed in mine if seed in theirs], digits_of(metric)))
+        if any(cells):
+            lines.append([f"{escaped(group.name)} less {escaped(first.name)}", *cells])
+    if not lines:
+        return ""
+    heads = [escaped(f"drop {seen} to {unseen}") for seen, unseen in pairs]
+    return "How much larger the drop is, paired by seed, with the 95 % confidence interval:\n\n" + markdown_table(
+        ["groups", *heads], lines
+    )
+
+
+def _drops_by_seed(group: SeedGroup, seen: str, unseen: str, metric: str) -> dict[str, float]:
+    """Seed -> drop, of the seeds that stand for one run."""
+    drops: dict[str, float] = {}
+    for seed, run in zip(group.seeds, group.runs, strict=True):
+        scores = [_mean_on(run, name, metric) for name in (seen, unseen)]
+        if group.seeds.count(seed) == 1 and seed != "?" and scores[0] is not None and scores[1] is not None:
+            drops[seed] = better(metric) * (scores[0] - scores[1])
+    return drops
+
+
+def _paired(differences: Sequence[float], digits: int) -> str:
+    if len(differences) < 2:
+        return ""
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    half = float(scipy.stats.t.ppf(0.975, len(differences) - 1)) * deviation / math.sqrt(len(differences))
+    return (
+        f"{mean:.{digits}f} ± {deviation:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f}, "
+        f"{len(differences)} seeds)"
+    )
 
 
 def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from sepkit.config import TrainerConfig
 from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
+from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say
 from sepkit.training.task import Monitor, Task
 
@@ -76,9 +77,9 @@ class Keeper(Callback):
         if task.monitor is not None:
             info |= {"monitor": task.monitor.name, "score": score}
         if trainer.is_global_zero:
-            save_model(task.model, self.out / "last_model", info)
+            save_model(task.kept_model, self.out / "last_model", info)
             if score is None or self._is_best(score):
-                save_model(task.model, self.out / "model", info)
+                save_model(task.kept_model, self.out / "model", info)
         if score is None:
             return
         if not math.isnan(score) and (self.best_score is None or score > self.best_score):
@@ -86,7 +87,7 @@ class Keeper(Callback):
             return
         self.epochs_since_best += 1
         self.epochs_since_change += 1
-        if self.epochs_since_change >= self.config.halve_patience:
+        if self.epochs_since_change >= self.config.halve_patience and not self.config.decay_share:
             self._halve_learning_rate(trainer)
         if self._is_over():
             trainer.should_stop = True
@@ -95,23 +96,22 @@ class Keeper(Callback):
 
     def _save_unjudged(self, task: Task) -> None:
         """The end of a run whose last epoch was not validated; without any validation the last model is the best."""
-        save_model(task.model, self.out / "last_model", _info(task))
+        save_model(task.kept_model, self.out / "last_model", _info(task))
         if not (self.out / "model").exists():
-            save_model(task.model, self.out / "model", _info(task))
+            save_model(task.kept_model, self.out / "model", _info(task))
 
     def _keep(self, trainer: Trainer, task: Task) -> None:
         """Save a copy of the model every `keep_every_epochs` epochs, for `sepkit replay`."""
         every, epoch = self.config.keep_every_epochs, task.position.epoch + 1
         if every and epoch % every == 0 and trainer.is_global_zero:
-            save_model(task.model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
+            save_model(task.kept_model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
 
     def _is_over(self) -> bool:
         return 0 < self.config.early_stop_patience <= self.epochs_since_best
 
     def _halve_learning_rate(self, trainer: Trainer) -> None:
         self.epochs_since_change = 0
-        for group in trainer.optimizers[0].param_groups:
-            group["lr"] *= 0.5
+        halve(trainer.optimizers[0])
         if trainer.is_global_zero:
             say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
 

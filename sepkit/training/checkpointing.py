@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
-from sepkit.models.maskers.recomputed import is_recomputable
+from sepkit.models.maskers import ConvTasNetMasker
+from sepkit.models.maskers.fast.recomputed import is_recomputable
 
 __all__ = ["checkpoint_blocks"]
 
@@ -25,7 +25,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         model: whose masker has `blocks`; on the device and in the precision it is trained with.
 
     Raises:
-        UserError: the masker has no blocks, or blocks with batch normalisation.
+        UserError: the masker has no blocks, or blocks with batch normalization.
     """
     masker = getattr(model, "masker", model)
     blocks = getattr(masker, "blocks", None)
@@ -36,13 +36,13 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         )
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
         raise UserError(
-            "trainer.gradient_checkpointing: found true, but batch normalisation would count every batch twice; "
+            "trainer.gradient_checkpointing: found true, but batch normalization would count every batch twice; "
             "expected false, or another norm"
         )
     if isinstance(masker, ConvTasNetMasker):
         weight = next(masker.parameters())
         x = weight.new_zeros(1, masker.bottleneck_channels, 1)
-        if is_recomputable(masker, x, (ConvTasNetMasker, TemporalBlock)):
+        if is_recomputable(masker, x):
             return
     for block in blocks.children():
         block.forward = _Checkpointed(block.forward)

@@ -21,6 +21,7 @@ from sepkit.files import write_yaml
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
 from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
+from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
 from sepkit.training.task import Task, matmul_precision
 
@@ -75,6 +76,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     if resuming:
         _check_same_run(config, out)
     task = task_type(config)(config, out, resuming)
+    _check_precision(config.trainer, task.model)
     if is_first_process():
         write_yaml(out / "config.yaml", to_dict(config))
         state.parent.mkdir(parents=True, exist_ok=True)
@@ -113,9 +115,28 @@ def _precision(trainer: TrainerConfig) -> Any:
     """The precision asked for; on this machine, if it is `auto`."""
     if trainer.precision != "auto":
         return trainer.precision
-    # Older GPUs emulate bfloat16, more slowly than they compute in float32.
-    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if trainer.accelerator != "cpu" and torch.cuda.is_available():
+        # Older GPUs emulate bfloat16, more slowly than they compute in float32.
+        computes = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        computes = trainer.accelerator != "gpu" and _processor_computes_bfloat16()
+    return "bf16-mixed" if computes else "32-true"
+
+
+def _processor_computes_bfloat16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _check_precision(trainer: TrainerConfig, model: torch.nn.Module) -> None:
+    on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
+    if trainer.precision != "bf16-mixed" or not on_cpu or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    # Other layers are emulated; for recurrent ones oneDNN has nothing and fails in the middle of a step.
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        raise UserError(
+            "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
+            "use auto or 32-true"
+        )
 
 
 def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
@@ -176,7 +197,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Recorder(out), Keeper(out, options), resume],
+        callbacks=[RateSchedule(options, lambda: resume.seconds), Recorder(out), Keeper(out, options), resume],
     )
 
 

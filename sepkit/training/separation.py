@@ -59,6 +59,7 @@ class SeparationTask(Task):
         train_data = MixtureDataset(
             data.train,
             segment_seconds=data.segment_seconds,
+            min_seconds=data.min_seconds,
             seed=self.config.trainer.seed,
             dynamic_mixing=data.dynamic_mixing,
             mixtures_per_epoch=data.mixtures_per_epoch,
@@ -67,7 +68,11 @@ class SeparationTask(Task):
         dev_data = None
         if data.dev is not None:
             dev_data = MixtureDataset(
-                data.dev, segment_seconds=data.segment_seconds, random_crop=False, sample_rate=rate
+                data.dev,
+                segment_seconds=data.segment_seconds,
+                min_seconds=data.min_seconds,
+                random_crop=False,
+                sample_rate=rate,
             )
         for part in (train_data, dev_data):
             if part is not None:
@@ -119,18 +124,15 @@ class SeparationTask(Task):
         by_epoch = self.config.objective.schedule_by == "epoch"
         self.objective.set_progress(self.position.epoch if by_epoch else self.progress)
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses(self, model: EncoderMaskerDecoder, batch: Batch) -> Losses:
         """The objective of the estimates."""
-        separation = self._separate(batch)
+        separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         if not result.loss.requires_grad:
             # No utterance has an active source; the other ranks still wait for this one's gradients.
             result.loss = result.loss + 0.0 * separation.estimates.sum()
         self._last = batch, separation.estimates.detach()
         return result
-
-    def _separate(self, batch: Batch) -> Separation:
-        return self.model(batch.mixture, **self.objective.inputs(batch))
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
         """The objective in at least float32, outside autocast."""
@@ -167,9 +169,9 @@ class SeparationTask(Task):
 
     # ----------------------------------------------------------------------------------------------------- validation
 
-    def scores(self, batch: Batch) -> list[dict[str, Any]]:
+    def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
         """Loss, statistics and SI-SDR of each mixture; and, for a model with scores, its speakers' and their number."""
-        separation = self._separate(batch)
+        separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
         before = self.si_sdr_db(batch.mixture.unsqueeze(1), batch)["mcl_si_sdr_db"]

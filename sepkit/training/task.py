@@ -27,8 +27,7 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.models import load_checkpoint, load_weights_into
 from sepkit.models.saved import SavedModel
-from sepkit.registry import build
-from sepkit.training import optimizers as _registered  # noqa: F401
+from sepkit.training.averaging import average_of
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.messages import say
 from sepkit.types import Losses
@@ -134,6 +133,7 @@ class Task(LightningModule):
         if not resuming:
             self.begin()
         self.model.train()
+        self.average = None if config.trainer.ema is None else average_of(self.model, config.trainer.ema)
         self.monitor = None if self.dev_data is None else self.choose_monitor()
 
     # ------------------------------------------------------------------------------------- what a subclass says
@@ -147,8 +147,8 @@ class Task(LightningModule):
         """
 
     @abstractmethod
-    def losses(self, batch: Any) -> Losses:
-        """The losses of a batch of training examples, with gradients."""
+    def losses(self, model: Any, batch: Any) -> Losses:
+        """The losses of a batch under the model that is trained, or under the one that is validated."""
 
     def collate(self, items: Sequence[Any]) -> Any:
         """The batch of some items of the data sets: tensors, or a dataclass, mapping or list of tensors."""
@@ -173,9 +173,9 @@ class Task(LightningModule):
         """Return warnings about an epoch, from its means."""
         return []
 
-    def scores(self, batch: Any) -> list[dict[str, Any]]:
+    def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
         """Plain scores of each example of a dev batch, by name; the losses if there are no others."""
-        result = self.losses(batch)
+        result = self.losses(model, batch)
         columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
         return rows_of(columns)
 
@@ -212,12 +212,13 @@ class Task(LightningModule):
         """Dev scores in words, for the line that is printed after an epoch."""
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
+    has_own_sweep: ClassVar[bool] = False
+    """Whether `sweep` trains all models of a sweep; if not, each is a run in a process of its own."""
+
     @classmethod
-    def sweep(
-        cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None
-    ) -> Path | None:
-        """Train a sweep in a way of the task's own and return the folder of its runs; None: one process a run."""
-        return None
+    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
+        """Train a model towards each target rate with each seed, and return the folder of their experiments."""
+        raise NotImplementedError
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
@@ -228,6 +229,11 @@ class Task(LightningModule):
     @classmethod
     def try_out(cls, model: Any) -> None:
         """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`."""
+
+    @property
+    def kept_model(self) -> Any:
+        """The model that is validated and saved: the average of the weights if there is one."""
+        return self.model if self.average is None else self.average.module
 
     # ------------------------------------------------------------------------------------------------------- the data
 
@@ -272,14 +278,14 @@ class Task(LightningModule):
     # ------------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer that the configuration names."""
+        """The optimizer that the configuration names, in one fused kernel."""
         trainer = self.config.trainer
-        return build(
-            trainer.optimizer,
-            parameters=[p for p in self.model.parameters() if p.requires_grad],
-            learning_rate=trainer.learning_rate,
-            weight_decay=trainer.weight_decay,
-        )
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        shared: dict[str, Any] = {"lr": trainer.learning_rate, "weight_decay": trainer.weight_decay, "fused": True}
+        if trainer.optimizer == "sgd":
+            return torch.optim.SGD(parameters, momentum=trainer.momentum, **shared)
+        kind = torch.optim.AdamW if trainer.optimizer == "adamw" else torch.optim.Adam
+        return kind(parameters, betas=trainer.betas, **shared)
 
     def on_fit_start(self) -> None:
         """Prepare the blocks, now that the device is known."""
@@ -321,7 +327,7 @@ class Task(LightningModule):
 
         self._seed_step()
         self.before_step()
-        losses = self.losses(batch)
+        losses = self.losses(self.model, batch)
         examples = self._agree(losses)
         if examples == 0:
             self._reject(batch, losses.loss)
@@ -392,6 +398,8 @@ class Task(LightningModule):
                 self._reject(batch, losses, everywhere=True)
             position.steps += finite
             if finite:
+                if self.average is not None:
+                    self.average.update_parameters(self.model)
                 self.after_step(self.means(self._window_sums))
         optimizer.zero_grad(set_to_none=True)
         position.bad_in_a_row = position.bad_in_a_row + 1 if self._window_is_bad else 0
@@ -447,7 +455,7 @@ class Task(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score a batch; each example counts once, on however many ranks it stands."""
-        self._rows |= dict(zip(self._dev_indices[batch_idx], self.scores(batch), strict=True))
+        self._rows |= dict(zip(self._dev_indices[batch_idx], self.scores(self.kept_model, batch), strict=True))
 
     def on_validation_epoch_end(self) -> None:
         """Summarize the scores of all ranks."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sepkit.annealing import temperature
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
 from sepkit.errors import UserError

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sepkit.cli import main as module
-from sepkit.cli._parser import MODEL_SENTENCE
+from sepkit.cli._parser import MODEL_LINE
 from sepkit.cli.main import COMMANDS, main
+from sepkit.cli.models import MODEL_FORMS
 from sepkit.errors import UserError
 
 
@@ -32,9 +33,36 @@ def test_every_command_has_help(name, capsys):
 def test_what_a_model_is_is_said_alike_everywhere(name, capsys):
     with pytest.raises(SystemExit):
         main([name, "--help"])
-    assert MODEL_SENTENCE in " ".join(capsys.readouterr().out.split())
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    assert MODEL_SENTENCE in readme.read_text(encoding="utf-8")
+    text = " ".join(capsys.readouterr().out.split())
+    assert MODEL_LINE in text and "--import FILE" in text
+
+
+def test_readme_and_models_list_what_a_model_can_be(capsys):
+    assert main(["models"]) == 0
+    listed = capsys.readouterr().out
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    for form, meaning in MODEL_FORMS.items():
+        assert form in listed and f"| `{form}` | {meaning} |" in readme
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["seperate", "x.wav"], "did you mean separate?"),
+        (["prepare", "libri-mix"], "did you mean librimix?"),
+        (["separate", "x.wav", "--modle", "m"], "--modle: unknown option (did you mean --model?)"),
+        (
+            ["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"],
+            "mean --model.masker.hidden_channels?",
+        ),
+        (["train", "--model.masker.nonsense", "9"], "known here: name, bottleneck_channels"),
+        (["separate", "x.wav", "--levels", "mixtur"], "did you mean mixture?"),
+    ],
+)
+def test_what_was_probably_meant_is_said(arguments, words, capsys):
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert words in message and message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +134,7 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
 
 
 def test_import_file_registers_a_masker_of_ones_own(tmp_path):
-    from sepkit.cli.train import import_file
+    from sepkit.cli._parser import import_file
     from sepkit.config import MaskerConfig
 
     file = tmp_path / "mine.py"

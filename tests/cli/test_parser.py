@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.cli._parser import call, conf_folder, find_config, merge, parse_config
-from sepkit.cli.train import ALIASES, _add_options
+from sepkit.cli._configuration import conf_folder, find_config, merge, parse_config
+from sepkit.cli._parser import call
+from sepkit.cli.train import ALIASES, add_options
 from sepkit.config import ScoringConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 
 
 def config_of(*arguments: str) -> TrainConfig:
-    return parse_config("sepkit train", "", [*arguments, "--out", "x"], aliases=ALIASES, add_options=_add_options)[0]
+    return parse_config("sepkit train", "", [*arguments, "--out", "x"], aliases=ALIASES, add_options=add_options)[0]
 
 
 def write(path: Path, text: str) -> str:

@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.corpora.conversation import LONGEST_SILENCE_SECONDS, prepare_conversation
+from sepkit.corpora.conversation import LONGEST_SILENCE_SECONDS
+from sepkit.corpora.conversation import prepare_conversation as _prepare_conversation
+from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_conversation(*places, **options):
+    names = ("speech", "out")
+    return _prepare_conversation(ConversationOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 8000
 

@@ -8,11 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.corpora.folder import prepare_folder
+from sepkit.corpora.folder import prepare_folder as _prepare_folder
+from sepkit.corpora.options import FolderOptions
 from sepkit.data import audio
 from sepkit.data.manifest import Manifest, read_manifest
 from sepkit.data.mixing import active_level, mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_folder(*places, **options):
+    names = ("speech", "out", "noise")
+    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 8000
 SMALL = {"segment_seconds": 1.0, "train_mixtures": 20, "dev_mixtures": 5, "test_mixtures": 6}
@@ -167,7 +174,7 @@ def test_speakers_from_a_table(speech, tmp_path):
         for path in sorted(speech.rglob("*.wav"))[:-1]:
             speaker = path.stem[0]
             writer.writerow([path.relative_to(speech), speaker, "f", "test" if speaker in "xgh" else "train"])
-    out = prepare_folder(speech, tmp_path / "out", speaker_from=f"csv:{table}", speakers=2, **SMALL)
+    out = prepare_folder(speech, tmp_path / "out", speaker_from=f"csv:{table}", speakers=[2], **SMALL)
     made = manifests(out)
     assert speakers_of(made["test"]) == {"x", "g", "h"}
     assert {source.sex for entry in made["test"] for source in entry.sources} == {"F"}
@@ -268,7 +275,7 @@ def test_fewer_combinations_than_asked_for(tmp_path, write_speakers):
 @pytest.mark.parametrize("speakers", [1, 3, 4])
 def test_numbers_of_speakers(tmp_path, speakers, write_speakers):
     write_speakers(tmp_path / "s" / "test", list("abcde"))
-    made = manifests(prepare_folder(tmp_path / "s", tmp_path / "out", speakers=speakers, **SMALL))
+    made = manifests(prepare_folder(tmp_path / "s", tmp_path / "out", speakers=[speakers], **SMALL))
     for entry in made["test"]:
         assert len({source.speaker for source in entry.sources}) == speakers == len(entry.sources)
 
@@ -294,7 +301,7 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(tmp_path / "empty", out), "empty: no audio files"),
         (lambda: prepare_folder(one, out), r"found 1 speaker\(s\) \(only\), expected at least 6"),
         (lambda: prepare_folder(flat, out), "no folder between .* names its speaker", "--speaker-from"),
-        (lambda: prepare_folder(speech, out, speakers=3, **SMALL), r"dev: found 2 speaker\(s\) \(e, f\).*3"),
+        (lambda: prepare_folder(speech, out, speakers=[3], **SMALL), r"dev: found 2 speaker\(s\) \(e, f\).*3"),
         (lambda: prepare_folder(speech, out, segment_seconds=9.0), r"at least 9 s", "--segment-seconds"),
         (lambda: prepare_folder(speech, out, groups=["x"]), "NAME=PATTERN"),
         (lambda: prepare_folder(speech, out, groups=["x=("]), "not a regular expression"),
@@ -310,7 +317,7 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, out, speaker_from="regex:["), "not a regular expression"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "speaker of none of 30 files"),
         (lambda: prepare_folder(speech, out, speaker_from="csv:nowhere.csv"), "nowhere.csv: no such file"),
-        (lambda: prepare_folder(speech, out, speakers=0), "--speakers 0"),
+        (lambda: prepare_folder(speech, out, speakers=[0]), "--speakers 0"),
         (lambda: prepare_folder(speech, out, test_mixtures=0), "0 mixtures"),
         (lambda: prepare_folder(speech, out, train_mixtures=0), "0 mixtures"),
         (lambda: prepare_folder(speech, out, noise_snr_db=(3.0,)), "--noise-snr-db"),
@@ -381,7 +388,7 @@ def test_mixtures_of_one_number_do_not_depend_on_the_others(speech, tmp_path):
 
 
 def test_a_single_number_in_a_list_is_that_number(speech, tmp_path):
-    made = [prepare_folder(speech, tmp_path / str(k), speakers=s, **SMALL) for k, s in enumerate((2, [2]))]
+    made = [prepare_folder(speech, tmp_path / str(k), speakers=s, **SMALL) for k, s in enumerate(((2,), [2]))]
     for name in ("train", "dev", "test"):
         assert (made[0] / f"{name}.jsonl").read_bytes() == (made[1] / f"{name}.jsonl").read_bytes()
 

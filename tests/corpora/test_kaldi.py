@@ -4,12 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.corpora.folder import prepare_folder
+from sepkit.corpora.folder import prepare_folder as _prepare_folder
 from sepkit.corpora.kaldi import read_kaldi
+from sepkit.corpora.options import FolderOptions
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_folder(*places, **options):
+    names = ("speech", "out", "noise")
+    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 SMALL = {"segment_seconds": 0.5, "train_mixtures": 6, "dev_mixtures": 2, "test_mixtures": 2}
 

@@ -18,11 +18,18 @@ from scipy.signal import resample_poly
 
 from sepkit.corpora import librimix
 from sepkit.corpora._metadata_mixing import speaker_of
-from sepkit.corpora.librimix import prepare_librimix
+from sepkit.corpora.librimix import prepare_librimix as _prepare_librimix
+from sepkit.corpora.options import LibriMixOptions
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_librimix(*places, **options):
+    names = ("librispeech", "wham_noise", "metadata", "out")
+    return _prepare_librimix(LibriMixOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 16000
 KINDS = ("mix_clean", "mix_both", "mix_single")

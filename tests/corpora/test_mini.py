@@ -5,12 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.corpora.mini import ACCENTS, VOICES, overlap_ratio, prepare_mini
+from sepkit.corpora.mini import ACCENTS, VOICES, overlap_ratio
+from sepkit.corpora.mini import prepare_mini as _prepare_mini
+from sepkit.corpora.options import MiniOptions
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import find_synthesizer
 from sepkit.errors import UserError
+
+
+def prepare_mini(*places, **options):
+    names = ("out", "speakers")
+    return _prepare_mini(MiniOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 TINY = {
     "train_voices": 4,

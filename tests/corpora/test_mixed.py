@@ -6,13 +6,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.corpora.folder import prepare_folder
-from sepkit.corpora.mixed import prepare_mixed
-from sepkit.corpora.wavs import write_wavs
+from sepkit.corpora.folder import prepare_folder as _prepare_folder
+from sepkit.corpora.mixed import prepare_mixed as _prepare_mixed
+from sepkit.corpora.options import FolderOptions, MixedOptions, WavsOptions
+from sepkit.corpora.wavs import write_wavs as _write_wavs
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def write_wavs(*places, **options):
+    names = ("manifest", "out")
+    return _write_wavs(WavsOptions(**dict(zip(names, places, strict=False)), **options))
+
+
+def prepare_mixed(*places, **options):
+    names = ("mixture", "sources", "out", "noise")
+    return _prepare_mixed(MixedOptions(**dict(zip(names, places, strict=False)), **options))
+
+
+def prepare_folder(*places, **options):
+    names = ("speech", "out", "noise")
+    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 8000
 SMALL = {"segment_seconds": 1.0, "train_mixtures": 4, "dev_mixtures": 2, "test_mixtures": 5}
@@ -77,6 +94,124 @@ def test_folders_below_and_other_endings_are_paired(tmp_path):
     assert mix_entry(manifest[0]).sources.shape == (2, 500)
 
 
+NAMES = ("a", "b_x", "tt/c")
+
+
+def write_layout(folder: Path, mixture: str, source: str, noise: str | None = None) -> dict[str, np.ndarray]:
+    """Three mixtures of two at paths made of patterns; returns their references."""
+    references = {}
+    for seed, name in enumerate(NAMES):
+        parts = 0.1 * np.random.default_rng(seed).standard_normal((3, 400)).astype(np.float32)
+        references[name] = parts[:2]
+        paths = [source.format(number, id=name) for number in (1, 2)] + ([noise.format(id=name)] if noise else [])
+        for path, part in zip(paths, parts, strict=False):
+            audio.write(folder / path, part, RATE)
+        audio.write(folder / mixture.format(id=name), parts[: len(paths)].sum(axis=0), RATE)
+    return references
+
+
+def check(manifest: Path, references: dict[str, np.ndarray], with_noise: bool = False) -> None:
+    entries = read_manifest(manifest)
+    assert sorted(entry.id for entry in entries) == sorted(references)
+    for entry in entries:
+        np.testing.assert_array_equal(mix_entry(entry).sources, references[entry.id])
+        assert (entry.noise is not None) == with_noise
+
+
+@pytest.mark.parametrize(
+    ("mixture", "source", "noise", "pattern"),
+    [
+        ("mix/{id}.wav", "s{}/{id}.wav", "noise/{id}.wav", None),
+        ("mix_both/{id}.wav", "s{}/{id}.wav", "noise/{id}.wav", None),
+        ("{id}/mixture.wav", "{id}/source{}.wav", None, None),
+        ("{id}_mix.wav", "{id}_s{}.wav", None, None),
+        ("{id}-mix.wav", "{id}-spk{}.wav", "{id}-noise.wav", None),
+        ("{id}_mix.wav", "{id}_s{}.wav", "{id}_noise.wav", ["{id}_mix.wav"]),
+        ("all/{id}.both.wav", "one/{id}.{}.wav", None, ["all/{id}.both.wav", "one/{id}.1.wav", "one/{id}.2.wav"]),
+    ],
+)
+def test_folders_are_found_by_themselves(mixture, source, noise, pattern, tmp_path):
+    references = write_layout(tmp_path / "set", mixture, source, noise)
+    options = MixedOptions(folder=tmp_path / "set", out=tmp_path / "out", pattern=pattern)
+    check(_prepare_mixed(options), references, noise is not None)
+
+
+def test_a_folder_without_partner_in_a_pattern(tmp_path):
+    references = write_layout(tmp_path / "set", "{id}_mix.wav", "{id}_s{}.wav")
+    (tmp_path / "set" / "a_s2.wav").unlink()
+    audio.write(tmp_path / "set" / "stray_s1.wav", np.ones(9, np.float32), RATE)
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path / "set", out=tmp_path / "out"))
+    check(manifest, {name: references[name] for name in ("b_x", "tt/c")})
+    listed = (tmp_path / "out" / "skipped.tsv").read_text()
+    assert "a_mix.wav: has no partner" in listed and "stray_s1.wav: has no mixture of that name" in listed
+
+
+@pytest.mark.parametrize(
+    ("columns", "root"),
+    [
+        (["mixture_ID", "mixture_path", "source_1_path", "source_2_path", "noise_path", "length"], ""),
+        (["mixture_ID", "mixture_path", "source_1_path", "source_2_path", "length"], "/"),
+        (["ID", "mix_wav", "s1_wav", "s2_wav", "noise_wav", "mix_wav_format"], "$data_root/"),
+    ],
+    ids=["librimix", "absolute", "speechbrain"],
+)
+def test_tables(columns, root, tmp_path, capsys):
+    references = write_layout(tmp_path, "wav/m/{id}.wav", "wav/{}/{id}.wav", "wav/n/{id}.wav")
+    place = f"{tmp_path}/" if root == "/" else root
+    rows = [
+        [name, *(f"{place}wav/{part}/{name}.wav" for part in ("m", "1", "2")), f"{place}wav/n/{name}.wav", "400"]
+        for name in (*NAMES, "absent")
+    ]
+    has_noise = any("noise" in column for column in columns)
+    rows = [row if has_noise else [*row[:4], row[5]] for row in rows]
+    text = "\n".join(",".join(row) for row in [columns, *rows, [""] * len(columns)])
+    (tmp_path / "test.csv").write_text(text + "\n")
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path / "test.csv", out=tmp_path / "out"))
+    check(manifest, references, has_noise)
+    listed = (tmp_path / "out" / "skipped.tsv").read_text()
+    assert "absent.wav: no such file" in listed and "test.csv:6: a cell of a path is empty" in listed
+    assert "2 file(s) left out" in capsys.readouterr().err
+
+
+def test_kaldi_folders(tmp_path):
+    references = write_layout(tmp_path, "m/{id}.wav", "{}/{id}.wav")
+    for name, part in (("wav", "m"), ("spk1", "1"), ("spk2", "2")):
+        lines = [f"{key} {tmp_path}/{part}/{key}.wav" for key in NAMES]
+        (tmp_path / f"{name}.scp").write_text("\n".join([*lines, *(["more x.wav"] if name == "wav" else [])]))
+    manifest = _prepare_mixed(MixedOptions(folder=tmp_path, out=tmp_path / "out"))
+    check(manifest, references)
+    assert "more has no line in" in (tmp_path / "out" / "skipped.tsv").read_text()
+
+
+def test_layouts_that_cannot_be_told(tmp_path):
+    write_layout(tmp_path / "two", "mix_clean/{id}.wav", "s{}/{id}.wav")
+    write_layout(tmp_path / "two", "mix_both/{id}.wav", "s{}/{id}.wav")
+    write_layout(tmp_path / "none", "x/{id}.wav", "y{}/{id}.wav")
+    (tmp_path / "odd.csv").write_text("path,speaker\na.wav,b\n")
+    (tmp_path / "self.csv").write_text("mix,s1\nnone/x/a.wav,none/x/a.wav\n")
+    (tmp_path / "kaldi").mkdir()
+    (tmp_path / "kaldi" / "wav.scp").write_text("a a.wav\n")
+    for options, message in [
+        ({"folder": "two"}, "could be mix_both/{id} or mix_clean/{id}; choose with --pattern 'mix_both/{id}'"),
+        ({"folder": "none"}, "found no mixtures with their references; expected mix/ s1/ s2/"),
+        ({"folder": "none", "pattern": ["x.wav"]}, "--pattern x: expected {id} in each"),
+        ({"folder": "none", "pattern": ["x/{id}.wav"]}, "--pattern x/{id}: found no references"),
+        ({"folder": "none", "pattern": ["q/{id}", "y1/{id}"]}, "no file fits the pattern q/{id}"),
+        ({"folder": "odd.csv"}, "columns path, speaker; expected those of LibriMix"),
+        ({"folder": "self.csv"}, "is the mixture and a reference of itself"),
+        ({"folder": "kaldi"}, "no spk1.scp"),
+        ({"folder": "two", "mixture": "two"}, "--mixture: expected without"),
+        ({"folder": "two", "sources": ["two"]}, "expected with --mixture"),
+        ({}, "found no corpus; expected a folder"),
+    ]:
+        places = {name: tmp_path / value for name, value in options.items() if name in ("folder", "mixture")}
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            _prepare_mixed(MixedOptions(**(options | places), out=tmp_path / "out"))
+        assert "\n" not in str(caught.value)
+    chosen = MixedOptions(folder=tmp_path / "two", pattern=["mix_clean/{id}"], out=tmp_path / "out")
+    assert len(read_manifest(_prepare_mixed(chosen))) == 3
+
+
 def test_what_cannot_be_prepared(wavs, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
@@ -87,7 +222,9 @@ def test_what_cannot_be_prepared(wavs, tmp_path):
         (wavs / "nowhere", [wavs / "s1"], tmp_path / "out", "nowhere: no such folder"),
         (wavs / "mix", [tmp_path / "empty"], tmp_path / "out", "empty: no audio files"),
         (wavs / "mix", [], tmp_path / "out", "--sources"),
-        (wavs / "mix", [tmp_path / "other"], tmp_path / "out", "none of its 5 mixtures can be used: .*no partner"),
+        (wavs / "mix", [wavs / "s1", wavs / "s1"], tmp_path / "out", "s1: is the same folder as .*s1"),
+        (wavs / "mix", [wavs / "s1", wavs / "s2" / ".." / "mix"], tmp_path / "out", "mix: is the same folder as .*mix"),
+        (wavs / "mix", [tmp_path / "other"], tmp_path / "out", "none of its mixtures can be used: .*no partner"),
         (tmp_path / "twice", [wavs / "s1"], tmp_path / "out", "same name"),
         (wavs / "mix", [wavs / "s1"], tmp_path / "file" / "out", "cannot be written"),
     ]:

@@ -7,13 +7,21 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.corpora.pulses import conditions, prepare_pulses
+from sepkit.corpora.options import PulsesOptions
+from sepkit.corpora.pulses import conditions
+from sepkit.corpora.pulses import prepare_pulses as _prepare_pulses
 from sepkit.data import audio
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.pulses import PulseParameters, pulse_noise, pulse_sources
 from sepkit.errors import UserError
+
+
+def prepare_pulses(*places, **options):
+    names = ("out",)
+    return _prepare_pulses(PulsesOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 TINY = {"train_mixtures": 6, "dev_mixtures": 3, "test_mixtures": 4, "seconds": 0.5}
 TRAINING = PulseParameters(seconds=0.5)
@@ -35,7 +43,7 @@ def test_indices_are_those_of_the_thesis(pulses, tmp_path):
     assert manifests == {"train", "dev", "test", *(f"test_{name}" for name in conditions())}
     for name in manifests - {"train", "dev"}:
         assert indices_of(pulses, name) == list(range(100009, 100013))
-    other = prepare_pulses(tmp_path, **TINY, replicate=3, only_conditions=["noise_low"])
+    other = prepare_pulses(tmp_path, **TINY, replicate=3, conditions=["noise_low"])
     assert indices_of(other, "dev")[0] == 300006
     assert {path.name for path in other.glob("test*.jsonl")} == {"test.jsonl", "test_noise_low.jsonl"}
 
@@ -105,7 +113,7 @@ def test_running_again_makes_nothing_again(pulses):
 
 
 def test_samples_do_not_depend_on_how_many_there_are(pulses, tmp_path):
-    more = prepare_pulses(tmp_path, **(TINY | {"train_mixtures": 9}), only_conditions=[])
+    more = prepare_pulses(tmp_path, **(TINY | {"train_mixtures": 9}), conditions=[])
     few = MixtureDataset(pulses / "train.jsonl")
     many = MixtureDataset(more / "train.jsonl")
     assert all(few[i].mixture.equal(many[i].mixture) for i in range(6))
@@ -114,8 +122,8 @@ def test_samples_do_not_depend_on_how_many_there_are(pulses, tmp_path):
 
 
 def test_conditions_can_be_added_later(tmp_path):
-    prepare_pulses(tmp_path, **TINY, only_conditions=["noise_low"])
-    prepare_pulses(tmp_path, **TINY, only_conditions=["widths_long"])
+    prepare_pulses(tmp_path, **TINY, conditions=["noise_low"])
+    prepare_pulses(tmp_path, **TINY, conditions=["widths_long"])
     assert {path.name for path in tmp_path.glob("test_*.jsonl")} == {"test_noise_low.jsonl", "test_widths_long.jsonl"}
 
 
@@ -130,7 +138,7 @@ def test_conditions_can_be_added_later(tmp_path):
         ({"sample_rate": 800}, "frequency_ranges_hz"),
         ({"sample_rate": 0}, "sample_rate: found 0"),
         (
-            {"only_conditions": ["noise_low", "loud"]},
+            {"conditions": ["noise_low", "loud"]},
             "--conditions: found 'loud', expected any of noise_none, noise_low",
         ),
     ],

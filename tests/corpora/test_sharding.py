@@ -16,11 +16,18 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.config import DynamicMixingConfig
-from sepkit.corpora.sharding import write_shards
+from sepkit.corpora.options import ShardsOptions
+from sepkit.corpora.sharding import write_shards as _write_shards
 from sepkit.data import audio
 from sepkit.data.dataset import EpochSampler, MixtureDataset
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
+
+
+def write_shards(*places, **options):
+    names = ("manifest", "out", "shard_megabytes")
+    return _write_shards(ShardsOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 RATE = 8000
 FORMATS = {"a": (".wav", "PCM_16"), "b": (".flac", "PCM_16"), "c": (".wav", "FLOAT"), "d": (".wav", "PCM_24"),

@@ -10,10 +10,18 @@ import pytest
 import soundfile
 from scipy.signal import resample_poly
 
-from sepkit.corpora.vctk2mix import first_sound, prepare_vctk2mix
+from sepkit.corpora.options import VCTK2MixOptions
+from sepkit.corpora.vctk2mix import first_sound
+from sepkit.corpora.vctk2mix import prepare_vctk2mix as _prepare_vctk2mix
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+
+
+def prepare_vctk2mix(*places, **options):
+    names = ("vctk", "wham_noise", "metadata", "out")
+    return _prepare_vctk2mix(VCTK2MixOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 SPEAKERS = ("p225", "p226", "p280", "s5")
 COLUMNS = ["mixture_ID", "source_1_path", "source_1_gain", "source_2_path", "source_2_gain", "noise_path", "noise_gain"]
@@ -94,7 +102,8 @@ def cut(corpus: Path, name: str, folder: Path) -> np.ndarray:
 
 def expected(corpus: Path, row: list[str], rate: int, mode: str, folder: Path) -> dict[str, np.ndarray]:
     parts = [cut(corpus, Path(row[index]).stem, folder).astype(np.float32) / np.float32(32768) for index in (1, 3)]
-    parts.append(soundfile.read(corpus / "wham_noise" / row[5], dtype="float32")[0][:, 0])
+    longest = max(len(part) for part in parts)
+    parts.append(soundfile.read(corpus / "wham_noise" / row[5], dtype="float32", stop=longest)[0][:, 0])
     scaled = [part * np.float32(row[index]) for part, index in zip(parts, (2, 4, 6), strict=True)]
     parts = [resample_poly(part, rate, 16000) for part in scaled]
     lengths = [len(part) for part in parts]

@@ -14,10 +14,17 @@ import soundfile
 
 from sepkit.cli.main import main
 from sepkit.corpora.active_level import active_speech_level
-from sepkit.corpora.wsj0mix import prepare_wsj0_mix
+from sepkit.corpora.options import WSJ0MixOptions
+from sepkit.corpora.wsj0mix import prepare_wsj0_mix as _prepare_wsj0_mix
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
+
+
+def prepare_wsj0_mix(*places, **options):
+    names = ("wsj0", "lists", "out", "speakers", "sample_rate", "mode")
+    return _prepare_wsj0_mix(WSJ0MixOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 FS = 16000
 STEP = 1 / 32768

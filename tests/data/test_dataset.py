@@ -57,6 +57,20 @@ def test_short_mixtures_stay_short(corpus: Manifest) -> None:
     assert [len(dataset[i].mixture) for i in range(6)] == [entry.num_samples for entry in corpus]
 
 
+def test_mixtures_below_the_least_length_are_left_out(corpus: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = sorted({entry.duration_seconds for entry in corpus})
+    assert len(lengths) > 1
+    kept = MixtureDataset(corpus, min_seconds=lengths[1])
+    assert [kept[i].id for i in range(len(kept))] == [e.id for e in corpus if e.duration_seconds > lengths[0]]
+    assert f"left out {6 - len(kept)} of 6 mixtures" in capsys.readouterr().err
+    dynamic = MixtureDataset(corpus, min_seconds=lengths[1], dynamic_mixing=DYNAMIC)
+    assert dynamic.manifest.entries == kept.manifest.entries
+    capsys.readouterr()
+    assert len(MixtureDataset(corpus, min_seconds=lengths[0])) == 6 and capsys.readouterr().err == ""
+    with pytest.raises(UserError, match=r"longest mixture has .* s, but data.min_seconds is 1000; lower"):
+        MixtureDataset(corpus, min_seconds=1000)
+
+
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_items_do_not_depend_on_workers_or_history(

@@ -20,6 +20,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.inference import Separator, uncertainty
+from sepkit.inference.run_model import run_model
 from sepkit.inference.uncertainty import (
     BASELINE_FEATURES,
     RunningMoments,
@@ -331,6 +332,10 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
         )
     expected = (np.mean(evidence) - encoding_rate) / RATE
     assert found["mixture_elbo_nats_per_sample"] == pytest.approx([expected] * 2, rel=1e-5)
+    bound = uncertainty.mixture_elbo(model, mixture[None], plain, samples=200)
+    assert bound is not None and bound.item() == pytest.approx(expected, abs=0.02)
+    output = run_model(model, mixture[None])
+    assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
     estimates = drawn.estimates.double()
     spread_db = 10 * (estimates.var(0).sum(-1) / estimates.mean(0).square().sum(-1)).log10()
     assert found["spread_db"] == pytest.approx(spread_db.tolist(), abs=1e-6)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from sepkit.config import (
     ConvTasNetConfig,
     DualPathRNNConfig,
+    GatedRecurrenceConfig,
     ImprovedSuDoRMRFConfig,
     RecurrentConfig,
     SepFormerConfig,
@@ -24,6 +25,7 @@ from sepkit.errors import UserError
 from sepkit.models.maskers import (
     ConvTasNetMasker,
     DualPathRNNMasker,
+    GatedRecurrenceMasker,
     ImprovedSuDoRMRFMasker,
     Masker,
     RecurrentMasker,
@@ -31,6 +33,7 @@ from sepkit.models.maskers import (
     SuDoRMRFMasker,
 )
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
+from sepkit.models.maskers.gated_recurrence import gated_scan
 from sepkit.registry import build
 
 # Small, and no two sizes alike, so that a mixed-up pair of axes cannot go unseen.
@@ -42,6 +45,7 @@ SMALL = {
         bottleneck_channels=6, hidden_channels=10, blocks=2, upsampling_depth=3
     ),
     RecurrentMasker: RecurrentConfig(hidden_size=5, num_layers=2),
+    GatedRecurrenceMasker: GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
     SepFormerMasker: SepFormerConfig(
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
     ),
@@ -67,8 +71,8 @@ class TestEveryMasker:
     def test_configuration_is_the_constructor(self, masker_class):
         parameters = inspect.signature(masker_class).parameters
         assert list(parameters)[:3] == ["encoding_dim", "hypotheses", "values_per_dimension"]
-        options = {k: p.default for k, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        assert options == dataclasses.asdict(type(SMALL[masker_class])())
+        options = [k for k, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        assert options == [field.name for field in dataclasses.fields(SMALL[masker_class])]
         masker = small(masker_class, 9, 3, 2)
         assert type(masker) is masker_class
         assert (masker.encoding_dim, masker.hypotheses, masker.values_per_dimension) == (9, 3, 2)
@@ -259,6 +263,60 @@ class TestRecurrent:
         assert torch.equal(masker(features), masker(features))
         masker.train()
         assert not torch.equal(masker(features), masker(features))
+
+
+class TestGatedRecurrence:
+    @pytest.mark.parametrize("backwards", [False, True])
+    @pytest.mark.parametrize("steps", [1, 7])
+    def test_scan_is_the_recurrence_as_it_is_written(self, backwards, steps):
+        forget, value = torch.rand(steps, 2, 3, dtype=torch.float64), torch.randn(steps, 2, 3, dtype=torch.float64)
+        initial = torch.randn(2, 3, dtype=torch.float64)
+        inputs = [x.requires_grad_() for x in (forget, value, initial)]
+        hidden = gated_scan(*inputs, backwards=backwards)
+        expected, last = [], initial
+        for step in reversed(range(steps)) if backwards else range(steps):
+            last = forget[step] * last + (1 - forget[step]) * value[step]
+            expected.append(last)
+        torch.testing.assert_close(hidden, torch.stack(expected[::-1] if backwards else expected))
+        assert torch.autograd.gradcheck(lambda f, v, h: gated_scan(f, v, h, backwards), inputs)
+
+    @pytest.mark.parametrize("bands", [1, 4])
+    @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
+    def test_one_way_is_causal(self, norm, bands):
+        assert not future_changes_past(small(GatedRecurrenceMasker, norm=norm, bands=bands, bidirectional=False))
+
+    def test_two_way_is_not(self):
+        assert future_changes_past(small(GatedRecurrenceMasker))
+
+    @pytest.mark.parametrize("bands", [2, 4, 9])
+    def test_bands_hear_each_other_and_every_length_fits(self, bands):
+        masker = small(GatedRecurrenceMasker, hypotheses=3, values=2, bands=bands)
+        assert masker(torch.randn(2, 9, 1)).shape == (2, 3, 2, 9, 1)
+        features = torch.randn(1, 9, 5, requires_grad=True)
+        masker(features)[0, 0, 0, 8, 2].backward()
+        assert (features.grad[0, :, 2] != 0).all()
+
+    def test_without_a_recurrence_over_bands_they_would_not(self):
+        masker = small(GatedRecurrenceMasker, bands=3)
+        masker.norm = torch.nn.Identity()
+        for block in masker.blocks:
+            block.over_bands = None
+        features = torch.randn(1, 9, 5, requires_grad=True)
+        masker(features)[..., 8, 2].sum().backward()
+        assert (features.grad[0, :6] == 0).all() and (features.grad[0, 6:] != 0).all()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"bands": 10}, "bands: found 10, expected at most 9, the size of a frame"),
+            ({"bands": 0}, "bands: found 0, expected at least 1"),
+            ({"model_dim": 0}, "model_dim: found 0, expected at least 1"),
+            ({"dropout": 1.0}, "dropout: found 1.0, expected 0 <= dropout < 1"),
+        ],
+    )
+    def test_refusals(self, changes, message):
+        with pytest.raises(UserError, match=f"^model.masker.{message}$"):
+            small(GatedRecurrenceMasker, **changes)
 
 
 class TestSepFormer:

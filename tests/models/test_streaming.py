@@ -13,6 +13,7 @@ from sepkit.config import (
     DeterministicConfig,
     DualPathRNNConfig,
     FreeFilterbankConfig,
+    GatedRecurrenceConfig,
     GaussianConfig,
     ImprovedSuDoRMRFConfig,
     LogNormalConfig,
@@ -35,6 +36,7 @@ PADDED = FreeFilterbankConfig(
     num_filters=6, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=40, init_range=0.3
 )
 STFT = STFTFilterbankConfig(kernel_size=16, stride=4)
+COMPLEX = STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
 
 
 def conv_tasnet(norm: str, kernel_size: int = 3, skip_channels: int = 7) -> ConvTasNetConfig:
@@ -49,6 +51,10 @@ def recurrent(rnn: str, norm: str) -> RecurrentConfig:
     return RecurrentConfig(rnn=rnn, hidden_size=5, num_layers=2, bidirectional=False, norm=norm)
 
 
+def gated_recurrence(norm: str, bands: int = 1) -> GatedRecurrenceConfig:
+    return GatedRecurrenceConfig(6, 5, 7, num_layers=2, bands=bands, bidirectional=False, norm=norm)
+
+
 CAUSAL = {
     "conv-tasnet, cumulative": (FREE, conv_tasnet("cumulative_layer_norm")),
     "conv-tasnet, a norm a frame": (DENSE, conv_tasnet("channel_layer_norm", kernel_size=2)),
@@ -59,6 +65,8 @@ CAUSAL = {
     "dprnn, chunks side by side": (DENSE, dual_path(5, 5, norm="batch_norm")),
     "dprnn, one frame a chunk": (PADDED, dual_path(1, 1)),
     "lstm": (STFT, recurrent("lstm", "cumulative_layer_norm")),
+    "gated recurrence, complex masks": (COMPLEX, gated_recurrence("cumulative_layer_norm")),
+    "gated recurrence, bands": (STFT, gated_recurrence("channel_layer_norm", bands=4)),
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }
 _built: dict[tuple, EncoderMaskerDecoder] = {}
@@ -70,6 +78,8 @@ def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecode
     if key not in _built:
         filterbank, masker = CAUSAL[name]
         torch.manual_seed(0)
+        if filterbank is COMPLEX:
+            latents.setdefault("masks", DeterministicConfig(link="linear"))
         model = build_model(ModelConfig(filterbank=filterbank, masker=masker, hypotheses=3, pad=pad, **latents))  # type: ignore[arg-type]
         for parameter in model.parameters():
             if parameter.dim() == 1:  # Gains and offsets of norms, which start as ones and zeros.

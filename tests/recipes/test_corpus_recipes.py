@@ -289,17 +289,6 @@ def test_killed_stage_continues(
     assert_complete(recipe, tmp_path)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_help_tells_the_options(recipe: str, repository: Path, run: Callable[..., str]) -> None:
-    path = repository / "egs" / recipe / "run.sh"
-    text = run([str(path), "--help"])
-    declared = re.findall(r"^([a-z_0-9]+)=", path.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
-    options = {name.replace("_", "-") for name in declared} - {"caller"}
-    assert options and all(f"--{option}" in text for option in options), (options, text)
-    # And tells of no others.
-    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) <= options
-
-
 def test_licensed_speech_is_asked_for(
     repository: Path, corpora: Corpora, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.config import TrainConfig, to_dict
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
@@ -255,14 +255,6 @@ def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "many" in done.stderr and "deterministic_seed0.log" in done.stderr
     assert "stage 3" not in done.stdout
-
-
-def test_help_tells_the_options(repository: Path, run: Callable[..., str]) -> None:
-    path = repository / "egs" / "generalization" / "run.sh"
-    text = run([str(path), "--help"])
-    declared = re.findall(r"^([a-z_0-9]+)=", path.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
-    options = {name.replace("_", "-") for name in declared} - {"caller", "stage", "stop-stage"}
-    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) == options
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sepkit.cli._parser import parse_config
+from sepkit.cli._configuration import parse_config
 from sepkit.config import SteeringConfig
 from sepkit.corpora.pulses import conditions
 from sepkit.data.manifest import read_manifest
@@ -148,13 +148,6 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
         assert steering.initial_weight == 1e-6
         trainer = config.trainer
         assert (trainer.learning_rate, trainer.max_epochs, trainer.early_stop_patience) == (3e-4, 800, 60)
-
-
-def test_help_tells_the_options(recipe: Path, run: Callable[..., str]) -> None:
-    text = run([str(recipe), "--help"])
-    declared = re.findall(r"^([a-z_0-9]+)=", recipe.read_text().split(". ../utils/parse_options.sh")[0], re.MULTILINE)
-    options = {name.replace("_", "-") for name in declared} - {"caller", "stage", "stop-stage"}
-    assert set(re.findall(r"^--([a-z0-9-]+)", text, re.MULTILINE)) == options
 
 
 @pytest.mark.parametrize(

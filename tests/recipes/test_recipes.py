@@ -18,7 +18,7 @@ import yaml
 from sepkit.data.manifest import read_manifest
 
 TINY = Path(__file__).with_name("tiny.yaml")
-RECIPES = ("mini", "folder")
+RECIPES = ("mini", "folder", "enhancement")
 
 
 @pytest.fixture
@@ -36,6 +36,10 @@ def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., lis
                 "--speech", str(speech), "--groups", "A=a.* B=b.*",
                 "--prepare-options", "--train-mixtures 12 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
             ],
+            "enhancement": [
+                "--speech", str(speech), "--noise", str(speech), "--hypotheses", "1",
+                "--prepare-options", "--train-mixtures 8 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
+            ],
         }[recipe]  # fmt: skip
         places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
         return [str(repository / "egs" / recipe / "run.sh"), *own, *places, *options]
@@ -49,15 +53,17 @@ def test_recipe_runs_from_first_to_last_stage(
 ) -> None:
     output = run(command(recipe))
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
-    sets = {"mini": ["test"], "folder": ["test_A", "test_B"]}[recipe]
+    sets = {"mini": ["test"], "folder": ["test_A", "test_B"], "enhancement": ["test"]}[recipe]
+    speakers = 1 if recipe == "enhancement" else 2
     for name in sets:
         summary = json.loads((tmp_path / "exp" / "evaluation" / name / "summary.json").read_text())
         assert summary["n_utterances"] == len(read_manifest(tmp_path / "data" / f"{name}.jsonl"))
         assert summary["n_skipped"] == 0 and np.isfinite(summary["metrics"]["si_sdri_db"]["mean"])
         examples = tmp_path / "exp" / "examples" / name
-        assert len(list((examples / "estimates").rglob("*_s2.wav"))) == len(list((examples / "mix").glob("*.wav"))) > 0
+        estimates = list((examples / "estimates").rglob(f"*_s{speakers}.wav"))
+        assert len(estimates) == len(list((examples / "mix").glob("*.wav"))) > 0
     report = (tmp_path / "exp" / "report.html").read_text(encoding="utf-8")
-    assert report.count("<audio") == 3 * 5 * len(sets) and 'id="training"' in report
+    assert report.count("<audio") == 3 * (1 + 2 * speakers) * len(sets) and 'id="training"' in report
     assert_speakers_are_disjoint(tmp_path / "data", sets)
 
 
@@ -202,20 +208,28 @@ def test_folder_recipe_says_when_there_is_no_speech(
         assert done.returncode == 2 and words in done.stderr
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_help_tells_the_options(recipe: str, repository: Path, run: Callable[..., str]) -> None:
-    text = run([str(repository / "egs" / recipe / "run.sh"), "--help"])
-    declared = set(re.findall(r"^([a-z_]+)=", (repository / "egs" / recipe / "run.sh").read_text(), re.MULTILINE))
-    options = {name.replace("_", "-") for name in declared - {"caller", "test_sets"}}
-    assert all(f"--{option}" in text for option in options), (options, text)
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("egs/*/run.sh")), ids=lambda p: p.parent.name)
+def test_help_tells_the_options_and_no_others(path: Path, run: Callable[..., str]) -> None:
+    text = path.read_text()
+    own, _ = text.split(". ../utils/recipe.sh\n")
+    (groups,) = re.findall(r'/utils/options\.sh"(.*)$', own, re.MULTILINE)
+    files = [path.parents[1] / "utils" / "options" / f"{group}.sh" for group in groups.split()]
+    declared = {
+        name.replace("_", "-") for part in (own, *(file.read_text() for file in files))
+        for name in re.findall(r"^([a-z_0-9]+)=", part, re.MULTILINE)
+    }  # fmt: skip
+    told = re.findall(r"^--([a-z0-9-]+)", run([str(path), "--help"]), re.MULTILINE)
+    assert sorted(told) == sorted(declared)
 
 
 def test_real_speech_has_no_test_speaker_in_training(data_folder: Path, tmp_path: Path) -> None:
     from sepkit.corpora.folder import prepare_folder
+    from sepkit.corpora.options import FolderOptions
 
     groups = (r"librispeech=\d{1,4}", r"speechocean762=9\d{4}")
     speech_folder = data_folder / "speech_mini" / "wav8k"
-    prepare_folder(speech_folder, tmp_path, groups=groups, train_mixtures=500, dev_mixtures=20, test_mixtures=50)
+    counts = {"train_mixtures": 500, "dev_mixtures": 20, "test_mixtures": 50}
+    prepare_folder(FolderOptions(speech=speech_folder, out=tmp_path, groups=groups, **counts))
     assert_speakers_are_disjoint(tmp_path, ["test_librispeech", "test_speechocean762"])
     train = read_manifest(tmp_path / "train.jsonl")
     assert all("/train/" in str(train.resolve(source.path)) for entry in train for source in entry.sources)

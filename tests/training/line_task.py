@@ -76,7 +76,7 @@ class Points:
 
 @register(LineConfig)
 class LineTask(Task):
-    """Squared error; half of the latent noise there could be, to see that it is the same after a resume."""
+    """Squared error of noisy points; the noise shows that a resumed run draws the same."""
 
     model_type = Line
     examples = "points"
@@ -84,8 +84,8 @@ class LineTask(Task):
     def make_data_sets(self) -> tuple[Points, Points]:
         return Points(self.config.data.points), Points(6)
 
-    def losses(self, batch: list[Tensor]) -> Losses:
+    def losses(self, model: Line, batch: list[Tensor]) -> Losses:
         x, y = batch
-        noise = 0.1 * torch.randn_like(y) if self.model.training else 0.0
-        error = self.model(x) - y + noise
+        noise = 0.1 * torch.randn_like(y) if model.training else 0.0
+        error = model(x) - y + noise
         return Losses(error.square(), statistics={"absolute_error": error.detach().abs()})

@@ -112,23 +112,38 @@ def test_training_ends_with_the_same_weights(config: TrainConfig, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("gpu", "bfloat16", "accelerator", "expected"),
+    ("gpu", "bfloat16", "processor", "accelerator", "expected"),
     [
-        (False, False, "auto", "32-true"),
-        (True, True, "auto", "bf16-mixed"),
-        (True, False, "auto", "32-true"),
-        (True, True, "cpu", "32-true"),
+        (False, False, False, "auto", "32-true"),
+        (False, False, True, "auto", "bf16-mixed"),
+        (True, True, False, "auto", "bf16-mixed"),
+        (True, False, True, "auto", "32-true"),
+        (True, True, False, "cpu", "32-true"),
+        (True, True, True, "cpu", "bf16-mixed"),
     ],
 )
 def test_automatic_precision(
-    gpu: bool, bfloat16: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
+    gpu: bool, bfloat16: bool, processor: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: processor)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16 and not including_emulation
     )
     assert run._precision(TrainerConfig(precision="auto", accelerator=accelerator)) == expected
     assert run._precision(TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
+
+
+def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    trainer = replace(config.trainer, precision="bf16-mixed", accelerator="cpu")
+    model = replace(config.model, masker=RecurrentConfig(hidden_size=8, num_layers=1))
+    with pytest.raises(UserError, match=r"trainer.precision: found bf16-mixed, .* use auto or 32-true"):
+        train(replace(config, model=model, trainer=trainer), tmp_path / "exp")
+    assert not (tmp_path / "exp" / "last_model").exists()
 
 
 def test_the_objective_is_never_in_tf32(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.config import DataConfig, TrainConfig
+from sepkit.config import ConvTasNetConfig, DataConfig, TrainConfig
 from sepkit.data.manifest import read_manifest
 from sepkit.errors import UserError
 from sepkit.training.smoke import smoke
@@ -23,6 +23,9 @@ def test_passes_with_a_set_of_its_own(config: TrainConfig, tmp_path: Path, monke
 
 
 def test_passes_with_the_users_own_set(config: TrainConfig, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a masker that every processor can compute in bfloat16."""
+    masker = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1)
+    config = replace(config, model=replace(config.model, masker=masker))
     smoke(replace(config, trainer=replace(config.trainer, accumulate_batches=2, precision="bf16-mixed", devices=4)))
     assert "precision bf16-mixed" in capfd.readouterr().err
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from sepkit.config import DynamicMixingConfig
 from sepkit.corpora.librimix import prepare_librimix
+from sepkit.corpora.options import LibriMixOptions
 from sepkit.data import audio
 from sepkit.data.dataset import MixtureDataset
 from tools.bench.timing import compare, environment
@@ -54,7 +55,7 @@ def run(num_mixtures: int = 1000, num_items: int = 300) -> dict[str, Any]:
         folder = Path(name)
         _make_corpus(folder, num_mixtures)
         preparation = _preparation(folder)
-        prepare_librimix(*_places(folder), folder / "described", processes=1)
+        prepare_librimix(_options(folder, folder / "described", processes=1))
         on_the_fly = _on_the_fly(folder, num_items)
         reverberated = _reverberated(folder, num_items)
         seek = _seek(folder)
@@ -128,8 +129,9 @@ def _write_long(path: Path, parts: Sequence[Path], generator: np.random.Generato
     audio.write(path, np.resize(samples, count), SOURCE_RATE, subtype="PCM_16")
 
 
-def _places(folder: Path) -> tuple[Path, Path, Path]:
-    return folder / "LibriSpeech", folder / "wham_noise", folder / "metadata"
+def _options(folder: Path, out: Path, **more: Any) -> LibriMixOptions:
+    speech, noise, metadata = folder / "LibriSpeech", folder / "wham_noise", folder / "metadata"
+    return LibriMixOptions(librispeech=speech, wham_noise=noise, metadata=metadata, out=out, **more)
 
 
 # -------------------------------------------------------------------------------------------------------- the figures
@@ -143,7 +145,7 @@ def _preparation(folder: Path) -> dict[str, Any]:
         for processes, times in seconds.items():
             out = folder / f"written{processes}_{turn}"
             began = time.perf_counter()
-            prepare_librimix(*_places(folder), out, write=True, processes=processes)
+            prepare_librimix(_options(folder, out, write=True, processes=processes))
             times.append(time.perf_counter() - began)
             digests.add(_digest(out / "Libri2Mix"))
     if len(digests) > 1:

@@ -116,7 +116,8 @@ def looks_ahead(what: str) -> UserError:
     """The mistake of streaming with something that hears the whole recording."""
     return UserError(
         f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
-        " with causal: true, and recurrent or dual_path_rnn with bidirectional: false, none with global_layer_norm"
+        " with causal: true, and recurrent, gated_recurrence or dual_path_rnn with bidirectional: false, none with"
+        " global_layer_norm"
     )
 
 

@@ -9,8 +9,7 @@ from torch.nn import functional
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
-from sepkit.models.maskers.folded import conv_tasnet_trunk, is_foldable
-from sepkit.models.maskers.recomputed import is_recomputable, temporal_blocks
+from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -81,19 +80,7 @@ class TemporalBlock(nn.Module):
 class ConvTasNetMasker(Masker):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels between blocks (the paper's B).
-        hidden_channels: channels inside a block (H).
-        skip_channels: channels of the skip path (Sc); 0: no skip path, masks come from the last residual sum.
-        kernel_size: frames a depthwise convolution sees (P in the paper).
-        blocks: blocks in a repeat, with dilations 1, 2, 4 ... (X).
-        repeats: repeats (R).
-        norm: one of `config.Norm`.
-        causal: output frame f depends on input frames <= f only.
-        normalize_skip_sum: divide the sum of skip outputs by the number of blocks.
+    Args: those of `Masker`, and the fields of `ConvTasNetConfig`.
 
     Raises:
         UserError: a size below 1, or `causal` with a norm that sees the future.
@@ -105,15 +92,15 @@ class ConvTasNetMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        skip_channels: int = 128,
-        kernel_size: int = 3,
-        blocks: int = 8,
-        repeats: int = 3,
-        norm: str = "global_layer_norm",
-        causal: bool = False,
-        normalize_skip_sum: bool = False,
+        bottleneck_channels: int,
+        hidden_channels: int,
+        skip_channels: int,
+        kernel_size: int,
+        blocks: int,
+        repeats: int,
+        norm: str,
+        causal: bool,
+        normalize_skip_sum: bool,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -148,14 +135,14 @@ class ConvTasNetMasker(Masker):
         """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
         return self.values(self.trunk(features, state))
 
+    @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """The sum of skip outputs (without a skip path, of residuals), (B, C, F), of features (B, K, F)."""
-        if state is None and is_foldable(self, features, (ConvTasNetMasker, TemporalBlock)):
-            return conv_tasnet_trunk(self, features)
-        x = self.bottleneck(normalize(self.norm, features, state))
-        if state is None and is_recomputable(self, x, (ConvTasNetMasker, TemporalBlock)):
-            summary = temporal_blocks(self, x)
-            return summary * self.skip_scale if self.skip_scale != 1 and self.skip_channels else summary
+        """The output of `process`, (B, C, F), of features (B, K, F)."""
+        return self.process(self.bottleneck(normalize(self.norm, features, state)), state)
+
+    @replaceable
+    def process(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """The sum of skip outputs (without a skip path, of residuals), (B, C', F), of x (B, C, F)."""
         skip_sum = x.new_zeros(())
         for block in self.blocks:
             residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)

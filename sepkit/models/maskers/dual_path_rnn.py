@@ -9,9 +9,8 @@ from torch.nn import functional
 from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, looks_ahead, require_at_least
-from sepkit.models.maskers.folded import is_foldable, is_plain
 from sepkit.models.maskers.recurrent import build_rnn, run_rnn
-from sepkit.models.maskers.time_major import dual_path_blocks, dual_path_trunk, dual_path_values
+from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
 from sepkit.registry import register
 
@@ -122,26 +121,13 @@ class DualPathBlock(nn.Module):
 class DualPathRNNMasker(Masker):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
 
-    With bidirectional=False and channel_layer_norm or batch_norm no frame hears more than the rest of its last chunk.
+    With bidirectional=False and channel_layer_norm or batch_norm no frame depends on frames after its last chunk.
 
     Attributes:
-        low_precision: whether the recurrent networks and the linear layers behind them compute in bfloat16; norms,
-            residual sums and all else do not, and weights stay as they are. Can be set; of LSTMs alone.
+        low_precision: compute the recurrent networks and the linear layers behind them in bfloat16. Norms, residual
+            sums and everything else stay in float32, and so do the weights. Can be set, with LSTMs only.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels of the chunks.
-        hidden_channels: units of each direction of a recurrent network.
-        chunk_size: frames in a chunk.
-        hop_size: frames between chunks, at most chunk_size.
-        repeats: dual-path blocks.
-        rnn: "lstm" or "gru".
-        num_layers: layers of each recurrent network.
-        dropout: probability, between layers.
-        bidirectional: of the networks across chunks.
-        norm: one of `config.Norm` but cumulative_layer_norm.
+    Args: those of `Masker`, and the fields of `DualPathRNNConfig`.
 
     Raises:
         UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
@@ -153,16 +139,16 @@ class DualPathRNNMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 128,
-        chunk_size: int = 100,
-        hop_size: int = 50,
-        repeats: int = 6,
-        rnn: str = "lstm",
-        num_layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = True,
-        norm: str = "global_layer_norm",
+        bottleneck_channels: int,
+        hidden_channels: int,
+        chunk_size: int,
+        hop_size: int,
+        repeats: int,
+        rnn: str,
+        num_layers: int,
+        dropout: float,
+        bidirectional: bool,
+        norm: str,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -222,15 +208,13 @@ class DualPathRNNMasker(Masker):
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
         return self.values(self.trunk(features))
 
+    @replaceable
     def trunk(self, features: Tensor) -> Tensor:
         """Sums of processed chunks, and in how many a frame lies, (B, C + 1, F), of features (B, K, F)."""
-        if is_foldable(self, features, _OWN):
-            return dual_path_trunk(self, features)
-        frames = self.bottleneck(self.norm(features))
-        chunks = segment(frames, self.chunk_size, self.hop_size)
-        chunks = dual_path_blocks(self, chunks) if is_plain(self, features, _OWN) else self.process(chunks)
-        return overlap_add(self.ready_to_add(chunks), features.shape[-1], self.hop_size)
+        chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
+        return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
 
+    @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
         """Chunks (Q, B, S, C) behind all blocks; with a state, they go on from those before."""
         for block in self.blocks:
@@ -242,10 +226,9 @@ class DualPathRNNMasker(Masker):
         active = self.spread[0](chunks).permute(1, 3, 2, 0)
         return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
 
+    @replaceable
     def values(self, summary: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C + 1, F)."""
-        if is_foldable(self, summary, _OWN):
-            return dual_path_values(self, summary)
         # The hypotheses' convolution is linear: behind the sum it has fewer frames to do. Each chunk brings its bias.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
@@ -265,9 +248,6 @@ class DualPathRNNMasker(Masker):
         if isinstance(self.norm, GlobalLayerNorm):
             raise looks_ahead("this dual_path_rnn (norm: global_layer_norm)")
         return DualPathRNNStream(self)
-
-
-_OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, nn.Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
 
 
 class DualPathRNNStream:

@@ -21,19 +21,10 @@ class RecurrentMasker(Masker):
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        rnn: "lstm" or "gru".
-        hidden_size: units of each direction.
-        num_layers: layers.
-        bidirectional: run over time both ways.
-        dropout: probability, between layers.
-        norm: one of `config.Norm`, of the features.
+    Args: those of `Masker`, and the fields of `RecurrentConfig`.
 
     Raises:
-        UserError: a size below 1, an unknown kind of network, or dropout where there is nothing between layers.
+        UserError: a size below 1, an unknown kind of network, or dropout with a single layer.
     """
 
     def __init__(
@@ -42,12 +33,12 @@ class RecurrentMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        rnn: str = "gru",
-        hidden_size: int = 256,
-        num_layers: int = 3,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-        norm: str = "channel_layer_norm",
+        rnn: str,
+        hidden_size: int,
+        num_layers: int,
+        bidirectional: bool,
+        dropout: float,
+        norm: str,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, hidden_size=hidden_size, num_layers=num_layers)

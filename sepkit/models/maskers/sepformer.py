@@ -16,20 +16,10 @@ __all__ = ["SepFormerMasker"]
 class SepFormerMasker(Masker):
     """speechbrain's Dual_Path_Model with transformers inside and across chunks, without its final relu.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        model_dim: channels of the transformers, even.
-        num_layers: dual-path blocks.
-        chunk_size: frames in a chunk, 2 to 2500.
-        transformer_layers: layers in each intra- and inter-chunk transformer.
-        num_heads: attention heads, a divisor of model_dim.
-        feedforward_dim: units of the feed-forward layers.
-        dropout: probability.
-
     Attributes:
         max_frames: the longest input, in frames.
+
+    Args: those of `Masker`, and the fields of `SepFormerConfig`.
 
     Raises:
         UserError: speechbrain is not installed, or sizes do not fit.
@@ -41,13 +31,13 @@ class SepFormerMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        model_dim: int = 256,
-        num_layers: int = 2,
-        chunk_size: int = 250,
-        transformer_layers: int = 8,
-        num_heads: int = 8,
-        feedforward_dim: int = 1024,
-        dropout: float = 0.0,
+        model_dim: int,
+        num_layers: int,
+        chunk_size: int,
+        transformer_layers: int,
+        num_heads: int,
+        feedforward_dim: int,
+        dropout: float,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

@@ -6,12 +6,15 @@ Tzinis, Wang & Smaragdis, MLSP 2020 (first version); Tzinis, Wang, Jiang & Smara
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
 from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.maskers.folded import is_foldable, sudormrf_trunk
+from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
 
@@ -124,121 +127,97 @@ class SlidingFilters(nn.Conv2d):
         return functional.conv1d(input, matrix, bias)
 
 
+class _SuDoRMRF(Masker):
+    """What both versions share: a norm, a 1x1 bottleneck and the blocks.
+
+    Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
+
+    Raises:
+        UserError: a size below 1.
+    """
+
+    block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        bottleneck_channels: int,
+        hidden_channels: int,
+        blocks: int,
+        upsampling_depth: int,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            bottleneck_channels=bottleneck_channels,
+            hidden_channels=hidden_channels,
+            blocks=blocks,
+            upsampling_depth=upsampling_depth,
+        )
+        self.hidden_channels = hidden_channels
+        self.norm = GlobalLayerNorm(encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
+        self.blocks = nn.Sequential(
+            *(self.block(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
+        )
+        self.make_output(bottleneck_channels)
+
+    @abstractmethod
+    def make_output(self, channels: int) -> None:
+        """Make the layers of `values`."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        return self.values(self.trunk(features))
+
+    @replaceable
+    def trunk(self, features: Tensor) -> Tensor:
+        """The output of the last block, (B, C, F), of features (B, K, F)."""
+        return self.blocks(self.bottleneck(self.norm(features)))
+
+    @abstractmethod
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
+
+
 @register(SuDoRMRFConfig)
-class SuDoRMRFMasker(Masker):
+class SuDoRMRFMasker(_SuDoRMRF):
     """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
 
     Its authors' link is a softmax over hypotheses, after a relu encoding.
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels between blocks.
-        hidden_channels: channels inside a block.
-        blocks: how many.
-        upsampling_depth: resolutions in a block, each half the one before.
-
-    Raises:
-        UserError: a size below 1.
+    Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
     """
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        blocks: int = 16,
-        upsampling_depth: int = 4,
-    ) -> None:
-        super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
-        self.hidden_channels = hidden_channels
-        self.norm = GlobalLayerNorm(encoding_dim)
-        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
-        self.blocks = nn.Sequential(
-            *(SuDoRMRFBlock(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
-        )
-        same = bottleneck_channels == encoding_dim
-        self.expand = nn.Identity() if same else nn.Conv1d(bottleneck_channels, encoding_dim, 1)
-        self.output = SlidingFilters(encoding_dim, hypotheses * values_per_dimension)
+    block = SuDoRMRFBlock
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
-        """The output of the last block, (B, C, F), of features (B, K, F)."""
-        if is_foldable(self, features, (SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters)):
-            return sudormrf_trunk(self, features)
-        return self.blocks(self.bottleneck(self.norm(features)))
+    def make_output(self, channels: int) -> None:
+        """Make the expansion to the encoding dimensions, and the sliding filters."""
+        dim = self.encoding_dim
+        self.expand = nn.Identity() if channels == dim else nn.Conv1d(channels, dim, 1)
+        self.output = SlidingFilters(dim, self.hypotheses * self.values_per_dimension)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
         return self.unflatten(self.output(self.expand(summary)))
 
 
 @register(ImprovedSuDoRMRFConfig)
-class ImprovedSuDoRMRFMasker(Masker):
+class ImprovedSuDoRMRFMasker(_SuDoRMRF):
     """The improved version: linear residual sums and a 1x1 convolution to the masks (relu is its authors' link).
 
-    Args:
-        encoding_dim: K.
-        hypotheses: n.
-        values_per_dimension: P.
-        bottleneck_channels: channels between blocks.
-        hidden_channels: channels inside a block.
-        blocks: how many.
-        upsampling_depth: resolutions in a block, each half the one before.
-
-    Raises:
-        UserError: a size below 1.
+    Args: those of `Masker`, and the fields of `ImprovedSuDoRMRFConfig`.
     """
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        blocks: int = 16,
-        upsampling_depth: int = 4,
-    ) -> None:
-        super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        _require_sizes(bottleneck_channels, hidden_channels, blocks, upsampling_depth)
-        self.hidden_channels = hidden_channels
-        self.norm = GlobalLayerNorm(encoding_dim)
-        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
-        self.blocks = nn.Sequential(
-            *(ImprovedSuDoRMRFBlock(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
-        )
-        self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(bottleneck_channels, self.output_channels, 1))
+    block = ImprovedSuDoRMRFBlock
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
-        """The output of the last block, (B, C, F), of features (B, K, F)."""
-        if is_foldable(self, features, (ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions)):
-            return sudormrf_trunk(self, features)
-        return self.blocks(self.bottleneck(self.norm(features)))
+    def make_output(self, channels: int) -> None:
+        """Make the activation and the 1x1 convolution."""
+        self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(channels, self.output_channels, 1))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
         return self.unflatten(self.output(summary))
-
-
-def _require_sizes(bottleneck_channels: int, hidden_channels: int, blocks: int, upsampling_depth: int) -> None:
-    require_at_least(
-        1,
-        bottleneck_channels=bottleneck_channels,
-        hidden_channels=hidden_channels,
-        blocks=blocks,
-        upsampling_depth=upsampling_depth,
-    )

@@ -12,72 +12,57 @@ from sepkit.errors import UserError
 from sepkit.files import write_text
 from sepkit.studies.acquisition.audiogram import Audiograms, read_audiograms, write_audiograms
 from sepkit.studies.acquisition.nhanes import read_nhanes
+from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
 from sepkit.studies.acquisition.synthetic import synthetic_audiograms
 
-__all__ = ["SPLITS", "prepare_csv", "prepare_nhanes", "prepare_synthetic"]
+__all__ = ["SPLITS", "prepare_audiograms", "prepare_nhanes", "say_notes"]
 
 SPLITS = ("train", "dev", "test")
 _DEV_SHARE = _TEST_SHARE = 0.125
 _SHOWN_LINES = 20
 
 
-def prepare_synthetic(
-    out: str | Path,
-    *,
-    examples: int = 4096,
-    archetypes: int = 5,
-    spread_db: float = 45.0,
-    noise_db: float = 5.0,
-    corruption: float = 0.0,
-    seed: int = 0,
-) -> Path:
-    """The folder, with synthetic audiograms, their noise-free truth (train_truth.csv ...), and archetypes.csv.
+def prepare_audiograms(options: AudiogramOptions) -> Path:
+    """Write synthetic audiograms, or one's own, and return their folder.
+
+    Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Rows of one's own
+    file that cannot be used are left out, listed in refused.txt, and reported as a user's mistake when all others are
+    written.
 
     Raises:
-        UserError: numbers out of their range, or a folder that cannot be written to.
+        UserError: numbers out of their range, a file that cannot be used, rows that were left out, or a folder that
+            cannot be written to.
     """
-    data, corners = synthetic_audiograms(examples, archetypes, spread_db, noise_db, corruption, seed)
-    folder = Path(out)
-    write_audiograms(
-        folder / "archetypes.csv", Audiograms(data.names, [f"archetype_{k}" for k in range(len(corners))], corners)
+    folder = Path(options.out)
+    if options.csv is not None:
+        return _prepare_own(folder, options.csv, options.seed)
+    data, corners = synthetic_audiograms(
+        options.examples, options.archetypes, options.spread_db, options.noise_db, options.corruption, options.seed
     )
-    return _write_splits(folder, data, seed)
+    names = [f"archetype_{place}" for place in range(len(corners))]
+    write_audiograms(folder / "archetypes.csv", Audiograms(data.names, names, corners))
+    return _write_splits(folder, data, options.seed)
 
 
-def prepare_nhanes(
-    out: str | Path,
-    audiometry: Sequence[str | Path],
-    demographics: Sequence[str | Path],
-    *,
-    keep_incomplete: bool = False,
-    seed: int = 0,
-) -> Path:
-    """The folder, with the people of NHANES who have an age and all thresholds; says what was found.
+def prepare_nhanes(options: NHANESOptions) -> Path:
+    """Write the people of NHANES who have an age and all thresholds, say what was found, and return the folder.
 
     Raises:
         UserError: see `read_nhanes`, or a folder that cannot be written to.
     """
-    data, report = read_nhanes(audiometry, demographics, keep_incomplete)
+    data, report = read_nhanes(options.audiometry, options.demographics, options.keep_incomplete)
     print("\n".join(report.lines))
-    return _write_splits(Path(out), data, seed)
+    return _write_splits(Path(options.out), data, options.seed)
 
 
-def prepare_csv(out: str | Path, file: str | Path, *, seed: int = 0) -> Path:
-    """The folder, with the audiograms of a CSV file, in its own splits or else divided 75, 12.5 and 12.5 %.
-
-    Rows that cannot be used are left out, listed in refused.txt, and reported as a user's mistake when all others are
-    written.
-
-    Raises:
-        UserError: a file that cannot be used, or rows that were left out.
-    """
+def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
     refused: list[str] = []
     data = read_audiograms(file, refused=refused)
     unknown = set(data.splits) - {*SPLITS, ""}
     if unknown:
         raise UserError(f"{file}: found split {min(unknown)!r}, expected {', '.join(SPLITS)} or nothing")
     say_notes(data.notes)
-    folder = _write_splits(Path(out), data, seed)
+    _write_splits(folder, data, seed)
     if refused:
         for line in refused[:_SHOWN_LINES]:
             print(line, file=sys.stderr)

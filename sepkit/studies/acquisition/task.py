@@ -20,8 +20,9 @@ from sepkit.studies.acquisition.audiogram import Audiograms, read_audiograms
 from sepkit.studies.acquisition.calibration import low_elbos
 from sepkit.studies.acquisition.config import MissingnessConfig, PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
+from sepkit.studies.acquisition.options import AudiogramOptions
 from sepkit.studies.acquisition.predictive import latent_draws
-from sepkit.studies.acquisition.prepare import prepare_synthetic
+from sepkit.studies.acquisition.prepare import prepare_audiograms
 from sepkit.training.task import Monitor, Task
 from sepkit.types import Losses
 
@@ -236,10 +237,10 @@ class PartialVAETask(Task):
         super().choose_monitor()
         return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
 
+    has_own_sweep = True
+
     @classmethod
-    def sweep(
-        cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None
-    ) -> Path | None:
+    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
         """Train all models of a sweep at once, as stacks."""
         from sepkit.studies.acquisition.stack import train_stacks
 
@@ -256,7 +257,7 @@ class PartialVAETask(Task):
         if steering is not None and steering.total is None and not config.stack.target_rates:
             steering.total = 1.0
         if config.data.train is None:
-            made = prepare_synthetic(folder / "audiograms", examples=32)
+            made = prepare_audiograms(AudiogramOptions(out=folder / "audiograms", examples=32))
             config.data.train, config.data.dev = str(made / "train.csv"), str(made / "dev.csv")
         return config
 

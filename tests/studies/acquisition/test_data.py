@@ -13,7 +13,8 @@ from sepkit.errors import UserError
 from sepkit.studies.acquisition import masks
 from sepkit.studies.acquisition.audiogram import Audiograms, named_values, read_audiograms, write_audiograms
 from sepkit.studies.acquisition.config import MissingnessConfig, audiogram_dimensions
-from sepkit.studies.acquisition.prepare import prepare_csv, prepare_synthetic
+from sepkit.studies.acquisition.options import AudiogramOptions
+from sepkit.studies.acquisition.prepare import prepare_audiograms
 from sepkit.studies.acquisition.synthetic import archetype_correlation, synthetic_audiograms
 
 NAMES = [dimension.name for dimension in audiogram_dimensions()]
@@ -100,7 +101,7 @@ def test_impossible_numbers_are_refused(option: str, value: float) -> None:
 
 
 def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare_synthetic(tmp_path, examples=64, seed=1)
+    prepare_audiograms(AudiogramOptions(out=tmp_path, examples=64, seed=1))
     assert "train 48 (48 complete), dev 8 (8 complete), test 8 (8 complete)" in capsys.readouterr().out
     parts = [read_audiograms(tmp_path / f"{split}.csv") for split in ("train", "dev", "test")]
     assert all(part.truth is not None for part in parts)
@@ -168,17 +169,21 @@ def test_values_off_the_grid_are_taken_and_said(tmp_path: Path) -> None:
     assert data.notes == [f"{tmp_path / 'x.csv'}, line 2: right_2000: 33 dB is off the 5 dB grid; taken"]
 
 
+def _prepare(out: Path, file: Path) -> Path:
+    return prepare_audiograms(AudiogramOptions(out=out, csv=file))
+
+
 def test_own_audiograms_are_divided_or_keep_their_splits(tmp_path: Path) -> None:
     rows = [_row(str(number), right_500=5 * (number % 9)) for number in range(40)]
-    folder = prepare_csv(tmp_path / "out", _write(tmp_path / "x.csv", rows))
+    folder = _prepare(tmp_path / "out", _write(tmp_path / "x.csv", rows))
     sizes = {split: len(read_audiograms(folder / f"{split}.csv")) for split in ("train", "dev", "test")}
     assert sizes == {"train": 30, "dev": 5, "test": 5}
     # Whatever the order of the rows, a person stays in its split.
-    again = prepare_csv(tmp_path / "again", _write(tmp_path / "y.csv", rows[::-1]))
+    again = _prepare(tmp_path / "again", _write(tmp_path / "y.csv", rows[::-1]))
     for split in sizes:
         assert set(read_audiograms(folder / f"{split}.csv").ids) == set(read_audiograms(again / f"{split}.csv").ids)
     given = [row | {"split": split} for row, split in zip(rows, ["test", "train", "dev"] * 13, strict=False)]
-    kept = prepare_csv(tmp_path / "kept", _write(tmp_path / "z.csv", given, ["id", *NAMES, "split"]))
+    kept = _prepare(tmp_path / "kept", _write(tmp_path / "z.csv", given, ["id", *NAMES, "split"]))
     assert read_audiograms(kept / "test.csv").ids == [str(number) for number in range(0, 39, 3)]
 
 

@@ -16,7 +16,8 @@ from sepkit.files import read_json, read_yaml
 from sepkit.models import load_checkpoint
 from sepkit.studies.acquisition.config import PartialVAEConfig, PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
-from sepkit.studies.acquisition.prepare import prepare_synthetic
+from sepkit.studies.acquisition.options import AudiogramOptions
+from sepkit.studies.acquisition.prepare import prepare_audiograms
 from sepkit.studies.acquisition.stack import members_of, train_stacks
 from sepkit.studies.acquisition.task import PartialVAETask
 from sepkit.training.run import train
@@ -24,7 +25,7 @@ from sepkit.training.run import train
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_synthetic(tmp_path_factory.mktemp("data"), examples=128, seed=2)
+    return prepare_audiograms(AudiogramOptions(out=tmp_path_factory.mktemp("data"), examples=128, seed=2))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,225 @@
+"""The probability that annealed variational inference loses a mode, in closed form.
+
+While it is hot (R^2 beta < alpha) the two means of the student drive each other apart along mu*: their difference
+grows by the factor e^I. The run collapses if the difference then is below 2 epsilon, for both means will go to the
+heavy mode. Time is counted in steps; eta t is the time of the flow, and the annealed VI paper's eq. 3.8 leaves eta out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.integrate import quad
+from scipy.optimize import root_scalar
+from scipy.special import erfinv, lambertw, stdtr
+
+from sepkit.annealing.order_parameters import bias, pull_slope, repulsion
+from sepkit.errors import UserError
+from sepkit.schedules import Schedule
+
+__all__ = [
+    "LIMIT_ALPHA",
+    "PAPER_ALPHA",
+    "collapse_probability",
+    "growth_by_rate",
+    "growth_exponent",
+    "growth_of_schedule",
+    "optimal_initial_beta",
+    "stability_alpha",
+    "start_probability",
+    "steps_for_growth",
+    "steps_for_probability",
+]
+
+PAPER_ALPHA = 0.608
+"""End of the hot phase, R^2 beta, as the annealed VI paper fitted it."""
+LIMIT_ALPHA = 0.58343
+"""`stability_alpha` for R to infinity."""
+
+# A schedule counts as one that reaches 1 if it comes this near.
+_ONE = 1e-6
+
+
+def stability_alpha(radius: float, heavy_weight: float) -> float:
+    """The R^2 beta at which the sum m1 + m2 loses its stability, 2 f(-1) = -g'(0) / 2: the end of the hot phase.
+
+    Below it the sum is held at nearly 0 while the difference grows; above it both means run to the heavy mode. It is
+    .5863 for R = 3, w* = .8. For R to infinity it is r^2 where 2 f(-1; r) = r / sqrt(2 pi), .58343.
+
+    Args:
+        radius: R; inf gives the limit.
+        heavy_weight: w*, in (0, 1).
+    """
+
+    def excess(value: float) -> float:
+        r = math.sqrt(value)
+        # f depends on R / sigma = r alone. For R to infinity tanh is a step, and g'(0) = -2 r / sqrt(2 pi).
+        slope = -2 * r / math.sqrt(2 * math.pi)
+        if math.isfinite(radius):
+            slope = float(pull_slope(0.0, radius, radius / r, heavy_weight))
+        return 2 * float(repulsion(-1.0, r, 1.0)) + slope / 2
+
+    high = 0.01
+    while excess(high) > 0:
+        high *= 1.5
+        if high > 1e6:
+            raise UserError(
+                f"radius {radius:g}: the sum of the overlaps never loses its stability, so there is no end of the hot"
+                " phase; the modes are too close to be lost"
+            )
+    return root_scalar(excess, bracket=(1e-9, high), xtol=1e-12).root
+
+
+def growth_exponent(initial_beta: float, steps: float, step_size: float, radius: float, alpha: float) -> float:
+    """I = sqrt(2 / pi) eta t0 / ln(1 / beta_i) (sqrt(alpha) - sqrt(R^2 beta_i)), 0 where there is no hot phase.
+
+    Args:
+        initial_beta: beta_i, in (0, 1).
+        steps: t0, of the schedule min(beta_i^(1 - t / t0), 1).
+        step_size: eta.
+        radius: R.
+        alpha: R^2 beta at the end of the hot phase.
+
+    Source: annealed VI paper, eq. 3.8, with eta.
+    """
+    reach = math.sqrt(alpha) - radius * math.sqrt(initial_beta)
+    return max(0.0, math.sqrt(2 / math.pi) * step_size * steps / math.log(1 / initial_beta) * reach)
+
+
+def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
+    """The limit of I for hot starts, sqrt(2 alpha / pi) eta / ln(rate): only the rate of cooling is left.
+
+    Args:
+        rate: beta_i^(-1 / t0), by which beta grows in a step, more than 1.
+        step_size: eta.
+        alpha: R^2 beta at the end of the hot phase.
+
+    Source: annealed VI paper, eq. D.15.
+    """
+    return math.sqrt(2 * alpha / math.pi) * step_size / math.log(rate)
+
+
+def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius: float, alpha: float) -> float:
+    """I = eta int_0^t1 sqrt(R^2 beta(t) / (2 pi)) dt, beta(t1) = alpha / R^2, by quadrature; 0 without a hot phase.
+
+    Args:
+        schedule: beta(t), rising.
+        end: steps after which beta is 1 to six digits.
+        step_size: eta.
+        radius: R.
+        alpha: R^2 beta at the end of the hot phase.
+
+    Raises:
+        UserError: a schedule that does not reach 1.
+
+    Source: annealed VI paper, eq. 3.7.
+    """
+    last = schedule(end)
+    if not last >= 1 - _ONE:
+        raise UserError(f"schedule: found beta {last:.6g} after {end:g} steps, expected one that reaches 1")
+    border = min(alpha / radius**2, 1 - 2 * _ONE)
+    if schedule(0.0) >= border:
+        return 0.0
+    # Bisection also finds where a schedule jumps over the border.
+    low, high = 0.0, float(end)
+    while high - low > 1e-12 * end:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if schedule(middle) < border else (low, middle)
+    value, _ = quad(lambda t: math.sqrt(radius**2 * schedule(t) / (2 * math.pi)), 0.0, low, epsabs=1e-12, epsrel=1e-10)
+    return step_size * value
+
+
+def start_probability(dimension: int, radius: float, heavy_weight: float) -> float:
+    """The probability that both means start on the same side of m = -epsilon: of collapse without any hot phase.
+
+    P^2 + (1 - P)^2, P the probability that the overlap of a uniform direction is above -epsilon. Of that overlap,
+    m sqrt((d - 1) / (1 - m^2)) has Student's distribution with d - 1 degrees of freedom.
+
+    Args:
+        dimension: d >= 2.
+        radius: R.
+        heavy_weight: w*.
+    """
+    epsilon = abs(bias(radius, heavy_weight))
+    if epsilon >= 1:
+        return 1.0
+    above = float(stdtr(dimension - 1, epsilon * math.sqrt((dimension - 1) / (1 - epsilon**2))))
+    return above**2 + (1 - above) ** 2
+
+
+def collapse_probability(
+    growth: float, dimension: int, radius: float, heavy_weight: float, *, repelled: bool = False
+) -> float:
+    """p = erf(sqrt(d) epsilon e^-I), or with `repelled` erf(sqrt(d / 2) epsilon e^-I).
+
+    While s falls from 0 to -1 the repulsion multiplies m1 - m2 by sqrt 2: antipodal means differ by twice one of them,
+    variance 4 / d, independent ones by variance 2 / d. The paper leaves that factor out. It counts once the repulsion
+    has finished (eta t0 far above 4).
+
+    Args:
+        growth: I.
+        dimension: d.
+        radius: R.
+        heavy_weight: w*; p is 0 at .5, where nothing prefers a mode.
+        repelled: whether the means are antipodal before the difference grows.
+
+    Source: annealed VI paper, eq. 3.7.
+    """
+    spread = math.sqrt(dimension / 2 if repelled else dimension)
+    return math.erf(spread * abs(bias(radius, heavy_weight)) * math.exp(-growth))
+
+
+def optimal_initial_beta(radius: float, alpha: float) -> float:
+    """The beta_i that makes I largest at every t0: alpha / (R^2 W^2), W = W_{-1}(-sqrt(alpha) / (e R)).
+
+    The same as exp(2 + 2 W). The annealed VI paper's D.14 prints e^2 W_0^2, which is above alpha / R^2, where there is
+    no hot phase at all.
+
+    Args:
+        radius: R, above sqrt(alpha).
+        alpha: R^2 beta at the end of the hot phase.
+
+    Raises:
+        UserError: R too small: the target is unimodal enough for every start to be cold.
+    """
+    if not radius**2 > alpha:
+        raise UserError(
+            f"radius: found {radius:g}, expected more than {math.sqrt(alpha):.4g}: nearer modes need no annealing"
+        )
+    w = float(lambertw(-math.sqrt(alpha) / (math.e * radius), -1).real)
+    return alpha / (radius**2 * w**2)
+
+
+def steps_for_growth(growth: float, initial_beta: float, step_size: float, radius: float, alpha: float) -> float:
+    """t0 that gives I, the inverse of `growth_exponent`; inf where there is no hot phase."""
+    per_step = growth_exponent(initial_beta, 1.0, step_size, radius, alpha)
+    return growth / per_step if per_step > 0 else math.inf
+
+
+def steps_for_probability(
+    probability: float,
+    initial_beta: float,
+    step_size: float,
+    dimension: int,
+    radius: float,
+    heavy_weight: float,
+    alpha: float,
+    *,
+    repelled: bool = False,
+) -> float:
+    """t0 at which the probability of collapse is `probability`: 0 if it is so from the start, inf if never.
+
+    Args:
+        probability: in (0, 1).
+        initial_beta: beta_i.
+        step_size: eta.
+        dimension: d.
+        radius: R.
+        heavy_weight: w*.
+        alpha: R^2 beta at the end of the hot phase.
+        repelled: see `collapse_probability`.
+    """
+    if collapse_probability(0.0, dimension, radius, heavy_weight, repelled=repelled) <= probability:
+        return 0.0
+    spread = math.sqrt(dimension / 2 if repelled else dimension) * abs(bias(radius, heavy_weight))
+    return steps_for_growth(math.log(spread / float(erfinv(probability))), initial_beta, step_size, radius, alpha)

@@ -1,0 +1,385 @@
+"""Isotropic Gaussian mixtures, learned by annealed variational inference: many replicas in one tensor.
+
+A student mixture q is fitted to a target pi ** beta by stochastic gradient steps on E_q[log q - beta log pi]. The steps
+are those of a JKO scheme: plain on means, multiplicative on variances. Here every sample has all its d coordinates;
+`sepkit.annealing.reduced` does the same at the cost of three.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from sepkit.schedules import Schedule
+
+__all__ = [
+    "Failure",
+    "Gradient",
+    "Mixture",
+    "MixtureRun",
+    "bimodal_target",
+    "fit_mixtures",
+    "jko_step",
+    "random_student",
+    "reverse_kl",
+    "reverse_kl_gradient",
+]
+
+# How many numbers the samples of the replicas that are stepped together may hold.
+_CHUNK_NUMBERS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of isotropic Gaussians sum_k w_k N(mu_k, sigma_k^2 I), or S replicas of one.
+
+    Args:
+        means: (..., K, d).
+        variances: (..., K), > 0.
+        weights: (K,), > 0, their sum is 1. They are never learned.
+    """
+
+    means: Tensor
+    variances: Tensor
+    weights: Tensor
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.means.shape[-1]
+
+    def component_log_densities(self, x: Tensor) -> Tensor:
+        """log w_k + log N(x; mu_k, sigma_k^2 I), (..., n, K) nats.
+
+        Args:
+            x: (..., n, d).
+        """
+        squared = (x.unsqueeze(-2) - self.means.unsqueeze(-3)).square().sum(-1)
+        variances = self.variances.unsqueeze(-2)
+        normalizer = 0.5 * self.dimension * (2 * math.pi * variances).log()
+        return self.weights.log() - squared / (2 * variances) - normalizer
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """The log density at x (..., n, d), (..., n) nats."""
+        return self.component_log_densities(x).logsumexp(-1)
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """`count` samples a replica, (..., n, d), and the component that each comes from, (..., n) int."""
+        batch = self.means.shape[:-2]
+        drawn = torch.multinomial(
+            self.weights.expand(math.prod(batch), -1), count, replacement=True, generator=generator
+        ).reshape(*batch, count)
+        noise = torch.randn(
+            *batch, count, self.dimension, generator=generator, dtype=self.means.dtype, device=self.means.device
+        )
+        return self.place(noise, drawn), drawn
+
+    def place(self, noise: Tensor, components: Tensor) -> Tensor:
+        """The samples mu_k + sigma_k noise, (..., n, d).
+
+        Args:
+            noise: (..., n, d) standard normal.
+            components: (..., n) int, k of each sample.
+        """
+        means = self.means.gather(-2, components.unsqueeze(-1).expand(*components.shape, self.dimension))
+        return means + self.variances.gather(-1, components).sqrt().unsqueeze(-1) * noise
+
+
+def bimodal_target(dimension: int, radius: float, heavy_weight: float, dtype: torch.dtype = torch.float64) -> Mixture:
+    """The target w* N(mu*, I) + (1 - w*) N(-mu*, I), mu* of length R along the first axis.
+
+    Args:
+        dimension: d.
+        radius: R > 0.
+        heavy_weight: w*, in (0, 1).
+        dtype: of all tensors.
+
+    Source: annealed VI paper, eq. 2.1.
+    """
+    mean = torch.zeros(dimension, dtype=dtype)
+    mean[0] = radius
+    weights = torch.tensor([heavy_weight, 1 - heavy_weight], dtype=dtype)
+    return Mixture(torch.stack([mean, -mean]), torch.ones(2, dtype=dtype), weights)
+
+
+def random_student(
+    replicas: int,
+    dimension: int,
+    radius: float,
+    variance: float,
+    *,
+    weights: tuple[float, ...] = (0.5, 0.5),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Mixture:
+    """S replicas of a student whose means have uniform directions and length R.
+
+    Args:
+        replicas: S.
+        dimension: d.
+        radius: R.
+        variance: of all components at the start: 1 (vanilla), 10 R^2 (covering), 1 / beta_i (annealed).
+        weights: of the components; their number is K.
+        seed: of the directions.
+        dtype: of all tensors.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(replicas, len(weights), dimension, generator=generator, dtype=torch.float64)
+    means = radius * torch.nn.functional.normalize(directions, dim=-1)
+    variances = torch.full((replicas, len(weights)), float(variance), dtype=dtype)
+    return Mixture(means.to(dtype), variances, torch.tensor(weights, dtype=dtype))
+
+
+def reverse_kl(student: Mixture, target: Mixture, beta: float, x: Tensor) -> Tensor:
+    """The mean of log q(x) - beta log pi(x) over samples x of q, (...) nats: KL(q | pi^beta) up to log Z_beta.
+
+    Args:
+        student: q.
+        target: pi.
+        beta: inverse temperature.
+        x: (..., n, d), samples of q.
+
+    Source: annealed VI paper, eq. 2.2.
+    """
+    return (student.log_prob(x) - beta * target.log_prob(x)).mean(-1)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of `reverse_kl` for one draw of samples.
+
+    Args:
+        means: (..., K, d).
+        variances: (..., K), with respect to sigma_k^2.
+        loss: (...) nats.
+    """
+
+    means: Tensor
+    variances: Tensor
+    loss: Tensor
+
+
+@torch.no_grad()
+def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: Tensor, components: Tensor) -> Gradient:
+    """The gradient of the loss on the samples x = mu_k + sigma_k noise, where k is fixed and x moves with the student.
+
+    With r_jk the posterior of component k for sample j, and v_j = (d log q - beta d log pi) / dx at x_j, the gradient
+    of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The second part, the score of
+    q's own parameters, has mean zero; it is kept, as in the reference code.
+
+    Args:
+        student: q, S replicas.
+        target: pi.
+        beta: inverse temperature.
+        noise: (..., n, d) standard normal.
+        components: (..., n) int.
+    """
+    x = student.place(noise, components)
+    count, dimension = x.shape[-2:]
+    log_q, posterior = _with_posterior(student, x)
+    log_pi, target_posterior = _with_posterior(target, x)
+    precision = 1 / student.variances
+    weighted = posterior * precision.unsqueeze(-2)
+    target_weighted = target_posterior / target.variances
+    pull = (
+        weighted @ student.means
+        - weighted.sum(-1, keepdim=True) * x
+        - beta * (target_weighted @ target.means - target_weighted.sum(-1, keepdim=True) * x)
+    )
+    own = torch.nn.functional.one_hot(components, student.means.shape[-2]).to(x.dtype)
+    # The score of mu_k needs sum_j r_jk (x_j - mu_k): one matrix product, and no tensor of all differences.
+    score = precision.unsqueeze(-1) * (posterior.mT @ x - posterior.sum(-2).unsqueeze(-1) * student.means)
+    squared = _squared_distances(student, x)
+    along = (own * (pull * noise).sum(-1, keepdim=True)).sum(-2)
+    spread = (posterior * (squared * precision.unsqueeze(-2) - dimension)).sum(-2)
+    return Gradient(
+        means=(own.mT @ pull + score) / count,
+        variances=0.5 * (along * precision.sqrt() + spread * precision) / count,
+        loss=(log_q - beta * log_pi).mean(-1),
+    )
+
+
+def _squared_distances(mixture: Mixture, x: Tensor) -> Tensor:
+    """(..., n, K) |x - mu_k|^2, by products where the mean's length is far below that of the rest of x."""
+    cross = x @ mixture.means.mT
+    return x.square().sum(-1, keepdim=True) - 2 * cross + mixture.means.square().sum(-1).unsqueeze(-2)
+
+
+def _with_posterior(mixture: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The log density at x and the posterior of the components, (..., n) and (..., n, K)."""
+    variances = mixture.variances.unsqueeze(-2)
+    normalizer = 0.5 * mixture.dimension * (2 * math.pi * variances).log()
+    joint = mixture.weights.log() - _squared_distances(mixture, x) / (2 * variances) - normalizer
+    log_density = joint.logsumexp(-1)
+    return log_density, (joint - log_density.unsqueeze(-1)).exp()
+
+
+def jko_step(
+    student: Mixture,
+    gradient: Gradient,
+    step_size: float,
+    *,
+    radius: float | None = None,
+    learn_means: bool = True,
+    learn_variances: bool = True,
+) -> Mixture:
+    """The student one step later.
+
+    mu <- mu - step gradient, then back to length `radius`; sigma^2 <- sigma^2 (1 - 2 step / d gradient)^2.
+
+    Args:
+        student: q.
+        gradient: of the loss.
+        step_size: eta / beta in the annealed VI paper, which takes beta out of the speed of the means.
+        radius: of the sphere that means stay on; None: they are free.
+        learn_means: False: they stay.
+        learn_variances: False: they stay.
+
+    Source: annealed VI paper, appendix A (A.1, A.2); reference code annealed_vi_gmms.
+    """
+    means, variances = student.means, student.variances
+    if learn_means:
+        means = means - step_size * gradient.means
+        if radius is not None:
+            means = radius * torch.nn.functional.normalize(means, dim=-1)
+    if learn_variances:
+        variances = variances * (1 - 2 * step_size / student.dimension * gradient.variances).square()
+    return replace(student, means=means, variances=variances)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A replica whose loss is no longer finite. It keeps its last finite state and is stepped no further.
+
+    Args:
+        replica: its index.
+        step: the first step with such a loss.
+    """
+
+    replica: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"replica {self.replica} ends at step {self.step}: its loss is not finite"
+
+
+@dataclass
+class MixtureRun:
+    """What `fit_mixtures` saw.
+
+    Args:
+        student: at the end.
+        steps: the steps that are recorded, in order; the state is that before the step.
+        overlaps: (len(steps), S, K) m_k = <mu_k, mu*> / R^2.
+        similarity: (len(steps), S) s = <mu_1, mu_2> / R^2 of the first two components.
+        variances: (len(steps), S, K).
+        failures: replicas that were ended.
+    """
+
+    student: Mixture
+    steps: list[int] = field(default_factory=list)
+    overlaps: list[Tensor] = field(default_factory=list)
+    similarity: list[Tensor] = field(default_factory=list)
+    variances: list[Tensor] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def alive(self) -> list[int]:
+        """The replicas that came to the end."""
+        ended = {failure.replica for failure in self.failures}
+        return [replica for replica in range(self.student.means.shape[0]) if replica not in ended]
+
+
+@torch.no_grad()
+def fit_mixtures(
+    student: Mixture,
+    target: Mixture,
+    schedule: Schedule,
+    *,
+    steps: int,
+    samples: int,
+    step_size: float = 0.05,
+    on_sphere: bool = True,
+    learn_means: bool = True,
+    learn_variances: bool = True,
+    record_every: int = 0,
+    seed: int = 0,
+) -> MixtureRun:
+    """S replicas of a student after `steps` stochastic steps on the reverse KL divergence from pi ** beta(t).
+
+    Args:
+        student: (S, K, d) means at the start.
+        target: pi; its first mean is mu*.
+        schedule: beta of the step.
+        steps: how many.
+        samples: n, fresh at every step.
+        step_size: eta; the step is eta / beta(t).
+        on_sphere: whether means keep their length |mu*|.
+        learn_means: False: they stay.
+        learn_variances: False: they stay.
+        record_every: record the order parameters every this many steps; 0: never.
+        seed: of the samples.
+
+    Source: annealed VI paper, section 2.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    run = MixtureRun(student)
+    radius = float(target.means[0].norm())
+    ended = torch.zeros(student.means.shape[0], dtype=torch.bool)
+    for step in range(steps + 1):
+        if record_every and step % record_every == 0:
+            _record(run, target, step)
+        if step == steps or bool(ended.all()):
+            return run
+        beta = schedule(float(step))
+        stepped = []
+        for part in _chunks(run.student, samples):
+            noise_of, components = _draw(part, samples, generator)
+            gradient = reverse_kl_gradient(part, target, beta, noise_of, components)
+            moved = jko_step(
+                part,
+                gradient,
+                step_size / beta,
+                radius=radius if on_sphere else None,
+                learn_means=learn_means,
+                learn_variances=learn_variances,
+            )
+            stepped.append((moved.means, moved.variances, gradient.loss))
+        means, variances, loss = (torch.cat(parts) for parts in zip(*stepped, strict=True))
+        finite = loss.isfinite() & means.isfinite().all(-1).all(-1) & variances.isfinite().all(-1)
+        run.failures += [Failure(int(r), step) for r in (~finite & ~ended).nonzero()[:, 0].tolist()]
+        ended |= ~finite
+        run.student = replace(
+            run.student,
+            means=torch.where(ended[:, None, None], run.student.means, means),
+            variances=torch.where(ended[:, None], run.student.variances, variances),
+        )
+    return run
+
+
+def _chunks(student: Mixture, samples: int) -> list[Mixture]:
+    size = max(1, _CHUNK_NUMBERS // (samples * student.dimension))
+    parts = zip(student.means.split(size), student.variances.split(size), strict=True)
+    return [Mixture(means, variances, student.weights) for means, variances in parts]
+
+
+def _draw(student: Mixture, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    replicas, dimension = student.means.shape[0], student.dimension
+    components = torch.multinomial(
+        student.weights.float().expand(replicas, -1), samples, replacement=True, generator=generator
+    )
+    noise = torch.randn(replicas, samples, dimension, generator=generator, dtype=student.means.dtype)
+    return noise, components
+
+
+def _record(run: MixtureRun, target: Mixture, step: int) -> None:
+    means = run.student.means
+    squared_radius = target.means[0].square().sum()
+    run.steps.append(step)
+    run.overlaps.append(means @ target.means[0] / squared_radius)
+    # A student of one component is compared with itself.
+    run.similarity.append((means[:, 0] * means[:, min(1, means.shape[1] - 1)]).sum(-1) / squared_radius)
+    run.variances.append(run.student.variances)

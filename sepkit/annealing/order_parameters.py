@@ -1,0 +1,318 @@
+"""The flow of two Gaussians' means under annealed variational inference, in three numbers: m1, m2 and s.
+
+In d dimensions the means mu_1, mu_2 of the student move on a sphere of radius R while the target is
+w* N(mu*, I) + (1 - w*) N(-mu*, I). Their expected motion depends on m_k = <mu_k, mu*> / R^2 and s = <mu_1, mu_2> / R^2
+alone: two forces, the repulsion f(s) of the student's entropy and the pull g(m) of the target, drive all three.
+
+Source: annealed VI paper, eq. 3.3 and 3.4, appendix C. Time is counted in steps of the reference code, whose step size
+is eta / beta, so that beta does not multiply the forces.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import CubicHermiteSpline
+from scipy.special import erf, expit
+
+from sepkit.schedules import Schedule
+
+__all__ = [
+    "Flow",
+    "OrderParameters",
+    "Variance",
+    "bias",
+    "collapsed",
+    "integrate",
+    "pull",
+    "pull_slope",
+    "random_starts",
+    "repulsion",
+    "repulsion_slope",
+    "stationary_lag",
+    "variance_lags",
+]
+
+Array = NDArray[np.float64]
+Variance = Literal["quasi_static", "lagged", "integrated"]
+
+# The trapezoidal rule on analytic functions converges geometrically; these steps and reaches leave errors below 1e-12.
+_NORMAL_NODES = np.arange(-90, 91) * 0.1
+_NORMAL_WEIGHTS = 0.1 * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(2 * math.pi)
+_WIDE_NODES = np.arange(-200, 201) * 0.1
+_SECH_NODES = np.arange(-76, 77) * 0.25
+_SECH_WEIGHTS = 0.25 / np.cosh(_SECH_NODES) ** 2
+# Beyond this variance of its argument the repulsion is below exp(-400 / 8).
+_LARGEST_VARIANCE = 400.0
+
+
+def bias(radius: float, heavy_weight: float) -> float:
+    """epsilon = ln(w* / (1 - w*)) / (2 R^2): a mean with m < -epsilon goes to the light mode once it is cold.
+
+    Args:
+        radius: R.
+        heavy_weight: w*, in (0, 1).
+    """
+    return math.log(heavy_weight / (1 - heavy_weight)) / (2 * radius**2)
+
+
+# ---------------------------------------------------------------------------------------------------------- two forces
+
+
+def _repulsion_of_variance(variance: ArrayLike, weight: float) -> tuple[Array, Array]:
+    """f and df/dv for the variance v = 2 (R / sigma)^2 (1 - s) of its Gaussian argument, whose mean is -v / 2.
+
+    Completing the square, E F(z) = exp(-v / 8) E F(y) exp(-y / 2), y ~ N(0, v): what is left has its mass near 0 and
+    keeps its relative precision where f is tiny. Nodes are multiples of the deviation, or of 4 where that is larger.
+    """
+    variance = np.asarray(variance, np.float64)[..., None]
+    scale = np.minimum(np.sqrt(variance), 4.0)
+    y = scale * _WIDE_NODES
+    # The density of y times the distance of its nodes; at v = 0 all of them are at 0.
+    ratio = scale / np.sqrt(np.where(variance > 0, variance, 1.0)) + (variance == 0)
+    tilt = np.exp(-((ratio * _WIDE_NODES) ** 2) / 2 - y / 2 - variance / 8)
+    tilt *= 0.1 * ratio / math.sqrt(2 * math.pi)
+    odds = math.log((1 - weight) / weight)
+    value, slope = 0.0, 0.0
+    for share, offset in ((weight, odds), (1 - weight, -odds)):
+        e = expit(y + offset)
+        value = value + share * (e**2 * tilt).sum(-1)
+        # d/dv of E F(N(-v/2, v)) is E(F'' - F') / 2, with F = expit^2, F' = 2 e^2 (1 - e), F'' = F' (2 - 3 e).
+        slope = slope + share * (e**2 * (1 - e) * (1 - 3 * e) * tilt).sum(-1)
+    return np.asarray(value), np.asarray(slope)
+
+
+def repulsion(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
+    """f(s) = E[w1 expit(z + c)^2 + w2 expit(z - c)^2], z ~ N(-v / 2, v), v = 2 (R / sigma)^2 (1 - s), c = ln(w2 / w1).
+
+    Args:
+        s: in [-1, 1], any shape.
+        radius: R.
+        sigma: of the student.
+        weight: w1.
+
+    Source: annealed VI paper, eq. C.19.
+    """
+    return _repulsion_of_variance(2 * (radius / sigma) ** 2 * (1 - np.asarray(s, np.float64)), weight)[0]
+
+
+def repulsion_slope(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
+    """df/ds, see `repulsion`."""
+    ratio = (radius / sigma) ** 2
+    return -2 * ratio * _repulsion_of_variance(2 * ratio * (1 - np.asarray(s, np.float64)), weight)[1]
+
+
+def _pull_and_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> tuple[Array, Array]:
+    """g and dg/dm.
+
+    For a hot student g's integrand in x is a step of width 1 / (R sigma). Gauss-Hermite quadrature falls between its
+    nodes and loses the slope altogether. By parts the step becomes the weight sech^2 and what remains is smooth:
+    E tanh(b + tau x) = (1/2) int erf((b - u) / (sqrt2 ... )) sech^2(u) du, up to the sign of u, for every tau.
+    """
+    center = radius**2 * (np.asarray(m, np.float64) + bias(radius, heavy_weight))
+    tau = radius * sigma
+    if tau >= 1:
+        scaled = (center[..., None] - _SECH_NODES) / (math.sqrt(2) * tau)
+        value = 0.5 * (erf(scaled) @ _SECH_WEIGHTS)
+        slope = np.exp(-(scaled**2)) @ _SECH_WEIGHTS / (math.sqrt(2 * math.pi) * tau)
+    else:  # tanh varies slowly over so narrow a Gaussian
+        height = np.tanh(center[..., None] + tau * _NORMAL_NODES)
+        value, slope = height @ _NORMAL_WEIGHTS, (1 - height**2) @ _NORMAL_WEIGHTS
+    return -value, -(radius**2) * slope
+
+
+def pull(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
+    """g(m) = -E tanh(R^2 (m + epsilon) + R sigma x), x ~ N(0, 1): negative where the heavy mode attracts.
+
+    Args:
+        m: in [-1, 1], any shape.
+        radius: R.
+        sigma: of the student.
+        heavy_weight: w*.
+
+    Source: annealed VI paper, eq. C.19.
+    """
+    return _pull_and_slope(m, radius, sigma, heavy_weight)[0]
+
+
+def pull_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
+    """dg/dm, see `pull`."""
+    return _pull_and_slope(m, radius, sigma, heavy_weight)[1]
+
+
+# ----------------------------------------------------------------------------------------------------------- variances
+
+
+def stationary_lag(rate: float, step_size: float, weight: float) -> float:
+    """x = beta sigma_k^2 that variances settle at while beta grows by `rate` a step; inf where there is none.
+
+    To leading order in d a step takes x to rate x (1 - eta w_k (1 - 1 / x))^2, so that
+    x = 1 / (1 - (1 - rate^(-1/2)) / (eta w_k)). Variances follow beta only as fast as their learning rate lets them.
+
+    Args:
+        rate: beta(t + 1) / beta(t), 1 or more.
+        step_size: eta.
+        weight: w_k of the component.
+    """
+    remainder = 1 - (1 - rate**-0.5) / (step_size * weight)
+    return 1 / remainder if remainder > 0 else math.inf
+
+
+def variance_lags(betas: ArrayLike, step_size: float, weight: float, variance: Variance = "quasi_static") -> Array:
+    """beta(t) sigma_k(t)^2 at every step, of the shape of `betas`.
+
+    Args:
+        betas: (T,) inverse temperature of each step.
+        step_size: eta.
+        weight: w_k of the component.
+        variance: "quasi_static": 1, the paper's assumption 3.1. "lagged": `stationary_lag` of the present rate.
+            "integrated": the recursion of which that is the fixed point, from 1.
+
+    Raises:
+        ValueError: "lagged" for a schedule that is too fast for a stationary lag, or one that falls.
+    """
+    betas = np.asarray(betas, np.float64)
+    lags = np.ones_like(betas)
+    if variance == "quasi_static":
+        return lags
+    rates = betas[1:] / betas[:-1]
+    if variance == "lagged":
+        # What counts is the way that led here. The first step has none, and takes that of the second.
+        of_step = [stationary_lag(max(float(rate), 1.0), step_size, weight) for rate in rates]
+        if not all(math.isfinite(lag) for lag in of_step):
+            raise ValueError("the schedule is too fast for a stationary lag of the variances; integrate them")
+        return np.array([*of_step[:1], *of_step]) if of_step else lags
+    for step, rate in enumerate(rates):
+        x = lags[step]
+        lags[step + 1] = rate * x * (1 - step_size * weight * (1 - 1 / x)) ** 2
+    return lags
+
+
+# ------------------------------------------------------------------------------------------------------------ the flow
+
+
+@dataclass(frozen=True)
+class OrderParameters:
+    """m1, m2 and s of N runs, each (N,)."""
+
+    m1: Array
+    m2: Array
+    s: Array
+
+
+def random_starts(count: int, dimension: int, seed: int = 0) -> OrderParameters:
+    """Order parameters of `count` pairs of independent uniform directions in d dimensions, exact for every d >= 3.
+
+    In a frame of mu*, the rest of mu_1, and the rest of mu_2, the two directions need three normal and two chi-squared
+    numbers, and no d-vectors.
+
+    Args:
+        count: N.
+        dimension: d >= 3.
+        seed: of the draw.
+    """
+    generator = np.random.default_rng(seed)
+    first, second, along = generator.standard_normal((3, count))
+    rest, across = generator.chisquare(dimension - 1, count), generator.chisquare(dimension - 2, count)
+    length_1 = np.sqrt(first**2 + rest)
+    length_2 = np.sqrt(second**2 + along**2 + across)
+    s = (first * second + np.sqrt(rest) * along) / (length_1 * length_2)
+    return OrderParameters(first / length_1, second / length_2, s)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where the flow ends, and the way there.
+
+    Args:
+        end: after the last step.
+        steps: the steps that are recorded.
+        path: (len(steps), 3, N) m1, m2 and s before each of them.
+    """
+
+    end: OrderParameters
+    steps: list[int]
+    path: Array
+
+
+def integrate(
+    starts: OrderParameters,
+    schedule: Schedule,
+    *,
+    steps: int,
+    radius: float,
+    heavy_weight: float,
+    weight: float = 0.5,
+    step_size: float = 0.05,
+    variance: Variance = "quasi_static",
+    record_every: int = 0,
+) -> Flow:
+    """The flow of all starts at once, Euler steps of length eta: what stochastic steps do with infinitely many samples.
+
+    With x = beta sigma^2: dm1 = -[(m2 - m1 s) f(s) / x + w1 (1 - m1^2) g(m1)], m2 likewise,
+    ds = -[2 (1 - s^2) f(s) / x + w1 (m2 - m1 s) g(m1) + w2 (m1 - m2 s) g(m2)]. f and g are tabulated at every step
+    with their slopes and read off by cubic interpolation, for all starts alike.
+
+    f is known for equal variances. Where variances lag and w1 is not .5, they are not equal, and f takes their
+    geometric mean.
+
+    Args:
+        starts: of N runs.
+        schedule: beta of the step.
+        steps: how many.
+        radius: R.
+        heavy_weight: w*.
+        weight: w1.
+        step_size: eta.
+        variance: see `variance_lags`.
+        record_every: record the order parameters every this many steps; 0: never.
+
+    Source: annealed VI paper, eq. 3.4.
+    """
+    betas = np.array([schedule(float(t)) for t in range(max(steps, 1))])
+    lags = [variance_lags(betas, step_size, w, variance) for w in (weight, 1 - weight)]
+    spread = np.linspace(0, min(_LARGEST_VARIANCE, 4 * radius**2 * betas.max()), 1025)
+    force = CubicHermiteSpline(spread, *_repulsion_of_variance(spread, weight))
+    grid = np.linspace(-1, 1, 129)
+    m1, m2, s = (np.array(values, np.float64) for values in (starts.m1, starts.m2, starts.s))
+    recorded: list[int] = []
+    path: list[Array] = []
+    for step in range(steps + 1):
+        if record_every and step % record_every == 0:
+            recorded.append(step)
+            path.append(np.stack([m1, m2, s]))
+        if step == steps:
+            break
+        beta, x1, x2 = betas[step], lags[0][step], lags[1][step]
+        x = math.sqrt(x1 * x2)
+        variances = 2 * radius**2 * beta / x * (1 - s)
+        f = np.where(variances <= spread[-1], force(np.minimum(variances, spread[-1])), 0.0) / x
+        table_1 = CubicHermiteSpline(grid, *_pull_and_slope(grid, radius, math.sqrt(x1 / beta), heavy_weight))
+        table_2 = (
+            table_1
+            if x1 == x2
+            else CubicHermiteSpline(grid, *_pull_and_slope(grid, radius, math.sqrt(x2 / beta), heavy_weight))
+        )
+        g1, g2 = weight * table_1(m1), (1 - weight) * table_2(m2)
+        d1, d2 = m2 - m1 * s, m1 - m2 * s
+        new_m1 = m1 - step_size * (d1 * f + (1 - m1**2) * g1)
+        new_m2 = m2 - step_size * (d2 * f + (1 - m2**2) * g2)
+        s = np.clip(s - step_size * (2 * (1 - s**2) * f + d1 * g1 + d2 * g2), -1, 1)
+        m1, m2 = np.clip(new_m1, -1, 1), np.clip(new_m2, -1, 1)
+    return Flow(OrderParameters(m1, m2, s), recorded, np.array(path))
+
+
+def collapsed(end: OrderParameters, radius: float, heavy_weight: float) -> NDArray[np.bool_]:
+    """Whether both means of each run are on the same side of m = -epsilon, (N,) bool.
+
+    Args:
+        end: order parameters after annealing.
+        radius: R.
+        heavy_weight: w*.
+    """
+    epsilon = bias(radius, heavy_weight)
+    return (end.m1 + epsilon > 0) == (end.m2 + epsilon > 0)

@@ -1,0 +1,432 @@
+"""Schedules planned from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
+
+Each function returns a `Plan`: the numbers by name, the lines that say them, warnings, and the YAML lines that
+`sepkit train` takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sepkit.annealing import collapse, linear_vae
+from sepkit.annealing.order_parameters import bias
+from sepkit.annealing.split_delay import Cooling, delay_of_split, split_epoch, split_temperature
+from sepkit.errors import UserError
+from sepkit.schedules import (
+    InverseTemperature,
+    LinearInverseTemperature,
+    SaturatingInverseTemperature,
+    Schedule,
+    StepInverseTemperature,
+)
+
+__all__ = [
+    "Plan",
+    "Shape",
+    "growth_curve",
+    "plan_amcl",
+    "plan_inverse_temperature",
+    "plan_kl_warmup",
+    "rising_schedule",
+]
+
+Shape = Literal["exponential", "linear", "saturating", "step"]
+
+_NAMES = {
+    "exponential": "inverse_temperature",
+    "linear": "linear_inverse_temperature",
+    "saturating": "saturating_inverse_temperature",
+    "step": "step_inverse_temperature",
+}
+# After this many time constants 1 - exp(-t / time) is 1 to six digits.
+_SATURATED = 20.0
+# A split in this last share of a run leaves no time to train the parted hypotheses.
+_LATE = 0.9
+# A start this far above the critical temperature only delays the split.
+_HOT = 1.5
+
+
+@dataclass
+class Plan:
+    """A planned schedule.
+
+    Args:
+        data: every number by name; None where there is none.
+        lines: the same for a reader.
+        warnings: what is likely to be a mistake.
+        yaml: lines for a configuration of `sepkit train`.
+    """
+
+    data: dict[str, Any]
+    lines: list[str]
+    warnings: list[str] = field(default_factory=list)
+    yaml: list[str] = field(default_factory=list)
+
+
+def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Schedule, float]:
+    """beta(t) of this shape, and the steps after which it is 1.
+
+    Args:
+        shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
+            with time constant t0; "step" from beta_i to 1 at t0.
+        initial_beta: beta_i.
+        steps: t0.
+    """
+    if shape == "saturating":
+        return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
+    kinds = {"exponential": InverseTemperature, "linear": LinearInverseTemperature, "step": StepInverseTemperature}
+    return kinds[shape](initial_beta, steps), steps
+
+
+def plan_inverse_temperature(
+    dimension: int,
+    radius: float,
+    heavy_weight: float,
+    *,
+    initial_beta: float | None = None,
+    steps: float | None = None,
+    target_probability: float | None = None,
+    step_size: float = 0.05,
+    shape: Shape = "exponential",
+    alpha: float = collapse.PAPER_ALPHA,
+    limit_steps: float = 1e6,
+    steps_per_epoch: int = 1,
+) -> Plan:
+    """How likely annealed variational inference is to lose one of two modes, and the beta_i and t0 that avoid it.
+
+    Args:
+        dimension: d.
+        radius: R, distance of the two modes from their center in units of their standard deviation.
+        heavy_weight: w*, weight of the heavy mode.
+        initial_beta: beta_i; None: the optimum.
+        steps: t0; None: what `target_probability` needs.
+        target_probability: of collapse, instead of `steps`.
+        step_size: eta.
+        shape: of the schedule.
+        alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum.
+        limit_steps: longest t0 to propose.
+        steps_per_epoch: of the training, for the YAML lines, whose unit is the epoch.
+
+    Raises:
+        UserError: a number out of its range, or a target that no t0 below the limit reaches.
+    """
+    _positive(
+        dimension=dimension, radius=radius, step_size=step_size, alpha=alpha, limit_steps=limit_steps,
+        steps_per_epoch=steps_per_epoch,
+    )  # fmt: skip
+    if dimension < 2:
+        raise UserError(f"--dimension: found {dimension}, expected 2 or more")
+    _inside("heavy-weight", heavy_weight)
+    if (steps is None) == (target_probability is None):
+        raise UserError("--steps, --target-probability: expected exactly one of the two")
+    optimum = collapse.optimal_initial_beta(radius, alpha)
+    beta = optimum if initial_beta is None else initial_beta
+    _inside("initial-beta", beta)
+    stable_alpha = collapse.stability_alpha(radius, heavy_weight)
+    warnings = _warnings(beta, radius, heavy_weight, alpha)
+    if target_probability is not None:
+        _inside("target-probability", target_probability)
+        if shape != "exponential":
+            raise UserError("--target-probability: only for --schedule exponential; give --steps for other schedules")
+        steps = _steps_for(
+            target_probability, beta, step_size, dimension, radius, heavy_weight, stable_alpha, limit_steps
+        )
+    assert steps is not None
+    _positive(steps=steps)
+    schedule, end = rising_schedule(shape, beta, steps)
+    growth_paper = collapse.growth_of_schedule(schedule, end, step_size, radius, alpha)
+    growth = collapse.growth_of_schedule(schedule, end, step_size, radius, stable_alpha)
+    start = collapse.start_probability(dimension, radius, heavy_weight)
+    unbiased = bias(radius, heavy_weight) == 0
+    probability = collapse.collapse_probability(growth, dimension, radius, heavy_weight, repelled=True)
+    if growth == 0 and not unbiased:
+        probability = start
+    data = {
+        "dimension": dimension,
+        "radius": radius,
+        "heavy_weight": heavy_weight,
+        "schedule": shape,
+        "initial_beta": beta,
+        "optimal_initial_beta": optimum,
+        "steps": steps,
+        "step_size": step_size,
+        "flow_time": step_size * steps,
+        "rate": beta ** (-1 / steps) if shape == "exponential" else None,
+        "alpha": alpha,
+        "stability_alpha": stable_alpha,
+        "growth_exponent_paper": growth_paper,
+        "growth_exponent": growth,
+        "collapse_probability_paper": collapse.collapse_probability(growth_paper, dimension, radius, heavy_weight),
+        "collapse_probability": probability,
+        "start_probability": start,
+    }
+    lines = [
+        f"initial beta          {beta:.6g}  (temperature {1 / beta:.4g}; the optimum is {optimum:.6g})",
+        f"steps                 {steps:.6g}  (flow time {step_size * steps:.4g})",
+        f"collapse probability  {probability:.3f}  (paper's form {data['collapse_probability_paper']:.3f},"
+        f" without annealing {start:.3f})",
+    ]
+    length = "time" if shape == "saturating" else "end"
+    yaml = [
+        "objective:",
+        "  rates:",
+        f"    tempering: {{name: {_NAMES[shape]}, initial: {beta:.6g}, {length}: {steps / steps_per_epoch:.6g}}}",
+    ]
+    return Plan(data, lines, warnings, yaml)
+
+
+def _warnings(beta: float, radius: float, heavy_weight: float, alpha: float) -> list[str]:
+    warnings = []
+    if heavy_weight == 0.5:
+        warnings.append("heavy-weight .5: neither mode attracts both means, so that the probability of collapse is 0")
+    if radius**2 * beta >= alpha:
+        warnings.append(
+            f"initial beta {beta:.6g} is not below alpha / R^2 = {alpha / radius**2:.6g}: there is no hot phase, and"
+            " the probability is that of the start"
+        )
+    return warnings
+
+
+def _steps_for(
+    target: float, beta: float, step_size: float, d: int, radius: float, heavy: float, alpha: float, limit: float
+) -> float:
+    steps = collapse.steps_for_probability(target, beta, step_size, d, radius, heavy, alpha, repelled=True)
+    # t0 = 0 is no schedule: where the start is good enough, one step is.
+    steps = max(1.0, float(math.ceil(steps))) if math.isfinite(steps) else steps
+    if steps > limit:
+        raise UserError(
+            f"--target-probability: found {target:g}, which no schedule of up to {limit:g} steps from beta {beta:.6g}"
+            " reaches; raise --limit-steps or --step-size, or begin at the optimal --initial-beta"
+        )
+    return steps
+
+
+def growth_curve(
+    radius: float, steps: float, step_size: float, alpha: float, shape: Shape = "exponential", points: int = 121
+) -> tuple[list[float], list[float]]:
+    """beta_i from 1e-6 to 1, and I for each: what `--figure` draws.
+
+    Args:
+        radius: R.
+        steps: t0.
+        step_size: eta.
+        alpha: R^2 beta at the end of the hot phase.
+        shape: of the schedule.
+        points: how many.
+    """
+    betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
+    values = []
+    for beta in betas:
+        schedule, end = rising_schedule(shape, beta, steps)
+        values.append(collapse.growth_of_schedule(schedule, end, step_size, radius, alpha))
+    return betas, values
+
+
+def plan_amcl(
+    critical_temperature: float,
+    initial_temperature: float,
+    epochs: float,
+    *,
+    kind: Literal["linear", "exponential"] = "exponential",
+    decay: float = 0.9,
+    step_size: float = 0.05,
+    spread_growth: float = 160.0,
+    steps_per_epoch: int = 1,
+    observed_split: float | None = None,
+    observed: Cooling | None = None,
+    floor: bool = False,
+) -> Plan:
+    """At which temperature and epoch hypotheses will be seen to split, and the best initial temperature: T_c.
+
+    How fast hypotheses part is either known, from the step size and by which factor their distance must grow, or
+    fitted to one observed split.
+
+    Args:
+        critical_temperature: T_c, as `sepkit find-temperature` tells it.
+        initial_temperature: T0, in the same unit.
+        epochs: of annealing.
+        kind: of cooling.
+        decay: of the temperature in an epoch, exponential cooling.
+        step_size: eta, of one hypothesis.
+        spread_growth: by which factor the distance of hypotheses grows until it is seen.
+        steps_per_epoch: of the training.
+        observed_split: temperature at which another run was seen to split.
+        observed: schedule of that run; None: the one that is planned.
+        floor: whether noise keeps hypotheses apart above T_c.
+
+    Raises:
+        UserError: a number out of its range, or an observed split above the temperatures of its run.
+    """
+    _positive(
+        critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
+        step_size=step_size, steps_per_epoch=steps_per_epoch,
+    )  # fmt: skip
+    _inside("decay", decay)
+    if not 1 < spread_growth < math.inf:
+        raise UserError(f"--spread-growth: found {spread_growth:g}, expected more than 1")
+    cooling = Cooling(kind, initial_temperature, epochs, decay, floor)
+    delay = math.log(spread_growth) / (2 * step_size * steps_per_epoch)
+    if observed_split is not None:
+        watched = observed or cooling
+        _positive(observed_split=observed_split)
+        first = min(watched.initial, critical_temperature)
+        if observed_split >= first:
+            raise UserError(
+                f"--observed-split: found {observed_split:g}, expected less than {first:g}, the critical or the initial"
+                " temperature of its run"
+            )
+        delay = delay_of_split(watched, critical_temperature, observed_split)
+        if not delay > 0:
+            raise UserError(
+                f"--observed-split: found {observed_split:g}, too early for a run that begins at {watched.initial:g};"
+                " with noisy training, add --noise-floor"
+            )
+    temperature = split_temperature(cooling, critical_temperature, delay)
+    best = Cooling(kind, critical_temperature, epochs, decay, floor)
+    best_temperature = split_temperature(best, critical_temperature, delay)
+    epoch, best_epoch = (_before(c, t, epochs) for c, t in ((cooling, temperature), (best, best_temperature)))
+    warnings = []
+    if initial_temperature > _HOT * critical_temperature:
+        warnings.append(
+            f"initial temperature {initial_temperature:g} is far above the critical one, {critical_temperature:g}: a"
+            " hotter start makes the split later"
+        )
+    if epoch is None or epoch > _LATE * epochs:
+        warnings.append(
+            f"the split comes too late to train the parted hypotheses: cool more slowly than {epochs:g} epochs"
+        )
+    data = {
+        "critical_temperature": critical_temperature,
+        "initial_temperature": initial_temperature,
+        "epochs": epochs,
+        "kind": kind,
+        "decay": decay if kind == "exponential" else None,
+        "delay_epochs": delay,
+        "split_temperature": temperature,
+        "split_epoch": epoch,
+        "recommended_initial_temperature": critical_temperature,
+        "recommended_split_temperature": best_temperature,
+        "recommended_split_epoch": best_epoch,
+    }
+    lines = [
+        f"split                 at temperature {temperature:.4g}, {_epoch_words(epoch)}",
+        f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
+        f" {_epoch_words(best_epoch)}",
+    ]
+    inner = f"end: {epochs:g}" if kind == "linear" else f"decay: {decay:g}, end: {epochs:g}"
+    yaml = [
+        "objective:",
+        "  assignment:",
+        "    name: amcl",
+        f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
+    ]
+    return Plan(data, lines, warnings, yaml)
+
+
+def _before(cooling: Cooling, temperature: float, epochs: float) -> float | None:
+    """The epoch of the split, None where the run ends before it."""
+    if temperature <= 0:
+        return None
+    epoch = split_epoch(cooling, temperature)
+    return epoch if epoch < epochs else None
+
+
+def _epoch_words(epoch: float | None) -> str:
+    return "after the end" if epoch is None else f"epoch {epoch:.4g}"
+
+
+def plan_kl_warmup(
+    variances: Sequence[float],
+    noise_variance: float,
+    epochs: float,
+    *,
+    final_weight: float = 1.0,
+    initial_beta: float | None = None,
+) -> Plan:
+    """Which latents of a linear auto-encoder live, and when they die or are born, under KL warm-up and tempering.
+
+    The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
+    min(beta_i^(1 - t / epochs), 1).
+
+    Args:
+        variances: of the data along its principal axes.
+        noise_variance: of the decoder.
+        epochs: of either schedule.
+        final_weight: of the rate, after the warm-up.
+        initial_beta: beta_i of tempering; None: where the first latent comes to life.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+    _positive(noise_variance=noise_variance, epochs=epochs, final_weight=final_weight)
+    if not variances:
+        raise UserError("--variances: none given, expected the variances of the data along its principal axes")
+    largest = max(variances)
+    _positive(variances=min(variances))
+    first = noise_variance / largest
+    beta = initial_beta if initial_beta is not None else first
+    warnings = []
+    if first >= 1:
+        warnings.append(
+            f"no variance is above the decoder's noise variance {noise_variance:g}: tempering brings no latent to life"
+        )
+        beta = 0.1 if initial_beta is None else initial_beta
+    _inside("initial-beta", beta)
+    latents = []
+    for variance in variances:
+        dies = linear_vae.threshold_beta(variance, noise_variance, "kl")
+        born = linear_vae.threshold_beta(variance, noise_variance, "tempered")
+        latents.append(
+            {
+                "variance": variance,
+                "kl_dies_at_beta": dies if dies < final_weight else None,
+                "kl_dies_at_epoch": epochs * dies / final_weight if dies < final_weight else None,
+                "tempered_alive_from_beta": born if born < 1 else None,
+                "tempered_alive_from_epoch": _birth(born, beta, epochs) if born < 1 else None,
+            }
+        )
+    data = {
+        "noise_variance": noise_variance,
+        "epochs": epochs,
+        "final_weight": final_weight,
+        "initial_beta": beta,
+        "alive_after_kl_warmup": sum(linear_vae.alive(v, noise_variance, final_weight, "kl") for v in variances),
+        "alive_after_tempering": sum(linear_vae.alive(v, noise_variance, 1.0, "tempered") for v in variances),
+        "latents": latents,
+    }
+    lines = ["variance   KL warm-up: dies at epoch   tempering: alive from epoch"]
+    lines += [
+        f"{latent['variance']:<10.4g} {_or_never(latent['kl_dies_at_epoch']):<27}"
+        f" {_or_never(latent['tempered_alive_from_epoch'])}"
+        for latent in latents
+    ]
+    yaml = [
+        "objective:",
+        "  rates:",
+        f"    encoding: {{weight: {{name: linear_warmup, value: {final_weight:g}, end: {epochs:g}}}}}",
+        f"    # or: tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {epochs:g}}}",
+    ]
+    return Plan(data, lines, warnings, yaml)
+
+
+def _birth(born: float, initial: float, epochs: float) -> float:
+    """The epoch at which initial^(1 - t / epochs) is `born`; 0 where it begins above."""
+    return max(0.0, epochs * (1 - math.log(born) / math.log(initial)))
+
+
+def _or_never(epoch: float | None) -> str:
+    return "never" if epoch is None else f"{epoch:.4g}"
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"--{name.replace('_', '-')}: found {value:g}, expected a positive number")
+
+
+def _inside(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise UserError(f"--{name}: found {value:g}, expected a number between 0 and 1")

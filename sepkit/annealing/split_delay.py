@@ -1,0 +1,101 @@
+"""How far below the critical temperature a split of hypotheses is seen, in closed form.
+
+Around the merged state two hypotheses part along the top eigenvector at the rate 2 eta (T_c / T - 1) a step, eta the
+step on one hypothesis. Their distance is seen once it has grown by the factor e^Lambda. Below T_c it takes time, and a
+start above T_c makes it later, for there what differs shrinks. Cooling linearly, T0 (1 - t / E), it is seen where
+(E / T0) (T_c ln(T0 / T) - (T0 - T)) = Lambda / (2 eta); cooling exponentially, T0 rho^t, where
+(T_c (1 / T - 1 / T0) - ln(T0 / T)) / ln(1 / rho) is. Both have solutions in Lambert's W.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy.special import lambertw
+
+__all__ = ["Cooling", "delay_of_split", "split_epoch", "split_temperature"]
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """A schedule of temperatures.
+
+    Args:
+        kind: "linear", T0 (1 - t / epochs), or "exponential", T0 decay^t.
+        initial: T0, in the unit of the critical temperature.
+        epochs: E.
+        decay: of a temperature in one epoch, for exponential cooling.
+        floor: whether noise keeps differences from shrinking above T_c, so that growth counts from T_c.
+    """
+
+    kind: Literal["linear", "exponential"]
+    initial: float
+    epochs: float
+    decay: float = 0.9
+    floor: bool = False
+
+    def _first(self, critical: float) -> float:
+        """The temperature from which growth counts."""
+        return min(self.initial, critical) if self.floor else self.initial
+
+    @property
+    def _speed(self) -> float:
+        """Of cooling: -dT/dt in units of T0, or -d ln T / dt."""
+        return self.initial / self.epochs if self.kind == "linear" else math.log(1 / self.decay)
+
+
+def delay_of_split(cooling: Cooling, critical: float, seen: float) -> float:
+    """Lambda / (2 eta) in epochs: what a split seen at temperature `seen` says about a network and its optimizer.
+
+    Args:
+        cooling: of the run that was watched.
+        critical: T_c.
+        seen: temperature at which its hypotheses were seen to split, below T_c.
+    """
+    first = cooling._first(critical)
+    if cooling.kind == "linear":
+        return (critical * math.log(first / seen) - (first - seen)) / cooling._speed
+    return (critical * (1 / seen - 1 / first) - math.log(first / seen)) / cooling._speed
+
+
+def split_temperature(cooling: Cooling, critical: float, delay: float) -> float:
+    """The temperature at which the split is seen; 0 if only at the very end of linear cooling.
+
+    Started at T_c it is -W_0(-exp(-1 - Lambda / kappa)) T_c, kappa = 2 eta E, for linear cooling, and
+    -T_c / W_{-1}(-exp(-1 - Lambda / kappa)), kappa = 2 eta / ln(1 / rho), for exponential cooling.
+
+    Args:
+        cooling: of the run.
+        critical: T_c.
+        delay: Lambda / (2 eta), epochs.
+    """
+    first = cooling._first(critical)
+    if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
+        ratio = first / critical
+        return critical * _lower_root(ratio - math.log(ratio) + delay * cooling._speed / critical)
+    ratio = critical / first  # the same for y = T_c / T above 1
+    return critical / _upper_root(ratio - math.log(ratio) + delay * cooling._speed)
+
+
+def split_epoch(cooling: Cooling, temperature: float) -> float:
+    """The epoch at which the schedule has this temperature."""
+    if cooling.kind == "linear":
+        return cooling.epochs * (1 - temperature / cooling.initial)
+    return math.log(cooling.initial / temperature) / cooling._speed
+
+
+def _lower_root(constant: float) -> float:
+    """y <= 1 with y - ln y = constant >= 1."""
+    return max(0.0, -float(lambertw(-math.exp(-constant), 0).real))
+
+
+def _upper_root(constant: float) -> float:
+    """y >= 1 with y - ln y = constant >= 1."""
+    if constant < 600:
+        return -float(lambertw(-math.exp(-constant), -1).real)
+    root = constant  # beyond the range of exp, where the fixed point converges at once
+    for _ in range(20):
+        root = constant + math.log(root)
+    return root

@@ -1,0 +1,226 @@
+"""Configurations from YAML plus `--key.sub value`.
+
+A configuration has choices (`model.masker: {name: ...}`), so its options are known only once the choices are:
+files and `--*.name` options are read first, then the parser is built for exactly that configuration. That is why
+`sepkit train --config NAME --help` shows the options of the masker that NAME picks.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from sepkit import studies
+from sepkit.cli._parser import (
+    SHARED_HELP,
+    Parser,
+    documented,
+    import_file,
+    metavar_of,
+    reader,
+    with_words,
+    without_none,
+)
+from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
+from sepkit.errors import UserError
+
+
+def conf_folder() -> Path:
+    """Folder of the configurations that ship with sepkit: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside, beside = package / "conf", package.parent / "conf"
+    return inside if inside.is_dir() else beside
+
+
+def find_config(name: str) -> Path:
+    """The YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
+
+    Raises:
+        UserError: no such file, or several of that name.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    folder = conf_folder()
+    exact = folder / f"{name}.yaml"
+    found = [exact] if exact.is_file() else sorted(folder.rglob(f"{Path(name).name}.yaml")) if "/" not in name else []
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml")))
+    reason = f"stands for several: {', '.join(map(str, found))}" if found else "is neither a file nor a shipped name"
+    raise UserError(f"--config {name}: {reason}; shipped names: {known}")
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain data of a YAML file; an empty file is an empty mapping.
+
+    Raises:
+        UserError: unreadable, or not YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def parse_config(
+    program: str,
+    description: str,
+    arguments: list[str],
+    *,
+    aliases: Mapping[str, str],
+    add_options: Callable[[Parser], None] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Return the configuration that a command line describes, and its other options by name; executes `--import` files.
+
+    Args:
+        program: for the usage line.
+        description: for the help.
+        arguments: the command line; `--config FILE` may stand several times, later files win, options win over files.
+        aliases: short option -> configuration key (`--devices` -> `trainer.devices`).
+        add_options: adds the command's own options to the parser; None: there are none.
+
+    Raises:
+        UserError: a bad file, key or value.
+    """
+    studies.import_configurations()
+    for file in _values(arguments, "--import"):
+        import_file(file)
+    arguments = [_expand(argument, aliases) for argument in arguments]
+    tree = to_dict(from_dict(TaskConfig, {}))
+    for path in (find_config(name) for name in _values(arguments, "--config")):
+        data = read_yaml(path)
+        try:
+            tree = merge(TaskConfig, tree, data)
+            from_dict(TaskConfig, tree)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    for name in _values(arguments, f"--{TaskConfig.key}"):
+        tree = merge(TaskConfig, tree, {TaskConfig.key: name})
+    # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
+    for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
+        tree = merge(TaskConfig, tree, _nest(key, {"name": name}))
+    for argument in arguments:
+        tree = _with_parts(TaskConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
+    config = from_dict(TaskConfig, tree)
+    usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
+    parser = Parser(program, usage, description, takes_model=True)
+    text = "YAML file, or a name under conf/; can be repeated, later ones win"
+    parser.add("--config", action="append", metavar="FILE", help=text)
+    parser.add("--import", dest="import_", action="append", default=[], metavar="FILE", help=SHARED_HELP["import_"])
+    if add_options is not None:
+        add_options(parser)
+    keys = list(_add_fields(parser, config, ""))
+    values = parser.parse(arguments)
+    for key in keys:
+        tree = merge(TaskConfig, tree, _nest(key, to_dict(values[key])))
+    return from_dict(TaskConfig, tree), values
+
+
+def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
+    """`tree` with the entries of `data` laid over it; a choice with another name starts from that choice's defaults.
+
+    Raises:
+        UserError: an unknown key or choice, or no mapping where one is expected.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
+    if issubclass(cls, Choice):
+        concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
+        tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
+        cls = concrete
+    merged, hints = copy.copy(tree), field_types(cls)
+    for key, value in data.items():
+        hint = without_none(hints.get(key))
+        name = f"{where}.{key}" if where else str(key)
+        if not _is_nested(hint) or (value is None and hint is not hints[key]):
+            merged[key] = value
+        else:
+            merged[key] = merge(hint, _started(hint, tree[key]), value, name)
+    return merged
+
+
+def _is_nested(hint: Any) -> bool:
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice))
+
+
+def _started(cls: type, tree: Any) -> Any:
+    """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
+    if tree is not None:
+        return tree
+    return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
+
+
+def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
+    """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
+    if issubclass(cls, Choice):
+        cls = pick(cls, tree[cls.key])
+    hint = field_types(cls).get(path[0])
+    inner = without_none(hint)
+    if len(path) < 2 or not _is_nested(inner):
+        return tree
+    return tree | {path[0]: _with_parts(inner, _started(inner, tree[path[0]]), path[1:])}
+
+
+def _expand(argument: str, aliases: Mapping[str, str]) -> str:
+    """`--devices=2` -> `--trainer.devices=2`; dashes in dotted keys become underscores."""
+    option, equals, value = argument.partition("=")
+    if option in aliases:
+        return f"--{aliases[option]}{equals}{value}"
+    if option.startswith("--") and "." in option:
+        return "--" + option[2:].replace("-", "_") + equals + value
+    return argument
+
+
+def _values(arguments: list[str], option: str) -> Iterator[str]:
+    for position, argument in enumerate(arguments):
+        if argument == option and position + 1 < len(arguments):
+            yield arguments[position + 1]
+        elif argument.startswith(option + "="):
+            yield argument.partition("=")[2]
+
+
+def _names(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    for position, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option.startswith("--") and option.endswith(".name"):
+            if not equals and position + 1 < len(arguments):
+                value = arguments[position + 1]
+            yield option[2 : -len(".name")], value
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
+    """Add one option per leaf of `config`, a group per part; yields their keys."""
+    help_of, title = documented(type(config)), prefix.rstrip(".") or "Options"
+    if isinstance(config, Choice):
+        title = f"{title} ({config.name})"
+        hint, text = Literal[tuple(sorted(config.choices))], (config.kind.__doc__ or "").split("\n")[0]
+        _add(parser, title, f"{prefix}{config.key}", hint, config.name, text)
+    for name, hint in field_types(type(config)).items():
+        value, inner = getattr(config, name), without_none(hint)
+        if dataclasses.is_dataclass(value):
+            yield from _add_fields(parser, value, f"{prefix}{name}.")
+        elif value is None and _is_nested(inner) and not issubclass(inner, Choice):
+            # For the help alone: an option that names a field of this part has switched it on before.
+            for _ in _add_fields(parser, inner(), f"{prefix}{name}."):
+                pass
+        else:
+            _add(parser, title, f"{prefix}{name}", hint, value, help_of.get(name, ""))
+            yield f"{prefix}{name}"
+
+
+def _add(parser: Parser, title: str, key: str, hint: Any, default: Any, help_text: str) -> None:
+    settings = {"type": reader(hint, f"--{key}"), "metavar": metavar_of(key, hint), "help": with_words(help_text, hint)}
+    parser.add(f"--{key}", title=title, default=default, **settings)

@@ -1,0 +1,303 @@
+"""The options of each corpus, declared once: `sepkit prepare CORPUS` is made from them and `prepare_CORPUS` takes them.
+
+To add a corpus, write three things: a dataclass like these (its docstring is the command's help, a field without a
+default is a required option), a function that takes it and returns what was written, and a line in
+`sepkit.cli.prepare`. This module imports neither numpy nor torch, so that the help answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+__all__ = [
+    "ConversationOptions",
+    "FolderOptions",
+    "LibriMixOptions",
+    "MiniOptions",
+    "MixedOptions",
+    "Mode",
+    "PulsesOptions",
+    "ShardsOptions",
+    "VCTK2MixOptions",
+    "WSJ0MixOptions",
+    "WavsOptions",
+]
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniOptions:
+    """Synthesize speech with espeak-ng on this machine, and describe mixtures of it; nothing is downloaded.
+
+    Args:
+        out: folder of the manifests and the recordings
+        speakers: sources in a mixture, at most 8
+        train_voices: number of voice variants in train; default: all 55
+        train_sentences: recordings of each voice of train
+        heldout_sentences: recordings of each voice of dev (8 voices) and test (16 voices)
+        train_mixtures: number of training mixtures
+        dev_mixtures: number of dev mixtures
+        test_mixtures: number of test mixtures
+        sample_rate: Hz
+        segment_seconds: length of the mixtures of dev and test
+        gain_range_db: the gain of each source is uniform in +- this range, relative to equal level
+        seed: seed of texts, accents, pitches, speaking rates, choices, crops and gains
+    """
+
+    out: Path
+    speakers: int = 2
+    train_voices: int | None = None
+    train_sentences: int = 28
+    heldout_sentences: int = 12
+    train_mixtures: int = 2000
+    dev_mixtures: int = 100
+    test_mixtures: int = 100
+    sample_rate: int = 8000
+    segment_seconds: float = 4.0
+    gain_range_db: float = 2.5
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PulsesOptions:
+    """Make mixtures of Gaussian pulses and noise, and test sets of 18 further conditions; nothing is downloaded.
+
+    Args:
+        out: folder of the manifests and the recordings
+        train_mixtures: number of training mixtures
+        dev_mixtures: number of dev mixtures
+        test_mixtures: number of test mixtures of each condition
+        seconds: length of the mixtures
+        sample_rate: Hz
+        replicate: number of the set of examples, from 1; different sets share no example
+        conditions: test conditions to make beside that of training (noise_low noise_high ...); default: all
+    """
+
+    out: Path
+    train_mixtures: int = 2048
+    dev_mixtures: int = 128
+    test_mixtures: int = 1024
+    seconds: float = 3.0
+    sample_rate: int = 8000
+    replicate: int = 1
+    conditions: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Describe mixtures of any tree of single-speaker recordings.
+
+    Args:
+        out: folder of the manifests
+        speech: folder of recordings; folders named train, dev and test (or train-clean-100 ...) are the splits, and
+            without them the speakers are divided 80/10/10
+        kaldi: Kaldi data folder (wav.scp, utt2spk) in place of --speech
+        noise: folder of noise to add, divided like the speech; default: no noise
+        speaker_from: how to find the speaker: first (the first folder below the split's), parent (the file's folder),
+            regex:PATTERN (first group, on the path below --speech) or csv:FILE (columns path and speaker, optionally
+            split and sex)
+        groups: NAME=PATTERN ...: one test set for each, made of the speakers whose identifier matches the whole pattern
+        train_group: name of one of the --groups; train and dev use only its speakers (default: all speakers)
+        speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in --speech or up
+            to two folders above it
+        speakers: sources in a mixture; several numbers (1 2 3): mixtures of each in equal shares
+        sample_rate: Hz of the mixtures
+        segment_seconds: length of the mixtures of dev and test
+        train_mixtures: number of training mixtures; default: 3000, or the number of utterances if that is larger
+        dev_mixtures: number of dev mixtures
+        test_mixtures: number of test mixtures of each group
+        gain_range_db: the gain of each source is uniform in +- this range, relative to equal level
+        noise_snr_db: lowest and highest ratio of speech to noise
+        noisy_and_clean: write the same test mixtures with and without their noise, test_noisy.jsonl and
+            test_clean.jsonl in place of test.jsonl; likewise for each group
+        seed: seed of splits, choices, crops and gains
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
+    """
+
+    out: Path
+    speech: Path | None = None
+    kaldi: Path | None = None
+    noise: Path | None = None
+    speaker_from: str = "first"
+    groups: Sequence[str] | None = None
+    train_group: str | None = None
+    speaker_info: Path | None = None
+    speakers: Sequence[int] = (2,)
+    sample_rate: int = 8000
+    segment_seconds: float = 4.0
+    train_mixtures: int | None = None
+    dev_mixtures: int = 200
+    test_mixtures: int = 300
+    gain_range_db: float = 2.5
+    noise_snr_db: Sequence[float] = (0.0, 15.0)
+    noisy_and_clean: bool = False
+    seed: int = 0
+    shards: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationOptions:
+    """Write one long recording of speakers with pauses, overlaps and silences of up to 30 s, with its sources.
+
+    Args:
+        speech: folder of single-speaker recordings, as for `sepkit prepare folder`
+        out: folder of mixture.flac, s1.flac, s2.flac ... and conversation.jsonl
+        split: train, dev or test: whose speakers to use, where the folder has splits
+        minutes: length
+        speakers: number of speakers
+        chosen: names of the speakers; default: drawn among those with at least half as many recordings as the speaker
+            with most
+        speaker_from: how to find the speaker, see `sepkit prepare folder`
+        sample_rate: Hz
+        gain_range_db: the gain of each speaker is uniform in +- this range, relative to equal level
+        seed: seed of speakers, order, pauses and gains
+    """
+
+    speech: Path
+    out: Path
+    split: str = "test"
+    minutes: float = 60.0
+    speakers: int = 2
+    chosen: Sequence[str] | None = None
+    speaker_from: str = "first"
+    sample_rate: int = 8000
+    gain_range_db: float = 2.5
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedOptions:
+    """Describe a corpus that is already mixed: a folder, a CSV file, a Kaldi folder, or mix/, s1/, s2/ one by one.
+
+    Args:
+        folder: folder with mix/ s1/ s2/, with ID/mix.wav ID/s1.wav, with ID_mix.wav ID_s1.wav, or with wav.scp spk1.scp
+            spk2.scp; or a CSV file of LibriMix, asteroid or SpeechBrain
+        mixture: folder of the mixtures, in place of FOLDER
+        sources: one folder of references for each speaker, with the file names of --mixture
+        noise: folder of the noises in the mixtures, if they are known
+        pattern: path of the mixtures below FOLDER, such as '{id}_mix.wav', and of each reference, unless they are named
+            like it with s1, s2 ... in place of mix
+        out: folder of the manifest
+    """
+
+    folder: Path | None = field(default=None, metadata={"positional": True})
+    mixture: Path | None = None
+    sources: Sequence[Path] | None = None
+    noise: Path | None = None
+    pattern: Sequence[str] | None = None
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PublishedOptions:
+    """What all corpora with published mixing lists share.
+
+    Args:
+        out: folder of the manifests, and of the wavs if they are written
+        sample_rate: 8000 or 16000 Hz
+        mode: min (cut to the shortest source) or max (as long as the longest)
+        write: write the wavs in the corpus's own layout below --out; default: mixtures are mixed on the fly
+        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
+        processes: number of processes; default: the number of processors
+    """
+
+    out: Path
+    sample_rate: int = 8000
+    mode: Mode = "min"
+    write: bool = False
+    shards: bool = False
+    processes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WSJ0MixOptions(_PublishedOptions):
+    """Make WSJ0-mix from the published mixing lists and active levels; WSJ0 itself is licensed (LDC93S6A).
+
+    Args:
+        wsj0: the folder wsj0 with si_tr_s, si_dt_05 and si_et_05 (wav, flac or sphere, of wv1), or the one above it
+        lists: folder of mix_2_spk_tr.txt, ..._cv.txt, ..._tt.txt, and activlev/ with the tables of active levels;
+            without tables the levels are measured by ITU-T P.56
+        speakers: sources in a mixture, 2 to 5
+    """
+
+    wsj0: Path
+    lists: Path
+    speakers: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibriMixOptions(_PublishedOptions):
+    """Make Libri2Mix or Libri3Mix from the official metadata, described or written sample for sample.
+
+    Args:
+        out: folder of the manifests: train.jsonl ... (mix_clean), train_noisy.jsonl ... (mix_both), train_single.jsonl
+            ... (first speaker and noise), and of the wavs if they are written
+        librispeech: folder of LibriSpeech (train-clean-100/ and so on), or the one above it
+        wham_noise: folder of the WHAM noise (tr/, cv/, tt/), or the one above it
+        metadata: folder of libri2mix_train-clean-100.csv and so on; every table found there is prepared
+        speakers: sources in a mixture, 2 or 3
+        make_metadata: first make the tables that --metadata lacks, for your own corpus laid out like LibriSpeech
+    """
+
+    librispeech: Path
+    wham_noise: Path
+    metadata: Path
+    speakers: int = 2
+    make_metadata: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VCTK2MixOptions(_PublishedOptions):
+    """Make VCTK-2mix from the official metadata: a test set unlike the usual training sets.
+
+    Args:
+        out: folder of the manifests: test.jsonl (mix_clean), test_noisy.jsonl (mix_both), test_single.jsonl (first
+            speaker and noise), and of the wavs if they are written
+        vctk: folder of VCTK 0.80 (wav48/), or the one above it
+        wham_noise: folder of the WHAM noise (tt/), or the one above it
+        metadata: folder of VCTK2mix_VCTK_md.csv
+        make_metadata: first make the table if --metadata lacks it, for your own corpus laid out like VCTK
+    """
+
+    vctk: Path
+    wham_noise: Path
+    metadata: Path
+    make_metadata: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WavsOptions:
+    """Write the mixtures of a manifest as wavs (mix/, s1/, s2/ ...), to listen to or for other toolkits.
+
+    Args:
+        manifest: the manifest
+        out: folder of the wavs
+        first: write only the first N mixtures; default: all
+        subtype: sample format; PCM_16 rounds to the nearest value and saturates
+    """
+
+    manifest: Path
+    out: Path
+    first: int | None = None
+    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardsOptions:
+    """Pack manifests and their recordings into tar shards (WebDataset layout); each item can be read alone.
+
+    Args:
+        manifest: manifests with different names, such as train.jsonl dev.jsonl
+        out: folder of the shards and of the manifests that read them; not the folder of the manifests
+        shard_megabytes: size of the original files in one shard, in 10^6 bytes
+        processes: number of processes; default: the number of processors
+    """
+
+    manifest: Sequence[Path]
+    out: Path
+    shard_megabytes: float = 500.0
+    processes: int | None = None

@@ -1,0 +1,86 @@
+"""Recordings kept in memory, decoded and resampled, for training sets that are mixed anew in every epoch."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+__all__ = ["WaveformBank"]
+
+_GIB = 2**30
+_FULL_SCALE = 32767
+
+
+class WaveformBank:
+    """Waveforms in 16 bits, each scaled by its own peak, loaded when they are first asked for.
+
+    Workers forked from this process share the memory. What one has loaded is there for all; two that load the same
+    waveform write the same samples. Where workers are started anew, each has a bank of its own.
+
+    Args:
+        lengths: samples of each waveform.
+        limit_gib: most memory that the bank may take.
+
+    Raises:
+        UserError: the waveforms need more than that, or more than the machine has.
+    """
+
+    def __init__(self, lengths: Sequence[int], limit_gib: float) -> None:
+        self._offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
+        needed = 2 * int(self._offsets[-1]) / _GIB
+        if needed > limit_gib:
+            raise UserError(
+                f"data.dynamic_mixing.bank_gib: found {limit_gib:g}, but the recordings take {needed:.1f} GiB at all "
+                "speeds; raise it, lower bank_speeds, or set it to 0 to read files"
+            )
+        there = _memory_gib()
+        if there is not None and needed > there:
+            raise UserError(
+                f"data.dynamic_mixing.bank_gib: the recordings take {needed:.1f} GiB at all speeds, but this machine "
+                f"has {there:.1f} GiB; lower bank_speeds, or set it to 0 to read files"
+            )
+        self._allocate()
+
+    def _allocate(self) -> None:
+        # Anonymous memory is shared with forked workers, and taken only as it is written to.
+        count = len(self._offsets) - 1
+        self._samples = np.frombuffer(mmap.mmap(-1, max(2, 2 * int(self._offsets[-1]))), np.int16)
+        self._scales = np.frombuffer(mmap.mmap(-1, 4 * max(1, count)), np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_offsets": self._offsets}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._offsets = state["_offsets"]
+        self._allocate()
+
+    def read(self, item: int, start: int, count: int, load: Callable[[], np.ndarray]) -> np.ndarray:
+        """(count,) float32, samples from `start` on of a waveform.
+
+        Args:
+            item: number of the waveform.
+            start: first sample.
+            count: how many; within the waveform.
+            load: all of the waveform, called if it is not in memory yet.
+        """
+        begin, end = self._offsets[item], self._offsets[item + 1]
+        if self._scales[item] == 0:
+            waveform = load()
+            scale = np.float32(max(float(np.abs(waveform).max(initial=0.0)), 1e-9) / _FULL_SCALE)
+            self._samples[begin:end] = np.rint(waveform / scale)
+            self._scales[item] = scale
+        return self._samples[begin + start : begin + start + count] * self._scales[item]
+
+
+def _memory_gib() -> float | None:
+    """Memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,358 @@
+"""Maskers with global layer norm on a processor, without a pass over memory for any norm: for evaluation.
+
+A global layer norm (gLN) of x (C, F) has one mean and one variance for all values, and is affine in them:
+
+    gLN(x)[c, f] = s[c] x[c, f] + b[c],    s = gamma / sqrt(variance + eps),    b = beta - mean s
+
+Only its two sums need all of x; what it does can be left to the linear map that follows. Let the activations before a
+norm be h, and the map after it be
+
+* a 1x1 convolution: W (s h + b) + v = (W diag(s)) h + (W b + v).
+* a depthwise convolution with taps w[c, j] at offsets o[j], whose padding is zeros *behind* the norm:
+  sum_j w[c, j] (s[c] h[c, f + o[j]] + b[c]) over those j for which 0 <= f + o[j] < F. Taps are multiplied by s, the
+  constant b[c] sum_j w[c, j] is that of frames inside, and at either end b[c] w[c, j] is taken away again for each tap
+  that falls outside: exact everywhere.
+* a sum over resolutions (SuDoRM-RF): constants of all terms add up to one.
+
+The folded weights belong to one utterance, as its statistics do; a batch is a loop. The trained weights are left alone.
+
+Constants of residual and skip sums are carried beside them as vectors, so that no pass adds them. The two 1x1
+convolutions of a block of Conv-TasNet are one product that accumulates in place.
+
+Features are laid out as (F, C), so that factors of channels are contiguous, a depthwise convolution is a few
+multiply-adds of shifted rows, and a product with a 1x1 convolution's matrix needs no copy. All is done in tiles of
+some thousand frames that stay in the cache from one operation to the next; one buffer (F, hidden channels) is the
+largest that there is.
+
+Sums are of float32 inside a tile and of float64 across tiles: E[h^2] - E[h]^2 in float32 drifts with length. Where the
+variance is so small beside the square of the mean that the difference loses digits, squares are summed again about the
+mean. Silence, NaN and a single frame come out as they do by the modules.
+
+Source of the layers: see `conv_tasnet` and `sudormrf`. Result: that of the modules, but for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
+from sepkit.models.maskers.fast.guard import in_evaluation
+from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.maskers.sudormrf import (
+    ImprovedSuDoRMRFBlock,
+    ImprovedSuDoRMRFMasker,
+    Resolutions,
+    SlidingFilters,
+    SuDoRMRFBlock,
+    SuDoRMRFMasker,
+)
+from sepkit.models.norms import GlobalLayerNorm
+
+__all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "sudormrf_trunk"]
+
+# Frames in a tile: with 512 channels of float32 two MB, which stay in a cache.
+_TILE = 1024
+# A variance below this share of the square of the mean has lost too many digits in E[h^2] - E[h]^2.
+LEAST_RELATIVE_VARIANCE = 1e-2
+
+
+@replaces(ConvTasNetMasker.trunk, when=in_evaluation(ConvTasNetMasker, TemporalBlock))
+def conv_tasnet_trunk(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
+    """`ConvTasNetMasker.trunk`: (B, C, F) of features (B, K, F)."""
+    return _of_each(features, lambda utterance: _conv_tasnet(masker, utterance))
+
+
+@replaces(SuDoRMRFMasker.trunk, when=in_evaluation(SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters))
+@replaces(ImprovedSuDoRMRFMasker.trunk, when=in_evaluation(ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions))
+def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
+    """The `trunk` of both versions of SuDoRM-RF: (B, C, F) of features (B, K, F)."""
+    return _of_each(features, lambda utterance: _sudormrf(masker, utterance))
+
+
+def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    # (F, C) in memory; torch calls it (C, F).
+    return torch.stack([function(utterance) for utterance in features]).transpose(1, 2)
+
+
+# --------------------------------------------------------------------------------------------------------- Conv-TasNet
+
+
+def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
+    """(F, C) of features (K, F)."""
+    channels = masker.bottleneck_channels
+    # Torch's containers do not tell the types of what they hold; `is_foldable` has seen to them.
+    blocks: list[Any] = list(masker.blocks)
+    hidden_channels = blocks[0].depthwise.out_channels
+    frames = features.shape[-1]
+    # Residual and skip sums side by side, and what is still to be added to every frame of them.
+    sums = features.new_zeros(frames, channels + masker.skip_channels)
+    carried = features.new_zeros(channels + masker.skip_channels)
+    norm: Any = masker.norm
+    _folded_bottleneck(norm, masker.bottleneck, features, sums[:, :channels])
+    hidden = features.new_empty(frames, hidden_channels)
+    moments = _Moments()
+    for rows in _tiles(frames):
+        _expand(blocks[0], sums[rows, :channels], carried[:channels], hidden[rows], moments)
+    for index, block in enumerate(blocks):
+        moments = _depthwise_block(block, hidden, moments)
+        matrix, constant = _folded_pointwise(block.output, *moments.affine(block.norm, hidden))
+        carried += constant
+        following = blocks[index + 1] if index + 1 < len(blocks) else None
+        # Of the last block only the part that the masks are made of.
+        used = slice(channels if following is None and masker.skip_channels else 0, None)
+        moments = _Moments()
+        for rows in _tiles(frames):
+            sums[rows, used].addmm_(hidden[rows], matrix[:, used])
+            if following is not None:
+                _expand(following, sums[rows, :channels], carried[:channels], hidden[rows], moments)
+    if masker.skip_channels:
+        return (sums[:, channels:] + carried[channels:]).mul_(masker.skip_scale)
+    return sums + carried
+
+
+def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: _Moments) -> None:
+    """The block's activated expansion of x + constant, before its norm."""
+    parts: Any = block.expand
+    widen, activation, _ = parts
+    _pointwise(widen, x, constant, out)
+    _activate(activation, out, out)
+    moments.add(out)
+
+
+def _depthwise_block(block: TemporalBlock, hidden: Tensor, moments: _Moments) -> _Moments:
+    """Norm, depthwise convolution and activation in place, before the second norm; the moments of the result."""
+    parts: Any = block
+    scale, shift = moments.affine(parts.expand[2], hidden)
+    activated = _Moments()
+    for rows, tile in _depthwise(parts.depthwise, hidden, scale, shift, len(hidden)):
+        _activate(parts.activation, tile, hidden[rows])
+        activated.add(hidden[rows])
+    return activated
+
+
+# ----------------------------------------------------------------------------------------------------------- SuDoRM-RF
+
+
+def _sudormrf(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
+    """(F, C) of features (K, F)."""
+    x = features.new_empty(features.shape[-1], masker.bottleneck.out_channels)
+    _folded_bottleneck(masker.norm, masker.bottleneck, features, x)
+    carried = features.new_zeros(x.shape[-1])
+    hidden = features.new_empty(len(x), masker.hidden_channels)
+    blocks: list[Any] = list(masker.blocks)
+    for block in blocks:
+        merged = _Moments()
+        _resolve(block.resolutions, x, carried, hidden, merged)
+        norm, activation = block.resolutions.merge
+        scale, shift = merged.affine(norm, hidden)
+        if isinstance(block.project, nn.Conv1d):
+            _project(block, hidden, scale, shift, activation, x)
+            if block.project.bias is not None:
+                carried += block.project.bias
+        else:
+            _project_and_normalise(block, hidden, scale, shift, activation, x)
+    return x.add_(carried)
+
+
+def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tensor, merged: _Moments) -> None:
+    """All resolutions of x + constant, summed into `hidden` before the norm of the sum, whose moments are taken."""
+    parts: Any = resolutions
+    widen, norm, activation = parts.expand
+    moments = _Moments()
+    for rows in _tiles(len(x)):
+        _pointwise(widen, x[rows], constant, hidden[rows])
+        moments.add(hidden[rows])
+    scale, shift = moments.affine(norm, hidden)
+    for rows in _tiles(len(x)):
+        torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
+        _activate(activation, hidden[rows], hidden[rows])
+    levels: list[Tensor] = [hidden]
+    scales: list[Tensor] = []
+    shifts: list[Tensor] = []
+    for index, (convolution, norm) in enumerate(parts.levels):
+        source = levels[-1]
+        # The first resolution takes the place of its source.
+        if index > 0:
+            levels.append(source.new_empty(-(-len(source) // convolution.stride[0]), source.shape[1]))
+        moments = _Moments()
+        before = (scales[-1], shifts[-1]) if index > 0 else (None, None)
+        for rows, tile in _depthwise(convolution, source, *before, len(levels[-1])):
+            moments.add(levels[-1][rows].copy_(tile))
+        scale, shift = moments.affine(norm, levels[-1])
+        scales.append(scale)
+        shifts.append(shift)
+    # What all norms add is added once, to the coarsest resolution, and rises from it with the rest.
+    coarser = torch.addcmul(sum(shifts[1:], shifts[0]), levels[-1], scales[-1], out=levels[-1])
+    for finer, scale in zip(levels[-2::-1], scales[-2::-1], strict=True):
+        for phase in range(2):
+            rows = finer[phase::2]
+            torch.addcmul(coarser[: len(rows)], rows, scale, out=rows)
+        coarser = finer
+    for rows in _tiles(len(hidden)):
+        merged.add(hidden[rows])
+
+
+def _project(
+    block: ImprovedSuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
+) -> None:
+    """Adds the block's projection, without its bias, to x."""
+    matrix = block.project.weight[..., 0].t()
+    for rows in _tiles(len(x)):
+        tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
+        _activate(activation, tile, tile)
+        x[rows].addmm_(tile, matrix)
+
+
+def _project_and_normalise(
+    block: SuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
+) -> None:
+    """Puts the output of a block of the first version in the place of its input x."""
+    parts: Any = block
+    project, project_norm = parts.project
+    norm, output_activation = parts.output
+    projected, moments = torch.empty_like(x), _Moments()
+    for rows in _tiles(len(x)):
+        tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
+        _activate(activation, tile, tile)
+        _pointwise(project, tile, None, projected[rows])
+        moments.add(projected[rows])
+    scale, shift = moments.affine(project_norm, projected)
+    moments = _Moments()
+    for rows in _tiles(len(x)):
+        x[rows].add_(shift).addcmul_(projected[rows], scale)
+        moments.add(x[rows])
+    scale, shift = moments.affine(norm, x)
+    for rows in _tiles(len(x)):
+        torch.addcmul(shift, x[rows], scale, out=x[rows])
+        _activate(output_activation, x[rows], x[rows])
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+@dataclass
+class _Moments:
+    """Sums over values that come tile by tile, of which a norm's mean and variance are made."""
+
+    total: float = 0.0
+    squares: float = 0.0
+    count: int = 0
+
+    def add(self, tile: Tensor) -> None:
+        values = tile.view(-1)
+        self.total += float(values.sum())
+        self.squares += float(torch.dot(values, values))
+        self.count += values.numel()
+
+    def affine(self, norm: GlobalLayerNorm, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift (C,) by which the norm maps the values: all that were added, two-dimensional."""
+        mean = self.total / self.count
+        variance = self.squares / self.count - mean**2
+        if math.isfinite(mean) and variance < LEAST_RELATIVE_VARIANCE * mean**2:
+            centred = (float((tile - mean).square().sum(dtype=torch.float64)) for tile in values.split(_TILE))
+            variance = sum(centred) / self.count
+        scale = norm.gamma * (variance + norm.eps) ** -0.5
+        return scale, norm.beta - mean * scale
+
+
+def _tiles(frames: int) -> Iterator[slice]:
+    return (slice(start, min(start + _TILE, frames)) for start in range(0, frames, _TILE))
+
+
+def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
+    """PReLU of x (F, C)."""
+    slope = activation.weight
+    if slope.numel() == 1:
+        torch.ops.aten.leaky_relu.out(x, float(slope), out=out)
+    else:
+        out.copy_(torch.prelu(x, slope))
+
+
+def _pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor) -> None:
+    """A 1x1 convolution of x + constant, (F, C)."""
+    matrix = layer.weight[..., 0]
+    bias = layer.bias
+    if constant is not None:
+        bias = matrix @ constant if bias is None else torch.addmv(bias, matrix, constant)
+    if bias is None:
+        torch.mm(x, matrix.t(), out=out)
+    else:
+        torch.addmm(bias, x, matrix.t(), out=out)
+
+
+def _folded_pointwise(layer: nn.Conv1d, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrix (C, C') and constant (C',) of a 1x1 convolution of scale * x + shift."""
+    matrix = layer.weight[..., 0]
+    constant = matrix @ shift
+    return (matrix * scale).t(), constant if layer.bias is None else constant.add_(layer.bias)
+
+
+def _folded_bottleneck(norm: GlobalLayerNorm, layer: nn.Conv1d, features: Tensor, out: Tensor) -> None:
+    """The 1x1 convolution of normalised features (K, F), as (F, C)."""
+    moments, values = _Moments(), features.contiguous()
+    for rows in values.split(max(1, _TILE * len(values) // values.shape[-1])):
+        moments.add(rows)
+    matrix, constant = _folded_pointwise(layer, *moments.affine(norm, values))
+    torch.addmm(constant, values.t(), matrix, out=out)
+
+
+def _depthwise(
+    layer: nn.Conv1d, source: Tensor, scale: Tensor | None, shift: Tensor | None, frames: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Rows, and a depthwise convolution's output (F', C) in them, of scale * source + shift (F, C), tile by tile.
+
+    Once a tile is out, its rows of a source of the same length may be overwritten; the tile lasts until the next one.
+    """
+    stride, dilation, padding = layer.stride[0], layer.dilation[0], int(layer.padding[0])
+    taps = layer.weight[:, 0].t()
+    constant = torch.zeros_like(taps[0]) if layer.bias is None else layer.bias
+    outside = None
+    if scale is not None and shift is not None:
+        outside = taps * shift
+        taps, constant = taps * scale, constant + outside.sum(0)
+    taps = taps.contiguous()
+    offsets = [tap * dilation - padding for tap in range(len(taps))]
+    # Taps that reach every frame go first: they need no start value.
+    order = sorted(range(len(taps)), key=lambda tap: abs(offsets[tap]))
+    reach = max(0, -offsets[0]) if stride == 1 else 0
+    step = max(_TILE, reach)
+    buffer = source.new_empty(min(step, frames), source.shape[1])
+    past = source[:0]
+    for start in range(0, frames, step):
+        rows = slice(start, min(start + step, frames))
+        tile = buffer[: rows.stop - start]
+        begun = False
+        for tap in order:
+            offset = offsets[tap]
+            # Of output frames from `first` to `last` the tap lies within the source, and from `kept` on not in rows
+            # of the source that earlier tiles may have overwritten.
+            first = min(max(start, -(offset // stride)), rows.stop)
+            last = max(min(rows.stop, (len(source) - 1 - offset) // stride + 1), first)
+            kept = min(max(-((offset - start * stride) // stride), first), last) if stride == 1 else first
+            if not begun:
+                begun = True
+                if (first, kept, last) == (start, start, rows.stop):
+                    torch.addcmul(constant, _rows(source, start, last, stride, offset), taps[tap], out=tile)
+                    continue
+                tile.copy_(constant.expand_as(tile))
+            if kept > first:
+                shifted = offset - start + len(past)
+                tile[first - start : kept - start].addcmul_(past[first + shifted : kept + shifted], taps[tap])
+            if last > kept:
+                tile[kept - start : last - start].addcmul_(_rows(source, kept, last, stride, offset), taps[tap])
+            if outside is not None:
+                tile[: first - start].sub_(outside[tap])
+                tile[last - start :].sub_(outside[tap])
+        if reach and rows.stop < frames:
+            past = source[rows.stop - reach : rows.stop].clone()
+        yield rows, tile
+
+
+def _rows(source: Tensor, first: int, last: int, stride: int, offset: int) -> Tensor:
+    return source[first * stride + offset : (last - 1) * stride + offset + 1 : stride]

@@ -1,0 +1,66 @@
+"""Where a fast way may replace modules. The one file that looks into torch's private state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.jit._trace import is_tracing
+from torch.nn.modules import module as nn_module
+
+from sepkit.models.maskers.replaceable import Condition
+from sepkit.models.norms import GlobalLayerNorm
+
+__all__ = ["in_evaluation", "is_traced", "plain"]
+
+_DTYPES = (torch.float32, torch.float64)
+_SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
+
+
+def is_traced() -> bool:
+    """Whether the model is being traced, exported or compiled: others will run what is recorded now."""
+    return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
+
+
+def in_evaluation(*own: type[nn.Module]) -> Condition:
+    """A condition: as `plain`, and the masker is in evaluation mode, and no gradients are recorded."""
+    is_plain = plain(*own)
+    return lambda masker, x: not masker.training and not torch.is_grad_enabled() and is_plain(masker, x)
+
+
+def plain(*own: type[nn.Module]) -> Condition:
+    """A condition: between input and output stands nothing but the masker's own operations, on a CPU.
+
+    False under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with other norms
+    than the global one, and with modules or weights that were put in the place of the masker's own.
+
+    Args:
+        own: types of the masker's modules beside convolutions, PReLU, containers and norms.
+    """
+    types = _SHARED + own
+
+    def is_plain(masker: nn.Module, x: Tensor) -> bool:
+        if torch.is_autocast_enabled("cpu"):
+            return False
+        if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in _DTYPES:
+            return False
+        if is_traced():
+            return False
+        if nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks:
+            return False
+        if nn_module._global_backward_hooks or nn_module._global_backward_pre_hooks:
+            return False
+        if torch.overrides._get_current_function_mode_stack() or is_functorch_wrapped_tensor(x):
+            return False
+        return all(_is_plain(module, types, x.dtype) for module in masker.modules())
+
+    return is_plain
+
+
+def _is_plain(module: nn.Module, types: tuple[type[nn.Module], ...], dtype: torch.dtype) -> bool:
+    if type(module) not in types or "forward" in vars(module):
+        return False
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    weights = [weight for weight in module._parameters.values() if weight is not None]
+    return all(type(weight) is nn.Parameter and weight.dtype is dtype and weight.is_cpu for weight in weights)

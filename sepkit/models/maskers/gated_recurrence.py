@@ -1,0 +1,310 @@
+"""The gated linear recurrence masker: SRU or minGRU layers in pre-norm residual blocks, over frames and over bands."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.jit._trace import is_tracing
+
+from sepkit.config import GatedRecurrenceConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
+from sepkit.registry import register
+
+__all__ = ["GatedRecurrence", "GatedRecurrenceMasker", "gated_scan"]
+
+# Forget gates start with memories between these numbers of frames.
+_SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
+
+
+@register(GatedRecurrenceConfig)
+class GatedRecurrenceMasker(Masker):
+    """Pre-norm residual blocks of a gated linear recurrence and a feed-forward layer, then one linear layer.
+
+        x = features, normalized, through a linear layer                           (F, B, model_dim)
+        x = x + recurrence over frames(norm(x))
+        x = x + recurrence over bands(norm(x))         with bands > 1, both ways within each frame
+        x = x + feed-forward(norm(x))
+
+    With bands > 1 the K features of a frame are cut into that many equal bands (the last one padded with zeros). Each
+    band has an input and an output layer of its own; the blocks are shared by all bands.
+
+    With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
+
+    Args: those of `Masker`, and the fields of `GatedRecurrenceConfig`.
+
+    Raises:
+        UserError: a size below 1, more bands than features, or a dropout that is no probability.
+
+    Sources: T. Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018; L. Feng et al.,
+    "Were RNNs All We Needed?", 2024 (minGRU). Over bands: Y. Luo and J. Yu, "Music Source Separation with Band-Split
+    RNN", 2023.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        model_dim: int,
+        hidden_size: int,
+        feedforward_dim: int,
+        num_layers: int,
+        bands: int,
+        bidirectional: bool,
+        dropout: float,
+        norm: str,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            model_dim=model_dim,
+            hidden_size=hidden_size,
+            feedforward_dim=feedforward_dim,
+            num_layers=num_layers,
+            bands=bands,
+        )
+        if bands > encoding_dim:
+            raise UserError(f"model.masker.bands: found {bands}, expected at most {encoding_dim}, the size of a frame")
+        if not 0 <= dropout < 1:
+            raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+        self.bands = bands
+        self.bidirectional = bidirectional
+        self.band_size = -(-encoding_dim // bands)
+        self.norm = build_norm(norm, encoding_dim)
+        self.input = _BandLinear(bands, self.band_size, model_dim)
+        self.blocks = nn.ModuleList(
+            GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, bands > 1, bidirectional, dropout)
+            for _ in range(num_layers)
+        )
+        self.output_norm = nn.LayerNorm(model_dim)
+        self.output = _BandLinear(bands, model_dim, hypotheses * values_per_dimension * self.band_size)
+
+    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        return self.values(self.trunk(features, state))
+
+    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """What the blocks make, (B, bands * model_dim, F), of features (B, K, F)."""
+        frames = normalize(self.norm, features, state).permute(2, 0, 1)
+        missing = self.bands * self.band_size - self.encoding_dim
+        if missing:
+            frames = nn.functional.pad(frames, (0, missing))
+        x = self.input(frames.unflatten(-1, (self.bands, self.band_size)))
+        for block in self.blocks:
+            x = block(x, state)
+        return self.output_norm(x).flatten(-2).permute(1, 2, 0)
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F') of frames of what `trunk` makes, (B, bands * model_dim, F')."""
+        bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
+        sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
+        # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
+        values = bands.unflatten(-1, sizes).permute(1, 3, 4, 2, 5, 0).flatten(3, 4)
+        return values[..., : self.encoding_dim, :]
+
+    def stream(self) -> FrameStream:
+        """A new stream, without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
+
+        Raises:
+            UserError: bidirectional, or with a norm over the whole recording.
+        """
+        if self.bidirectional:
+            raise looks_ahead("this gated_recurrence masker (bidirectional: true)")
+        if isinstance(self.norm, GlobalLayerNorm):
+            raise looks_ahead("this gated_recurrence masker (norm: global_layer_norm)")
+        return FrameStream(self)
+
+
+class GatedRecurrenceBlock(nn.Module):
+    """Residual recurrences over time and, if asked for, over bands, then a residual feed-forward layer.
+
+    Args:
+        model_dim: values in a band of a frame.
+        hidden_size: units of each direction of a recurrence.
+        feedforward_dim: units of the feed-forward layer.
+        over_bands: whether there is a recurrence over bands.
+        bidirectional: of the recurrence over time; the one over bands always is.
+        dropout: probability.
+    """
+
+    def __init__(
+        self,
+        model_dim: int,
+        hidden_size: int,
+        feedforward_dim: int,
+        over_bands: bool,
+        bidirectional: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.time_norm = nn.LayerNorm(model_dim)
+        self.time = GatedRecurrence(model_dim, hidden_size, bidirectional)
+        self.band_norm = nn.LayerNorm(model_dim) if over_bands else None
+        self.over_bands = GatedRecurrence(model_dim, hidden_size, bidirectional=True) if over_bands else None
+        self.feedforward = nn.Sequential(
+            nn.LayerNorm(model_dim),
+            nn.Linear(model_dim, feedforward_dim),
+            nn.SiLU(),
+            nn.Linear(feedforward_dim, model_dim),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """(F, B, bands, model_dim) -> the same shape."""
+        x = x + self.dropout(self.time(self.time_norm(x), state))
+        if self.over_bands is not None and self.band_norm is not None:
+            over_bands = self.over_bands(self.band_norm(x).movedim(2, 0))
+            x = x + self.dropout(over_bands.movedim(0, 2))
+        return x + self.dropout(self.feedforward(x))
+
+
+class GatedRecurrence(nn.Module):
+    """A recurrence over the first dimension that is linear in its state, with an output gate.
+
+        v, f, o = linear(x);   f = sigmoid(f)
+        h_t = f_t h_(t-1) + (1 - f_t) v_t,   h_0 = 0
+        y = linear(silu(o) h)
+
+    Two-way, half of the units go through the sequence backwards.
+
+    Args:
+        model_dim: values of x and y.
+        hidden_size: units of each direction.
+        bidirectional: run both ways.
+    """
+
+    def __init__(self, model_dim: int, hidden_size: int, bidirectional: bool = True) -> None:
+        super().__init__()
+        units = hidden_size * (2 if bidirectional else 1)
+        self.hidden_size = hidden_size
+        self.bidirectional = bidirectional
+        self.gates = nn.Linear(model_dim, 3 * units)
+        self.output = nn.Linear(units, model_dim)
+        # A gate of (m - 1) / m forgets within about m steps. Memories are spread evenly on a logarithmic scale.
+        with torch.no_grad():
+            memories = torch.logspace(math.log10(_SHORTEST_MEMORY), math.log10(_LONGEST_MEMORY), hidden_size)
+            self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
+
+    def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
+        """Outputs (T, ..., model_dim) of inputs (T, ..., model_dim); with a state, it goes on from the block before."""
+        value, forget, gate = self.gates(x).chunk(3, dim=-1)
+        forget = torch.sigmoid(forget)
+        if self.bidirectional:
+            size = self.hidden_size
+            hidden = torch.cat(
+                [
+                    gated_scan(forget[..., :size], value[..., :size]),
+                    gated_scan(forget[..., size:], value[..., size:], backwards=True),
+                ],
+                dim=-1,
+            )
+        else:
+            hidden = gated_scan(forget, value, None if state is None else state.get(self))
+            if state is not None:
+                state[self] = hidden[-1].clone()
+        return self.output(nn.functional.silu(gate) * hidden)
+
+
+class _BandLinear(nn.Module):
+    """A linear layer for each band: (..., bands, from) -> (..., bands, to)."""
+
+    def __init__(self, bands: int, from_size: int, to_size: int) -> None:
+        super().__init__()
+        bound = from_size**-0.5
+        self.weight = nn.Parameter(torch.empty(bands, from_size, to_size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(bands, to_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.weight) == 1:
+            return nn.functional.linear(x, self.weight[0].t(), self.bias[0])
+        frames, batch = x.shape[:2]
+        product = torch.bmm(x.flatten(0, 1).transpose(0, 1), self.weight) + self.bias.unsqueeze(1)
+        return product.transpose(0, 1).unflatten(0, (frames, batch))
+
+
+def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:
+    """h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
+
+    Args:
+        forget: f, (T, ...), between 0 and 1.
+        value: v, (T, ...).
+        initial: h_(-1), (...); None: zeros.
+        backwards: from the last step to the first, h_t = f_t h_(t+1) + (1 - f_t) v_t.
+    """
+    if value.dtype in (torch.float16, torch.bfloat16):
+        forget, value = forget.float(), value.float()
+    if initial is None:
+        initial = torch.zeros_like(value[0])
+    if is_tracing():
+        return _loop()(forget, value, initial, backwards)
+    return _Scan.apply(forget, value, initial.to(value.dtype), backwards)
+
+
+class _Scan(torch.autograd.Function):
+    """`gated_scan` with one operation a step in either pass."""
+
+    @staticmethod
+    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
+        hidden = torch.empty_like(value, memory_format=torch.contiguous_format)
+        last = initial
+        for f, v, h in _steps(backwards, forget, value, hidden):
+            torch.lerp(v, last, f, out=h)
+            last = h
+        ctx.backwards = backwards
+        ctx.save_for_backward(forget, value, initial, hidden)
+        return hidden
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+        forget, value, initial, hidden = ctx.saved_tensors
+        total = grad.clone(memory_format=torch.contiguous_format)
+        after: tuple[Tensor, Tensor] | None = None
+        for f, g in _steps(not ctx.backwards, forget, total):
+            if after is not None:
+                g.addcmul_(*after)
+            after = (f, g)
+        assert after is not None
+        if ctx.backwards:
+            before = torch.cat([hidden[1:], initial.unsqueeze(0)])
+        else:
+            before = torch.cat([initial.unsqueeze(0), hidden[:-1]])
+        return before.sub_(value).mul_(total), torch.addcmul(total, forget, total, value=-1), after[0] * after[1], None
+
+
+def _steps(backwards: bool, *sequences: Tensor) -> Any:
+    """The steps of sequences side by side, first or last step first."""
+    steps = zip(*(sequence.unbind(0) for sequence in sequences), strict=True)
+    return reversed(list(steps)) if backwards else steps
+
+
+@functools.cache
+def _loop() -> Callable[[Tensor, Tensor, Tensor, bool], Tensor]:
+    """`_scan_for_graphs` compiled, so that a trace keeps its loop and does not unroll it."""
+    with warnings.catch_warnings():
+        # Deprecated, but a trace, which the export is, can hold a loop in no other way.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(_scan_for_graphs)
+
+
+def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
+    """`gated_scan` for as many steps as there are when it runs."""
+    if backwards:
+        forget, value = forget.flip(0), value.flip(0)
+    last = initial
+    steps: list[Tensor] = []
+    for step in range(value.shape[0]):
+        last = value[step] + forget[step] * (last - value[step])
+        steps.append(last)
+    hidden = torch.stack(steps)
+    return hidden.flip(0) if backwards else hidden

@@ -1,0 +1,45 @@
+"""An exponential moving average of a model's weights, which is what is validated and kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+__all__ = ["average_of", "decay_at"]
+
+
+def average_of(model: nn.Module, decay: float) -> AveragedModel:
+    """A copy of the model whose weights follow those of `model` at each call of its `update_parameters(model)`.
+
+        average = d average + (1 - d) weights,   d = min(decay, (1 + t) / (10 + t)) at update t
+
+    The copy is its attribute `module`. Buffers are those of the model at the last update. No gradient reaches it.
+
+    Args:
+        model: what is trained.
+        decay: d of a long training, at least 0 and less than 1.
+    """
+    average = AveragedModel(model, multi_avg_fn=_Average(decay))
+    average.requires_grad_(False)
+    return average
+
+
+def decay_at(update: int, decay: float) -> float:
+    """d at this update, from 1 on: it grows with their number, so that the weights at the start are soon forgotten."""
+    return min(decay, (1 + update) / (10 + update))
+
+
+class _Average:
+    """What `AveragedModel` does at an update.
+
+    Args:
+        decay: see `average_of`.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+
+    def __call__(self, averages: Any, weights: Any, update: Any) -> None:
+        get_ema_multi_avg_fn(decay_at(int(update), self.decay))(averages, weights, update)

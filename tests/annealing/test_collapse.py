@@ -1,0 +1,166 @@
+"""The closed forms of the probability of collapse against roots, grids and quadrature."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import lambertw
+
+from sepkit.annealing.collapse import (
+    LIMIT_ALPHA,
+    PAPER_ALPHA,
+    collapse_probability,
+    growth_by_rate,
+    growth_exponent,
+    growth_of_schedule,
+    optimal_initial_beta,
+    stability_alpha,
+    start_probability,
+    steps_for_probability,
+)
+from sepkit.annealing.order_parameters import bias, random_starts
+from sepkit.errors import UserError
+from sepkit.schedules import (
+    Constant,
+    InverseTemperature,
+    LinearInverseTemperature,
+    SaturatingInverseTemperature,
+    StepInverseTemperature,
+)
+
+SETTING = {"dimension": 512, "radius": 3.0, "heavy_weight": 0.8}
+
+
+def test_alpha_is_where_the_sum_of_overlaps_loses_its_stability():
+    """.5863 for R = 3, w* = .8, and .58343 for R to infinity, where the weights no longer matter."""
+    assert stability_alpha(3.0, 0.8) == pytest.approx(0.5863, abs=1e-4)
+    assert stability_alpha(math.inf, 0.8) == pytest.approx(LIMIT_ALPHA, abs=1e-5) == pytest.approx(0.58343, abs=1e-4)
+    assert stability_alpha(30.0, 0.7) == pytest.approx(LIMIT_ALPHA, abs=1e-3)
+
+
+@pytest.mark.parametrize("radius", [2.0, 3.0, 10.0])
+def test_optimal_start_is_the_maximum_over_a_grid(radius):
+    """Both Lambert forms agree with the maximum of I on a fine grid; .0051011 for R = 3."""
+    best = optimal_initial_beta(radius, PAPER_ALPHA)
+    z = -math.sqrt(PAPER_ALPHA) / (math.e * radius)
+    w = float(lambertw(z, -1).real)
+    assert best == pytest.approx(math.exp(2 + 2 * w), rel=1e-12)
+    grid = best * np.exp(np.linspace(-0.02, 0.02, 4001))
+    values = [growth_exponent(b, 500, 0.05, radius, PAPER_ALPHA) for b in grid]
+    # I is flat at its maximum: the vertex of a parabola through the grid is far more precise than its largest value.
+    a, b, _ = np.polyfit(np.log(grid / best), values, 2)
+    assert a < 0 and best * math.exp(-b / (2 * a)) == pytest.approx(best, abs=1e-6)
+    if radius == 3:
+        assert best == pytest.approx(0.0051011, abs=1e-7)
+        assert growth_exponent(best, 500, 0.05, radius, PAPER_ALPHA) == pytest.approx(2.137, abs=1e-3)
+
+
+def test_the_printed_optimum_is_wrong():
+    """D.14's e^2 W_0^2 is .0836, above alpha / R^2: no hot phase, and so I = 0 and not its maximum."""
+    z = -math.sqrt(PAPER_ALPHA) / (math.e * 3)
+    printed = math.e**2 * float(lambertw(z, 0).real) ** 2
+    assert printed == pytest.approx(0.0836, abs=1e-4)
+    assert printed > PAPER_ALPHA / 9
+    assert growth_exponent(printed, 500, 0.05, 3.0, PAPER_ALPHA) == 0
+
+
+def test_probability_is_the_paper_s():
+    """p = erf(sqrt(d) epsilon e^-I) to 1e-10, in flow time: .248 for beta_i = 1/90, t0 = 500, and not 3e-18."""
+    growth = growth_exponent(1 / 90, 500, 0.05, 3.0, PAPER_ALPHA)
+    by_hand = math.sqrt(2 / math.pi) * 25 / math.log(90) * (math.sqrt(0.608) - math.sqrt(9 / 90))
+    assert growth == pytest.approx(by_hand, abs=1e-12)
+    p = collapse_probability(growth, **SETTING)
+    epsilon = math.log(4) / 18
+    assert p == pytest.approx(math.erf(math.sqrt(512) * epsilon * math.exp(-by_hand)), abs=1e-10)
+    assert p == pytest.approx(0.248, abs=5e-4)
+    # Eq. D.10, the Gaussian integral that this is.
+    x = np.linspace(-1, 1, 200_001) * 2 * epsilon * math.exp(-by_hand)
+    density = math.sqrt(512 / (4 * math.pi)) * np.exp(-512 * x**2 / 4)
+    assert p == pytest.approx(float(np.trapezoid(density, x)), abs=1e-10)
+    without_eta = growth_exponent(1 / 90, 500, 1.0, 3.0, PAPER_ALPHA)
+    assert collapse_probability(without_eta, **SETTING) < 1e-16
+    repelled = growth_exponent(1 / 90, 500, 0.05, 3.0, stability_alpha(3.0, 0.8))
+    assert collapse_probability(repelled, **SETTING, repelled=True) == pytest.approx(0.188, abs=5e-4)
+
+
+@pytest.mark.parametrize("initial_beta", [1 / 18, 1 / 90, 1 / 9000])
+def test_probability_falls_with_the_annealing_time(initial_beta):
+    """Strictly, in both forms."""
+    for repelled in (False, True):
+        growths = [growth_exponent(initial_beta, t0, 0.05, 3.0, PAPER_ALPHA) for t0 in range(50, 2000, 50)]
+        p = [collapse_probability(growth, **SETTING, repelled=repelled) for growth in growths]
+        assert np.all(np.diff(p) < 0)
+
+
+def test_least_probability_is_at_the_optimum():
+    """p over beta_i has its minimum within a factor of 2 of beta_i*."""
+    betas = np.geomspace(1e-5, 0.06, 400)
+    p = [collapse_probability(growth_exponent(b, 300, 0.05, 3.0, PAPER_ALPHA), **SETTING) for b in betas]
+    assert 0.5 < betas[int(np.argmin(p))] / optimal_initial_beta(3.0, PAPER_ALPHA) < 2
+
+
+def test_hot_starts_depend_on_the_rate_alone():
+    """I approaches the asymptote of its rate as beta_i falls at a fixed rate."""
+    rate = 1.01
+    limit = growth_by_rate(rate, 0.05, PAPER_ALPHA)
+    gaps = []
+    for beta in (1e-2, 1e-4, 1e-8):
+        steps = math.log(1 / beta) / math.log(rate)
+        gaps.append(1 - growth_exponent(beta, steps, 0.05, 3.0, PAPER_ALPHA) / limit)
+    assert gaps == pytest.approx([3 * b**0.5 / PAPER_ALPHA**0.5 for b in (1e-2, 1e-4, 1e-8)])
+
+
+def test_other_schedules_by_quadrature():
+    """The exponential's quadrature is its closed form; the line and the step have closed forms of their own."""
+    alpha, eta, radius, beta, t0 = 0.6, 0.05, 3.0, 0.01, 400.0
+    expected = growth_exponent(beta, t0, eta, radius, alpha)
+    assert growth_of_schedule(InverseTemperature(beta, t0), t0, eta, radius, alpha) == pytest.approx(expected, abs=1e-8)
+    border = alpha / radius**2
+    line = radius / math.sqrt(2 * math.pi) * t0 / (1 - beta) * (border**1.5 - beta**1.5) * 2 / 3
+    assert growth_of_schedule(LinearInverseTemperature(beta, t0), t0, eta, radius, alpha) == pytest.approx(eta * line)
+    step = radius * math.sqrt(beta / (2 * math.pi)) * t0
+    assert growth_of_schedule(StepInverseTemperature(beta, t0), t0, eta, radius, alpha) == pytest.approx(eta * step)
+    saturating = growth_of_schedule(SaturatingInverseTemperature(beta, t0), 20 * t0, eta, radius, alpha)
+    assert 0 < saturating < expected  # the footnote of the paper: it leaves the hot phase sooner
+    assert growth_of_schedule(Constant(1.0), 10, eta, radius, alpha) == 0
+
+
+def test_a_schedule_that_never_reaches_one():
+    """Refused, with what was found."""
+    with pytest.raises(UserError, match=r"found beta 0\.5 after 100 steps, expected one that reaches 1"):
+        growth_of_schedule(Constant(0.5), 100, 0.05, 3.0, 0.6)
+
+
+def test_starts_alone():
+    """The probability that both means start on one side: .92, as counted over random directions."""
+    p = start_probability(**SETTING)
+    assert p == pytest.approx(0.922, abs=1e-3)
+    start = random_starts(100_000, 512, seed=4)
+    epsilon = bias(3.0, 0.8)
+    counted = ((start.m1 > -epsilon) == (start.m2 > -epsilon)).mean()
+    assert counted == pytest.approx(p, abs=5 * math.sqrt(p * (1 - p) / 100_000))
+    assert start_probability(3, 0.1, 0.99) == 1.0
+
+
+def test_no_bias_and_no_hot_phase():
+    """w* = .5 never collapses by this mechanism; above alpha / R^2 nothing grows."""
+    assert collapse_probability(1.0, 512, 3.0, 0.5) == 0
+    assert growth_exponent(0.07, 500, 0.05, 3.0, PAPER_ALPHA) == 0
+
+
+@pytest.mark.parametrize("repelled", [False, True])
+def test_steps_for_a_probability_are_the_inverse(repelled):
+    """The t0 found gives the probability asked for."""
+    t0 = steps_for_probability(0.1, 0.005, 0.05, 512, 3.0, 0.8, PAPER_ALPHA, repelled=repelled)
+    growth = growth_exponent(0.005, t0, 0.05, 3.0, PAPER_ALPHA)
+    assert collapse_probability(growth, **SETTING, repelled=repelled) == pytest.approx(0.1, abs=1e-10)
+    assert steps_for_probability(0.999, 0.005, 0.05, 512, 3.0, 0.8, PAPER_ALPHA) == 0
+    assert steps_for_probability(0.1, 0.08, 0.05, 512, 3.0, 0.8, PAPER_ALPHA) == math.inf
+
+
+def test_modes_that_are_too_close():
+    """R below sqrt(alpha): every start is cold."""
+    with pytest.raises(UserError, match=r"radius: found 0\.5"):
+        optimal_initial_beta(0.5, PAPER_ALPHA)

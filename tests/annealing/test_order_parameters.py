@@ -1,0 +1,193 @@
+"""The two forces against adaptive quadrature and their limits, and the flow of the order parameters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit
+
+from sepkit.annealing.order_parameters import (
+    OrderParameters,
+    bias,
+    collapsed,
+    integrate,
+    pull,
+    pull_slope,
+    random_starts,
+    repulsion,
+    repulsion_slope,
+    stationary_lag,
+    variance_lags,
+)
+from sepkit.schedules import Constant, InverseTemperature
+
+RADIUS, HEAVY = 3.0, 0.8
+SIGMAS = (1.0, 2.0, 7.0, 30.0, 100.0)
+
+
+def _normal(x):
+    return math.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _adaptive(function, points):
+    """An integral over the line that is told where its integrand changes."""
+    inner = sorted(p for p in points if -12 < p < 12)
+    edges = [-12.0, *inner, 12.0]
+    return sum(quad(function, a, b, epsabs=1e-12, limit=400)[0] for a, b in itertools.pairwise(edges))
+
+
+def _repulsion_integral(s, sigma, weight):
+    """Eq. C.19."""
+    ratio, odds = RADIUS / sigma, math.log((1 - weight) / weight)
+
+    def value(x):
+        z = ratio * math.sqrt(2 * (1 - s)) * x + ratio**2 * (s - 1)
+        return (weight * expit(z + odds) ** 2 + (1 - weight) * expit(z - odds) ** 2) * _normal(x)
+
+    return _adaptive(value, [0])
+
+
+def _pull_integrals(m, sigma):
+    """Eq. C.19 and its derivative, cut where the integrand steps."""
+    offset = RADIUS**2 * (m + bias(RADIUS, HEAVY))
+    zero, width = -offset / (RADIUS * sigma), 20 / (RADIUS * sigma)
+    points = [zero - width, zero, zero + width]
+    value = _adaptive(lambda x: -math.tanh(offset + RADIUS * sigma * x) * _normal(x), points)
+    slope = _adaptive(lambda x: -(RADIUS**2) * (1 - math.tanh(offset + RADIUS * sigma * x) ** 2) * _normal(x), points)
+    return value, slope
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("weight", [0.5, 0.3])
+def test_repulsion_is_its_integral(sigma, weight):
+    """f and df/ds within 1e-5 of adaptive quadrature of eq. C.19."""
+    for s in (-1.0, -0.4, 0.0, 0.7, 0.99):
+        assert float(repulsion(s, RADIUS, sigma, weight)) == pytest.approx(
+            _repulsion_integral(s, sigma, weight), abs=1e-5
+        )
+    for s in (-0.9, 0.0, 0.9):
+        above, below = (_repulsion_integral(s + step, sigma, weight) for step in (1e-4, -1e-4))
+        assert float(repulsion_slope(s, RADIUS, sigma, weight)) == pytest.approx((above - below) / 2e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.2, *SIGMAS])
+def test_pull_is_its_integral(sigma):
+    """g and dg/dm within 1e-5 of adaptive quadrature, for narrow Gaussians too."""
+    for m in (-1.0, -bias(RADIUS, HEAVY), -0.02, 0.0, 0.5, 1.0):
+        value, slope = _pull_integrals(m, sigma)
+        assert float(pull(m, RADIUS, sigma, HEAVY)) == pytest.approx(value, abs=1e-5)
+        assert float(pull_slope(m, RADIUS, sigma, HEAVY)) == pytest.approx(slope, abs=1e-5)
+
+
+def test_forces_have_their_limits():
+    """Hot and cold asymptotics of f and g at R^2 beta = .01 and 100, within 1 %."""
+    hot, cold = RADIUS / math.sqrt(0.01), RADIUS / math.sqrt(100)
+    epsilon = bias(RADIUS, HEAVY)
+    assert float(repulsion(0.3, RADIUS, hot)) == pytest.approx(0.25, rel=0.01)
+    expected = -math.sqrt(2 / math.pi) * 0.1 * (0.05 + epsilon)
+    assert float(pull(0.05, RADIUS, hot, HEAVY)) == pytest.approx(expected, rel=0.01)
+    # Eq. C.26 and its next term, whose second moment is pi^2 and which is 1.2 % at s = -1.
+    for s in (-1.0, -0.5):
+        product = 100 * (1 - s)
+        leading = math.sqrt(math.pi) / 4 / math.sqrt(product) * math.exp(-product / 4)
+        found = float(repulsion(s, RADIUS, cold))
+        assert found == pytest.approx(leading, rel=0.02)
+        assert found == pytest.approx(leading * (1 - math.pi**2 / (4 * product)), rel=0.001)
+    # Near m = -epsilon the correction of order 1 / (beta R^2) is not small; this is away from it.
+    for m in (-0.6, 0.5):
+        expected = -math.tanh(RADIUS**2 * (m + epsilon))
+        assert float(pull(m, RADIUS, cold, HEAVY)) == pytest.approx(expected, rel=0.01)
+
+
+def test_quadrature_that_falls_between_its_nodes_loses_the_slope():
+    """80 Gauss-Hermite nodes give a slope of g that is wrong by a factor above 100 at R^2 beta = .1; ours is right."""
+    sigma = RADIUS / math.sqrt(0.1)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / math.sqrt(2 * math.pi)
+    argument = RADIUS**2 * bias(RADIUS, HEAVY) + RADIUS * sigma * nodes
+    naive = RADIUS**2 * float((1 - np.tanh(argument) ** 2) @ weights) / 2
+    limit = math.sqrt(0.1 / (2 * math.pi))
+    ours = -float(pull_slope(0.0, RADIUS, sigma, HEAVY)) / 2
+    assert limit / naive > 100
+    assert ours == pytest.approx(limit, rel=0.01)
+
+
+def test_variances_lag():
+    """The stationary lag is the fixed point of the recursion: 1.219 in the paper's own setting."""
+    assert stationary_lag(90 ** (1 / 500), 0.05, 0.5) == pytest.approx(1.219, abs=5e-4)
+    assert stationary_lag(90 ** (1 / 250), 0.05, 0.5) == pytest.approx(1.5585, abs=5e-4)
+    assert stationary_lag(90 ** (1 / 60), 0.05, 0.5) == math.inf
+    betas = [InverseTemperature(1 / 90, 500)(t) for t in range(700)]
+    integrated, lagged = (variance_lags(betas, 0.05, 0.5, kind) for kind in ("integrated", "lagged"))
+    assert integrated[0] == 1
+    assert integrated[400] == pytest.approx(lagged[400], rel=1e-6) == pytest.approx(1.219, abs=5e-4)
+    assert integrated[-1] == pytest.approx(1, abs=1e-3) and lagged[-1] == 1
+    assert (variance_lags(betas, 0.05, 0.5) == 1).all()
+    with pytest.raises(ValueError, match="integrate"):
+        variance_lags([0.01, 0.1, 1.0], 0.05, 0.5, "lagged")
+
+
+@pytest.mark.parametrize("dimension", [3, 8, 512])
+def test_random_starts_have_the_law_of_directions(dimension):
+    """Moments of m1, m2, s: mean 0, variance 1 / d, uncorrelated; E m^4 = 3 / (d (d + 2)); E m1 m2 s = 1 / d^2."""
+    n = 200_000
+    start = random_starts(n, dimension, seed=1)
+    values = np.stack([start.m1, start.m2, start.s])
+    assert np.abs(values).max() <= 1
+    bound = 6 / math.sqrt(n)
+    assert np.abs(values.mean(1)).max() * math.sqrt(dimension) < bound
+    assert np.cov(values) * dimension == pytest.approx(np.eye(3), abs=2 * bound)
+    assert (values**4).mean(1) * dimension * (dimension + 2) == pytest.approx(np.full(3, 3), abs=12 * bound)
+    # <mu1, e> <mu2, e> <mu1, mu2> has mean 1 / d^2.
+    assert (start.m1 * start.m2 * start.s).mean() * dimension**2 == pytest.approx(1, abs=bound * dimension**0.5)
+
+
+def _by_solver(m1, m2, s, beta, time):
+    """The same flow by an adaptive solver with the forces themselves."""
+    from scipy.integrate import solve_ivp
+
+    sigma = beta**-0.5
+
+    def slope(_, y):
+        m1, m2, s = y
+        f = float(repulsion(s, RADIUS, sigma))
+        g1, g2 = float(pull(m1, RADIUS, sigma, HEAVY)) / 2, float(pull(m2, RADIUS, sigma, HEAVY)) / 2
+        d1, d2 = m2 - m1 * s, m1 - m2 * s
+        return [-(d1 * f + (1 - m1**2) * g1), -(d2 * f + (1 - m2**2) * g2), -(2 * (1 - s**2) * f + d1 * g1 + d2 * g2)]
+
+    return solve_ivp(slope, (0, time), [m1, m2, s], rtol=1e-6, atol=1e-8).y[:, -1]
+
+
+@pytest.mark.parametrize("beta", [0.02, 1.0])
+def test_flow_is_that_of_an_adaptive_solver(beta):
+    """Small Euler steps with tables end where a Runge-Kutta solver with the exact forces ends."""
+    starts = OrderParameters(np.array([0.05, -0.2]), np.array([-0.03, 0.3]), np.array([0.02, -0.5]))
+    flow = integrate(starts, Constant(beta), steps=3000, radius=RADIUS, heavy_weight=HEAVY, step_size=1e-3)
+    for k in range(2):
+        expected = _by_solver(starts.m1[k], starts.m2[k], starts.s[k], beta, 3.0)
+        found = [flow.end.m1[k], flow.end.m2[k], flow.end.s[k]]
+        assert found == pytest.approx(expected, abs=2e-3)
+
+
+def test_flow_keeps_weights_and_records_the_way():
+    """Exchanging components with their weights exchanges the overlaps; what is recorded begins at the start."""
+    starts = random_starts(50, 64, seed=3)
+    turned = OrderParameters(starts.m2, starts.m1, starts.s)
+    settings = {"steps": 60, "radius": RADIUS, "heavy_weight": HEAVY, "variance": "integrated", "record_every": 20}
+    one = integrate(starts, InverseTemperature(1 / 90, 40), weight=0.3, **settings)
+    other = integrate(turned, InverseTemperature(1 / 90, 40), weight=0.7, **settings)
+    assert one.end.m1 == pytest.approx(other.end.m2, abs=1e-12)
+    assert one.steps == [0, 20, 40, 60]
+    assert (one.path[0] == np.stack([starts.m1, starts.m2, starts.s])).all()
+    assert (one.path[-1] == np.stack([one.end.m1, one.end.m2, one.end.s])).all()
+
+
+def test_collapse_is_both_means_on_one_side():
+    """The border is at -epsilon."""
+    epsilon = bias(RADIUS, HEAVY)
+    end = OrderParameters(np.array([1.0, 1.0, -1.0, -epsilon + 1e-3]), np.array([1.0, -1.0, -1.0, 0.5]), np.zeros(4))
+    assert collapsed(end, RADIUS, HEAVY).tolist() == [True, False, True, True]

@@ -1,0 +1,101 @@
+"""The reduced update is equal in law to the full one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+
+from sepkit.annealing.mixtures import bimodal_target, fit_mixtures, random_student
+from sepkit.annealing.order_parameters import collapsed, random_starts
+from sepkit.annealing.reduced import fit_reduced, random_means
+from sepkit.errors import UserError
+from sepkit.schedules import Constant, InverseTemperature
+
+RADIUS, HEAVY = 3.0, 0.8
+
+
+def _reduced(schedule, replicas, steps, samples, dimension, **more):
+    return fit_reduced(
+        schedule, replicas=replicas, steps=steps, samples=samples, dimension=dimension, radius=RADIUS,
+        heavy_weight=HEAVY, initial_variance=1 / schedule(0), **more,
+    )  # fmt: skip
+
+
+def test_random_means_have_the_law_of_directions():
+    """The same order parameters as `random_starts`, by a two-sample test; length R."""
+    means = random_means(20_000, 16, RADIUS, generator=np.random.default_rng(5))
+    assert np.linalg.norm(means, axis=-1) == pytest.approx(np.full((20_000, 2), RADIUS))
+    start = random_starts(20_000, 16, seed=6)
+    found = (means[:, 0, 0] / RADIUS, means[:, 1, 0] / RADIUS, (means[:, 0] * means[:, 1]).sum(-1) / RADIUS**2)
+    assert min(ks_2samp(a, b).pvalue for a, b in zip(found, (start.m1, start.m2, start.s), strict=True)) > 1e-4
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.3, 0.7)])
+def test_few_steps_have_the_law_of_the_full_update(weights):
+    """Overlaps, similarity and variances after ten hot steps: two-sample tests of 3,000 replicas of each."""
+    schedule, replicas, dimension, samples = InverseTemperature(1 / 20, 30), 3000, 12, 16
+    student = random_student(replicas, dimension, RADIUS, 20.0, weights=weights, seed=1)
+    full = fit_mixtures(
+        student, bimodal_target(dimension, RADIUS, HEAVY), schedule, steps=10, samples=samples, record_every=10
+    )
+    reduced = _reduced(schedule, replicas, 10, samples, dimension, weights=weights, record_every=10)
+    pairs = [
+        (full.overlaps[-1][:, 0].numpy(), reduced.overlaps[-1][:, 0]),
+        (full.overlaps[-1][:, 1].numpy(), reduced.overlaps[-1][:, 1]),
+        (full.similarity[-1].numpy(), reduced.similarity[-1]),
+        (full.variances[-1][:, 0].numpy(), reduced.variance_path[-1][:, 0]),
+        (full.variances[-1][:, 1].numpy(), reduced.variance_path[-1][:, 1]),
+    ]
+    assert [ks_2samp(a, b).pvalue > 1e-4 for a, b in pairs] == [True] * 5
+
+
+def test_collapse_is_as_likely_as_under_the_full_update():
+    """Two proportions of 200 replicas, within three standard errors."""
+    schedule, dimension, samples, steps = InverseTemperature(1 / 90, 100), 32, 32, 160
+    student = random_student(200, dimension, RADIUS, 90.0, seed=2, dtype=torch.float32)
+    target = bimodal_target(dimension, RADIUS, HEAVY, torch.float32)
+    full = fit_mixtures(student, target, schedule, steps=steps, samples=samples, record_every=steps)
+    m = full.overlaps[-1].numpy()
+    epsilon = math.log(HEAVY / (1 - HEAVY)) / (2 * RADIUS**2)
+    one = ((m > -epsilon)[:, 0] == (m > -epsilon)[:, 1]).mean()
+    other = collapsed(_reduced(schedule, 200, steps, samples, dimension).order_parameters, RADIUS, HEAVY).mean()
+    pooled = (one + other) / 2
+    assert abs(one - other) < 3 * math.sqrt(pooled * (1 - pooled) * 2 / 200)
+
+
+def test_variances_follow_with_their_lag():
+    """beta sigma^2 within 3 % of the stationary lag, 1.219, and 1 at the end."""
+    run = _reduced(InverseTemperature(1 / 90, 500), 4, 600, 128, 512, record_every=100)
+    for step in (2, 3, 4):
+        scaled = run.variance_path[step] * InverseTemperature(1 / 90, 500)(run.steps[step])
+        assert scaled.mean() == pytest.approx(1.219, rel=0.03)
+    assert run.variances == pytest.approx(np.ones((4, 2)), rel=0.03)
+
+
+def test_sphere_and_frozen_parts():
+    """Means keep their length to 1e-6; what is not learned stays."""
+    run = _reduced(Constant(0.5), 5, 20, 16, 7)
+    assert np.linalg.norm(run.means, axis=-1) == pytest.approx(np.full((5, 2), RADIUS), abs=1e-6)
+    still = _reduced(Constant(0.5), 5, 20, 16, 7, learn_variances=False)
+    assert (still.variances == 2.0).all()
+    start = random_means(5, 7, RADIUS)
+    assert (_reduced(Constant(0.5), 5, 20, 16, 7, learn_means=False, means=start).means == start).all()
+
+
+def test_a_replica_that_is_not_finite_ends_alone():
+    """Its failure names replica and step; the others go on."""
+    start = random_means(4, 16, RADIUS)
+    start[2] = math.nan
+    run = _reduced(Constant(1.0), 4, 3, 16, 16, means=start)
+    assert [(f.replica, f.step) for f in run.failures] == [(2, 0)]
+    assert np.isfinite(run.means[[0, 1, 3]]).all() and not (run.means[0] == start[0]).all()
+
+
+def test_too_few_dimensions():
+    """Two components need five dimensions."""
+    with pytest.raises(UserError, match="expected 5 or more"):
+        _reduced(Constant(1.0), 1, 1, 8, 4)

@@ -1,0 +1,129 @@
+"""Formats that libsndfile cannot read: with a stand-in for ffmpeg, and with the real one where it is installed."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sepkit.corpora._recordings import find_audio_files
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference.inputs import find_recordings
+
+RATE = 16000
+# Files of these tests hold what ffmpeg would write; one whose name begins with "broken" ends early, with a reason.
+STAND_IN = """#!/bin/sh
+for word in "$@"; do case $word in file:*) file=${word#file:} ;; esac; done
+case $(basename "$file") in
+  broken*) head -c 40000 "$file"; echo "Invalid data found" >&2; exit 69 ;;
+  silent_film*) echo "Stream map '0:a:0' matches no streams." >&2; exit 1 ;;
+  *) cat "$file" ;;
+esac
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "ffmpeg"
+    program.parent.mkdir()
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+@pytest.fixture
+def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def write_au(path: Path, seed: int = 0, num_samples: int = 100_000) -> np.ndarray:
+    waveform = np.random.default_rng(seed).standard_normal((num_samples, 2)).astype(np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, waveform, RATE, "FLOAT", format="AU")
+    path.write_bytes(buffer.getvalue())
+    return waveform
+
+
+def test_what_ffmpeg_decodes_is_read_like_any_other_file(stand_in: None, tmp_path: Path) -> None:
+    path = tmp_path / "talk: one.m4a"
+    waveform = write_au(path)
+    assert audio.info(path) == audio.AudioInfo(RATE, 100_000, 2, "FFMPEG")
+    np.testing.assert_array_equal(audio.read(path, channel=1), waveform[:, 1])
+    np.testing.assert_array_equal(audio.read(path), waveform.mean(axis=1))
+    for start, count in ((70_000, 5), (99_990, 10), (0, 3)):
+        np.testing.assert_array_equal(audio.read(path, start, count, channel=0), waveform[start : start + count, 0])
+    np.testing.assert_array_equal(np.concatenate(list(audio.read_blocks(path, 33_333))), waveform.mean(axis=1))
+    slower = audio.read(path, 1000, 500, sample_rate=8000, resampler="scipy_poly", channel=0)
+    whole = audio.resample(waveform[:, 0], RATE, 8000, "scipy_poly")
+    np.testing.assert_array_equal(slower, whole[1000:1500])
+    data, suffix = audio.pack(path)
+    assert suffix == ".wav"
+    np.testing.assert_array_equal(soundfile.read(io.BytesIO(data), dtype="float32")[0], waveform)
+
+
+def test_ffmpeg_that_fails_is_one_line(stand_in: None, tmp_path: Path) -> None:
+    for name, words in (
+        ("broken.mp4", r"broken.mp4: ffmpeg failed after sample 4\d{3} \(Invalid data found\); get the file again"),
+        (
+            "silent_film.mkv",
+            r"silent_film.mkv: ffmpeg failed after sample 0 \(Stream map '0:a:0' matches no streams.\)",
+        ),
+    ):
+        write_au(tmp_path / name)
+        with pytest.raises(UserError, match=words) as caught:
+            audio.read(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"absent.m4a: no such file"):
+        audio.info(tmp_path / "absent.m4a")
+
+
+def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.m4a", "b.M4A", "c.mp4"):
+        write_au(tmp_path / "in" / name)
+    audio.write(tmp_path / "in" / "d.wav", np.ones(9), RATE)
+    line = "warning: 3 file(s) skipped: .m4a, .mp4; install ffmpeg\n"
+    assert [path.name for path in find_audio_files(tmp_path / "in")] == ["d.wav"]
+    assert capsys.readouterr().err == line
+    assert [path.name for path in find_recordings([tmp_path / "in"], tmp_path / "out")] == ["d.wav"]
+    assert capsys.readouterr().err == line
+    with pytest.raises(UserError, match=r"a.m4a: .m4a needs the program ffmpeg, which is not installed; install it"):
+        audio.info(tmp_path / "in" / "a.m4a")
+
+
+def test_with_ffmpeg_all_are_found(stand_in: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_au(tmp_path / "in" / "a.m4a")
+    audio.write(tmp_path / "in" / "d.wav", np.ones(9), RATE)
+    assert [path.name for path in find_audio_files(tmp_path / "in")] == ["a.m4a", "d.wav"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+@pytest.mark.parametrize("suffix", [".m4a", ".mp4", ".mkv", ".webm", ".aac", ".wma", ".caf"])
+def test_the_real_program(suffix: str, tmp_path: Path) -> None:
+    time = np.arange(3 * 48000) / 48000
+    waveform = np.float32(0.3 * np.sin(2 * np.pi * 440 * time))
+    audio.write(tmp_path / "tone.wav", waveform, 48000)
+    path = tmp_path / f"tone{suffix}"
+    subprocess.run(["ffmpeg", "-v", "error", "-i", tmp_path / "tone.wav", path], check=True)
+    header = audio.info(path)
+    assert header.sample_rate == 48000 and abs(header.num_samples - len(waveform)) < 5000
+    read = audio.read(path)
+    assert len(read) == header.num_samples
+    # Encoders shift the beginning by some milliseconds: the tone's frequency and level stay.
+    middle = read[48000:96000] * np.hanning(48000)
+    assert np.argmax(np.abs(np.fft.rfft(middle))) == 440
+    np.testing.assert_allclose(np.std(read[48000:96000]), 0.3 / np.sqrt(2), rtol=0.05)
+    np.testing.assert_array_equal(audio.read(path, 50_000, 1000), read[50_000:51_000])
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    try:
+        assert len(audio.read(path)) < len(read)
+    except UserError as error:
+        assert "\n" not in str(error)
