@@ -186,9 +186,11 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
-    base = tmp_path / "base.yaml"
-    base.write_text(yaml.safe_dump({"model": TINY_MODEL}))
-    short = ["--data.segment_seconds", "0.25", "--data.batch_size", "1", "--trainer.accelerator", "cpu"]
+    base, short = tmp_path / "base.yaml", ["--data.batch_size", "1", "--trainer.accelerator", "cpu"]
+    base.write_text(yaml.safe_dump({}))
+    if yaml.safe_load(path.read_text()).get("task", "separation") == "separation":
+        base.write_text(yaml.safe_dump({"model": TINY_MODEL}))
+        short += ["--data.segment_seconds", "0.25"]
     assert main(["smoke", "--config", str(base), "--config", str(path), *short]) == 0
 
 

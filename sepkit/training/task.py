@@ -193,8 +193,8 @@ class Task(LightningModule):
         """The present value of everything that changes as training goes on, by name."""
         return {}
 
-    def choose_monitor(self) -> Monitor:
-        """The dev score that picks the best model and halves the learning rate.
+    def choose_monitor(self) -> Monitor | None:
+        """The dev score that picks the best model and halves the learning rate; None: the last model is the best.
 
         Raises:
             UserError: a score that this task does not have.

@@ -62,7 +62,7 @@ class Audiograms:
     @property
     def complete(self) -> np.ndarray:
         """(N,) bool, whether nothing is missing."""
-        return ~np.isnan(self.values).any(1)
+        return np.asarray(np.isfinite(self.values).all(axis=1))
 
     def __getitem__(self, chosen: np.ndarray) -> Audiograms:
         """Those that an index array or a boolean mask picks."""

@@ -343,7 +343,7 @@ def _sequence_rows(simulation: Simulation, names: Sequence[str]) -> Iterator[dic
             yield {
                 "id": identifier,
                 "strategy": strategy,
-                "order": " ".join(names[place] for place in sessions.orders[row]),
+                "order": " ".join([names[int(place)] for place in sessions.orders[row]]),
                 "area_rmse_db": f"{areas[row]:.4f}",
                 **stops,
                 **{f"rmse_{m}_db": f"{error:.4f}" for m, error in enumerate(sessions.rmse[row])},

@@ -51,7 +51,8 @@ def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.nd
         side: of the grid.
     """
     figure = Figure(figsize=(10, 4.6), layout="constrained")
-    left, right = figure.subfigures(1, 2)
+    grid_of_two = figure.add_gridspec(1, 2)
+    left, right = figure.add_subfigure(grid_of_two[0]), figure.add_subfigure(grid_of_two[1])
     axes = left.subplots()
     everything = np.ones(values.shape, bool)
     mean, _ = vae.posterior(values, everything)

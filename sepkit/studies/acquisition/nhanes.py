@@ -105,9 +105,9 @@ def read_nhanes(
         raise UserError(
             f"{', '.join(map(str, audiometry))}: found no complete row among {len(table)}; expected at least one"
         )
-    kept = ~np.isnan(table[:, 1:]).all(1) if keep_incomplete else complete
+    kept = np.isfinite(table[:, 1:]).any(axis=1) if keep_incomplete else complete
     names = [dimension.name for dimension in audiogram_dimensions()]
-    return Audiograms(names, ids, table)[kept], NHANESReport(lines)
+    return Audiograms(names, ids, table)[np.asarray(kept)], NHANESReport(lines)
 
 
 def _ages(files: Sequence[str | Path]) -> dict[int, tuple[float, str]]:

@@ -179,14 +179,12 @@ class PartialVAETask(Task):
             for group in optimizer.param_groups:
                 group["lr"] *= config.lower_to
 
-    def losses(self, batch: StackedBatch) -> Losses:
+    def losses(self, model: Any, batch: StackedBatch) -> Losses:
         """Minus the partial ELBO with weighted rates, summed over the models of the stack."""
         rows, latent = batch.values.shape[1], self.config.model.latent
         noise = np.stack([masks.latent_noise(rows, latent, seed, self.position.batches) for seed in self.distinct])
-        return self._losses(*(self._for_models(t) for t in (batch.values, batch.observed, torch.from_numpy(noise))))
-
-    def _losses(self, values: Tensor, observed: Tensor, noise: Tensor) -> Losses:
-        parts = self.model(values, observed, noise.to(values))
+        values, observed, noise = map(self._for_models, (batch.values, batch.observed, torch.from_numpy(noise)))
+        parts = model(values, observed, noise.to(values))
         beta = torch.tensor(self.weights, dtype=parts.rate.dtype, device=parts.rate.device)
         statistics = {
             f"{name}{_suffix(place, len(self.model))}": part[place].detach()
@@ -213,11 +211,11 @@ class PartialVAETask(Task):
 
     # ---------------------------------------------------------------------------------------------------- validation
 
-    def scores(self, batch: StackedBatch) -> list[dict[str, Any]]:
+    def scores(self, model: Any, batch: StackedBatch) -> list[dict[str, Any]]:
         """Distortion, rate and minus the partial ELBO of each datum, means over the stack; noise is always the same."""
         rows, latent = batch.values.shape[1], self.config.model.latent
         noise = torch.from_numpy(masks.latent_noise(rows, latent, _DEV_SEED, 0))[None].to(batch.values)
-        parts = self.model(batch.values, batch.observed, noise)
+        parts = model(batch.values, batch.observed, noise)
         columns = {"distortion_nats": parts.distortion, "rate_nats": parts.rate}
         columns["negative_elbo_nats"] = parts.distortion + parts.rate
         rows_of_models = torch.stack([column.mean(0) for column in columns.values()], dim=1).tolist()
@@ -229,7 +227,9 @@ class PartialVAETask(Task):
         some = values[~np.isnan(values).any(1)][:_LOW_ELBO_DATA]
         if len(some):
             draws = latent_draws(max(_LOW_ELBO_SAMPLES, 2 * self.config.model.latent + 2), self.config.model.latent)
-            self.model.set_low_elbo(np.stack([low_elbos(vae, some, draws) for vae in self.model.trained_all()]))
+            self.kept_model.set_low_elbo(
+                np.stack([low_elbos(vae, some, draws) for vae in self.kept_model.trained_all()])
+            )
         return super().summarize(rows)
 
     def choose_monitor(self) -> Monitor | None:
