@@ -284,7 +284,7 @@ def _type(arguments: list[str]) -> None:
     if arguments[:2] == ["prepare", "audiograms"]:
         options = ["--examples", "128"]
     elif "audiogram" in arguments and arguments[0] == "train":
-        options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "8"]
+        options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
     elif arguments[0] == "prepare":
         # A prediction of quality is fitted on no fewer than these.
         options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]
