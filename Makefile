@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 BENCH_LINES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
 STAMP := $(VENV)/.installed
+# What make demo takes: half of the packages. An environment that has everything is not made again.
+DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 BIN := $(abspath $(VENV))/bin
 
 .DEFAULT_GOAL := help
@@ -21,17 +23,20 @@ help:
 
 install: $(STAMP)
 
+$(VENV)/.installed: EXTRA = all
+$(VENV)/.installed-demo: EXTRA = demo
+
 # uv where pip can fetch it, for speed; pip alone otherwise.
-$(STAMP): pyproject.toml tools/constraints.txt
+$(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml tools/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	if $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --constraint tools/constraints.txt uv; then \
-	    $(BIN)/uv pip install --python $(BIN)/python --constraint tools/constraints.txt --editable ".[all]"; \
+	    $(BIN)/uv pip install --python $(BIN)/python --constraint tools/constraints.txt --editable ".[$(EXTRA)]"; \
 	else \
-	    $(BIN)/python -m pip install --constraint tools/constraints.txt --editable ".[all]"; \
+	    $(BIN)/python -m pip install --constraint tools/constraints.txt --editable ".[$(EXTRA)]"; \
 	fi
 	touch $@
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	cd egs/mini && PATH="$(BIN):$$PATH" ./run.sh
 
 test: $(STAMP)

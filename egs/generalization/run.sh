@@ -1,27 +1,40 @@
 #!/usr/bin/env bash
 # Do variational encoder-masker-decoders generalize better? Train deterministic and variational twins on noisy mixtures of
 # one corpus; test them, noisy and clean, on unseen speakers of that corpus and on another corpus (thesis, tables 1 and 4).
+# Or train and test clean: priors and likelihoods side by side (table 3, figure 3), or weights of the rates (table 2, figure 2).
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
+#   ./run.sh --task clean --speech DIR --conf conf/small_table3.yaml [--stage N] [--stop-stage N]
 #
 # --noise DIR          recordings of noise, divided like the speech
 # --groups "A=RE B=RE" corpora by speaker identifier: training and dev use only the first, the others are unseen
+# --task noisy|clean   mixtures of training; with clean, tests have no noise either, and --noise is not needed
 # --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min); needs --vctk
 # --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min); needs --librimix
-# --conf FILE          settings that all methods share; conf/cpu.yaml: about 12 minutes a run on one core; conf/gpu.yaml: the thesis
-# --methods "..."      conf/cpu.yaml: deterministic variational; conf/gpu.yaml: tasnet vi_tasnet sudormrf vi_sudormrf; each has
-#                      its own file beside --conf (conf/cpu_variational.yaml); default: all of them
+# --conf FILE          settings that all methods share:
+#                        conf/cpu.yaml     twins, about 12 minutes a run on one core
+#                        conf/gpu.yaml     tables 1 and 4 as in the thesis
+#                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
+#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 10 minutes a run on one core
+# --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
+#                      default: all of
+#                        conf/cpu.yaml     deterministic deterministic_blr variational
+#                        conf/gpu.yaml     deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf
+#                        conf/table3.yaml  tasnet tasnet_blr gaussian gamma flow adaptive cauchy
+#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N nats a tick free in the
+#                                          encodings and in each mask, and weighs the rates by 1/Z and 1/M
 # --seeds "0 1 2"      seeds of the data order and the weights
 # --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 # --calibrate-options "..."  further options of sepkit calibrate
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
 # Stages: 1 prepare, 2 train all, 3 fit the predictors of their SI-SDR on dev, 4 evaluate all, 5 tables of scores and of the
-# drops from the first corpus to the others, 6 report.
+# drops from the first corpus to the others, for table 3 also EXP/evidence.md (figure 3), for table 2 also
+# EXP/rate_distortion.md (figure 2, bottom), 6 report.
 # The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
-# Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 6
-# runs of 1200 steps take about 40 minutes on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
+# Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 9
+# runs of 1200 steps take about an hour on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
 # LibriMix take days a run; --extra "--trainer.max_minutes 10" stops them early.
 # Limits: with less than an hour of training speech, overfitting matters more than in the thesis (100 hours).
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
@@ -30,6 +43,7 @@
 
 stop_stage=6
 noise=
+task=noisy
 groups='librispeech=\d{1,4} speechocean762=9\d{4}'
 librimix=
 vctk=
@@ -44,17 +58,35 @@ evaluate_options=
 
 conf=$(resolve "$conf")
 setting=$(basename "$conf" .yaml)
+case $task in noisy) ;; clean) if [ "$data" = data ]; then data=data/clean; fi ;; *) stop "--task $task: expected noisy or clean" ;; esac
 exp=${exp:-exp/$setting${librimix:+_librimix}}
 first_seed=${seeds%% *}
-if [ -z "$methods" ]; then
-  for file in "${conf%.yaml}"_*.yaml; do
-    file=$(basename "$file" .yaml)
-    methods="$methods ${file#"${setting}"_}"
+
+# own_file METHOD: its configuration. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
+own_file() {
+  local file
+  for file in "$(dirname "$conf")/${setting#small_}_$1.yaml" "../../conf/vi_emd/$1.yaml"; do
+    if [ -e "$file" ]; then echo "$file"; return; fi
   done
-  methods=${methods# }
-fi
+}
+
+methods_of_setting() {
+  local file base
+  base=$(dirname "$conf")/${setting#small_}
+  case $setting in
+    gpu) echo deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf ;;
+    table3 | small_table3) echo tasnet tasnet_blr gaussian gamma flow adaptive cauchy ;;
+    table2) echo free0_beta1 free8_beta1 free64_beta1 free128_beta{1,8,64,128,8_128,128_8} ;;
+    small_table2) echo free0_beta1 free1_beta1 free8_beta1 free16_beta{1,8,64,128,8_128,128_8} ;;
+    *) for file in "${base}"_*.yaml; do file=$(basename "$file" .yaml); echo "${file#"${setting#small_}"_}"; done ;;
+  esac
+}
+
+methods=${methods:-$(methods_of_setting | xargs)}
+weighted='^free([0-9]+)_beta([0-9]+)(_([0-9]+))?$'
 for method in $methods; do
-  [ -e "${conf%.yaml}_$method.yaml" ] || stop "--methods $method: ${conf%.yaml}_$method.yaml: no such file"
+  [[ $setting == *table2 && $method =~ $weighted ]] || [ -n "$(own_file "$method")" ] ||
+    stop "--methods $method: ${conf%.yaml}_$method.yaml: no such file"
 done
 
 # Test sets: unseen speakers of the corpus trained on first, each corpus noisy and clean.
@@ -72,21 +104,24 @@ test_sets=
 drops=
 read -r seen _ <<<"$corpora"
 for corpus in $corpora; do
-  for task in noisy clean; do
-    test_sets="$test_sets test_${corpus}_$task"
-    [ "$corpus" = "$seen" ] || drops="$drops test_${seen}_$task=test_${corpus}_$task"
+  for kind in noisy clean; do
+    if [ "$task" = clean ] && [ "$kind" = noisy ]; then continue; fi
+    test_sets="$test_sets test_${corpus}_$kind"
+    [ "$corpus" = "$seen" ] || drops="$drops test_${seen}_$kind=test_${corpus}_$kind"
   done
 done
 
 # manifest NAME: train, dev, or a test set.
 manifest() {
   local folder=$librimix
+  # Prepared without noise, a test set has no second kind to be told from.
+  if [ -z "$librimix" ] && [ "$task" = clean ]; then echo "$data/${1%_clean}.jsonl"; return; fi
   if [ -z "$librimix" ]; then echo "$data/$1.jsonl"; return; fi
   case $1 in test_vctk2mix_*) folder=$vctk ;; esac
   case $1 in
     *_clean) echo "$folder/test.jsonl" ;;
     *_noisy) echo "$folder/test_noisy.jsonl" ;;
-    *) echo "$folder/$1_noisy.jsonl" ;;
+    *) if [ "$task" = clean ]; then echo "$folder/$1.jsonl"; else echo "$folder/$1_noisy.jsonl"; fi ;;
   esac
 }
 
@@ -94,11 +129,15 @@ prepare() {
   local name
   if [ -z "$librimix" ]; then
     [ -n "$speech" ] || stop "--speech: nothing given, expected a folder of recordings (or --librimix and --vctk)"
-    [ -n "$noise" ] || stop "--noise: nothing given, expected a folder of noise: training is noisy"
-    # Not within the command: there a path that is absent would not end the recipe.
-    noise=$(resolve "$noise")
+    local with_noise=()
+    if [ "$task" = noisy ]; then
+      [ -n "$noise" ] || stop "--noise: nothing given, expected a folder of noise: training is noisy (or --task clean)"
+      # Not within the command: there a path that is absent would not end the recipe.
+      noise=$(resolve "$noise")
+      with_noise=(--noise "$noise" --noisy-and-clean)
+    fi
     # shellcheck disable=SC2086  # "A=RE B=RE" is a list of words
-    prepare_folder --noise "$noise" --groups $groups --train-group "${groups%%=*}" --noisy-and-clean
+    prepare_folder "${with_noise[@]}" --groups $groups --train-group "${groups%%=*}"
     return
   fi
   for name in train dev $test_sets; do
@@ -106,14 +145,24 @@ prepare() {
   done
 }
 
-# configurations METHOD: what its name stands for under conf/, then what all share, then its own.
+# configurations METHOD: what is like the thesis, its own, what all share, and at a small size its own again.
 configurations() {
-  case ${setting}_$1 in
-    gpu_vi_*) echo conv_tasnet variational steered vi_emd_paper ;;
-    gpu_*) echo conv_tasnet vi_emd_paper ;;
-  esac
-  echo "$conf" "${conf%.yaml}_$1.yaml"
+  case $setting in gpu | table2 | table3) echo vi_emd_paper ;; esac
+  own_file "$1"
+  echo "$conf"
+  case $setting in small_*) if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi ;; esac
 }
+
+# rate_options METHOD: of freeN_betaZ_M.
+rate_options() {
+  if [[ $setting == *table2 && $1 =~ $weighted ]]; then
+    local free=${BASH_REMATCH[1]} encoding=${BASH_REMATCH[2]} masks=${BASH_REMATCH[4]:-${BASH_REMATCH[2]}} rates=--objective.rates
+    echo "$rates.encoding.free_nats_over tick $rates.encoding.free_nats $free $rates.encoding.weight.value $(reciprocal "$encoding")"
+    echo "$rates.masks.free_nats_over tick $rates.masks.free_nats $((2 * free)) $rates.masks.weight.value $(reciprocal "$masks")"
+  fi
+}
+
+reciprocal() { awk -v number="$1" 'BEGIN { printf "%.10g", 1 / number }'; }
 
 # Every run as a line: name, method, seed.
 list_runs() {
@@ -139,8 +188,8 @@ for_all() {
 train_one() {
   local name options=()
   for name in $(configurations "$2"); do options+=(--config "$name"); done
-  # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
-  logged "$1" $train_cmd sepkit train "${options[@]}" --seed "$3" --data.train "$(manifest train)" \
+  # shellcheck disable=SC2046,SC2086  # $extra, $train_cmd and options of rates are lists of words
+  logged "$1" $train_cmd sepkit train "${options[@]}" $(rate_options "$2") --seed "$3" --data.train "$(manifest train)" \
     --data.dev "$(manifest dev)" $extra --out "$exp/$1"
 }
 
@@ -161,8 +210,8 @@ evaluate_one() {
   done
 }
 
-export -f manifest configurations logged train_one calibrate_one evaluate_one
-export conf setting data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
+export -f manifest own_file configurations rate_options reciprocal logged train_one calibrate_one evaluate_one
+export conf setting task weighted data exp librimix vctk test_sets extra calibrate_options evaluate_options train_cmd decode_cmd
 
 train_all() { for_all train_one; }
 calibrate_all() { for_all calibrate_one; }
@@ -172,6 +221,11 @@ summarize_all() {
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
   sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --metric si_sdri_db si_sdr_db blr_nats_per_sample \
     ${drops:+--drop-from $drops} --out "$exp/table.md"
+  # shellcheck disable=SC2046
+  case $setting in
+    *table3) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure evidence --out "$exp/evidence.md" ;;
+    *table2) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure rate-distortion --out "$exp/rate_distortion.md" ;;
+  esac
 }
 
 write_comparison() {

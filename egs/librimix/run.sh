@@ -7,7 +7,8 @@
 #                        "conv_tasnet paper"            Conv-TasNet as asteroid trains it on LibriMix
 #                        "dual_path_rnn amcl_paper"     DPRNN of the aMCL paper's Table 6, batches of 22, segments of 5 s
 #                        "sudormrf amcl_paper"          SuDoRM-RF with the same settings
-#                        "conv_tasnet variational steered vi_emd_paper"  VI-TasNet of the VI-EMD thesis; improved_sudormrf: VI-SuDoRM-RF
+#                        "vi_tasnet vi_emd_paper"       VI-TasNet of the VI-EMD thesis; vi_sudormrf: VI-SuDoRM-RF;
+#                                                       deterministic_tasnet, deterministic_sudormrf: their baselines
 #                        "sepformer sepformer_paper"    SepFormer, batches of 1
 # --task clean|noisy   noisy adds WHAM's noise to the mixtures; the targets are clean speech either way
 # --speakers N         speakers in a mixture: 2 or 3
@@ -17,9 +18,10 @@
 # --metadata DIR       the tables libri2mix_train-clean-100.csv ..., if you have them
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
-# Size, licences, limits, traps and citation: README.md.
+# Size, licenses, limits, traps and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
+stage=0
 conf="conv_tasnet paper"
 task=clean
 speakers=2

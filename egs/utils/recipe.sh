@@ -15,6 +15,11 @@ stop() {
   exit 2
 }
 
+if [ -n "${ngpu:-}" ]; then
+  [[ $ngpu =~ ^[1-9][0-9]*$ ]] || stop "--ngpu $ngpu: expected a number of GPUs, at least 1"
+  extra="--trainer.accelerator gpu --devices $ngpu ${extra:-}"
+fi
+
 # resolve PATH: a path the user gave, seen from where the recipe was called, or else from the recipe's own folder.
 resolve() {
   local path

@@ -13,10 +13,11 @@
 # --lists DIR          mix_2_spk_tr.txt ... and activlev/, if you have them: then they are not downloaded
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
-# Size, licences, limits, traps and citation: README.md.
+# Size, licenses, limits, traps and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 wsj0=
+stage=0
 conf="dual_path_rnn amcl_paper"
 speakers=2
 lists=

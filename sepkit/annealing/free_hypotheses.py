@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sepkit.annealing.settling import settle_points
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
 
 __all__ = [
+    "Merge",
     "PointAnnealing",
     "SourceAnnealing",
     "Split",
@@ -106,6 +108,21 @@ class Split:
     predicted_temperature: float
 
 
+@dataclass(frozen=True)
+class Merge:
+    """One temperature at which hypotheses that were apart meet again, since others stand for the same points now.
+
+    Args:
+        temperature: in the cost's unit, the first on the way down at which they were found together.
+        groups_before: how many places the hypotheses were at above it.
+        groups_after: and below it.
+    """
+
+    temperature: float
+    groups_before: int
+    groups_after: int
+
+
 @dataclass
 class PointAnnealing:
     """Free hypotheses for points in space while the temperature falls.
@@ -113,6 +130,7 @@ class PointAnnealing:
     Args:
         critical_temperature: 2 lambda_max of the points' covariance, where the first split must be (eq. 14).
         splits: in order of falling temperature.
+        merges: likewise. Splits and merges together account for every change of the number of groups.
         temperatures: S of them, falling.
         groups: S numbers of places that the hypotheses are at.
         distortions: S mean squared distances of the points from their nearest hypothesis.
@@ -121,6 +139,7 @@ class PointAnnealing:
 
     critical_temperature: float
     splits: list[Split] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
     temperatures: list[float] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     distortions: list[float] = field(default_factory=list)
@@ -133,8 +152,9 @@ def anneal_points(
 ) -> PointAnnealing:
     """Deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
 
-    At each temperature the fixed point of q = softmin_k(|f_k - y|^2 / T), f_k = sum_y q y / sum_y q is found from a
-    slightly pushed start. Around each split the steps are refined to a percent. It ends where all hypotheses are apart.
+    At each temperature hypotheses settle where the free energy is least downhill of a slightly pushed start; there
+    f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Groups are counted after that. Around each split the
+    steps are refined to a percent. It ends where all hypotheses are apart.
 
     Args:
         points: (N, d), finite.
@@ -160,7 +180,7 @@ def anneal_points(
     def settle(start: Tensor, temperature: float) -> Tensor:
         length = math.sqrt(temperature / 2)
         push = torch.randn(start.shape, generator=generator, dtype=start.dtype).to(start.device)
-        return _settle(lambda f: _centroids(points, f, temperature), start + _PUSH * length * push, length)
+        return settle_points(points, start + _PUSH * length * push, temperature)
 
     result = PointAnnealing(critical)
     # No eigenvalue is beyond the trace, so that the first split is below this whatever eq. 14 says.
@@ -185,6 +205,8 @@ def anneal_points(
             predicted = _predicted_temperature(points, above, upper)
             after = _count(_group_labels(_distances(settled), lower))
             result.splits.append(Split(math.sqrt(upper * lower), count, after, predicted))
+        elif (after := _count(_group_labels(_distances(settled), lower))) < count:
+            result.merges.append(Merge(lower, count, after))
         temperature = lower
 
 

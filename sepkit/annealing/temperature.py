@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sepkit.annealing.free_hypotheses import (
+    Merge,
     PointAnnealing,
     SourceAnnealing,
     anneal_points,
@@ -27,7 +28,7 @@ from sepkit.config import AnnealedMCLConfig, CostConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.objective import PairwiseCosts
+from sepkit.objectives.term import PairwiseCosts
 from sepkit.registry import build
 
 __all__ = [
@@ -190,12 +191,16 @@ def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
     """
     found = anneal_points(points, hypotheses, seed=seed)
     lines = [f"expected first split, 2 lambda_max of the covariance (eq. 14): {found.critical_temperature:.4g}"]
-    for number, split in enumerate(found.splits, 1):
-        off = 100 * (split.temperature / split.predicted_temperature - 1)
-        lines.append(
-            f"split {number}: {split.groups_before} -> {split.groups_after} groups at {split.temperature:.4g} "
-            f"(2 lambda_max of a group, eq. 13: {split.predicted_temperature:.4g}, {off:+.1f} %)"
-        )
+    number = 0
+    for change in sorted([*found.splits, *found.merges], key=lambda change: -change.temperature):
+        counts = f"{change.groups_before} -> {change.groups_after} groups at {change.temperature:.4g}"
+        if isinstance(change, Merge):
+            lines.append(f"merge: {counts}")
+            continue
+        number += 1
+        off = 100 * (change.temperature / change.predicted_temperature - 1)
+        theory = f"2 lambda_max of a group, eq. 13: {change.predicted_temperature:.4g}, {off:+.1f} %"
+        lines.append(f"split {number}: {counts} ({theory})")
     if not found.splits:
         lines.append(f"no split down to {found.temperatures[-1]:.3g}")
     data = {
@@ -205,6 +210,7 @@ def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
         "seed": seed,
         "expected_first_split": found.critical_temperature,
         "splits": [vars(split) for split in found.splits],
+        "merges": [vars(merge) for merge in found.merges],
         "temperatures": found.temperatures,
         "groups": found.groups,
         "distortions": found.distortions,
@@ -362,7 +368,7 @@ def of_model(
         f"--objective.assignment.temperature.initial {initial:g} "
         f"--objective.assignment.temperature.decay {decay:.6f} --objective.assignment.temperature.end {epochs}"
     )
-    is_si_sdr = cost.name == "neg_si_sdr" and not math.isnan(spread)
+    is_si_sdr = pairwise.cost.measures_spread and not math.isnan(spread)
     lines = [
         f"initial temperature: {initial:g} {unit}"
         + (f" ({initial / spread:.3g} times the spread of the sources, {spread:.3g} dB)" if is_si_sdr else ""),

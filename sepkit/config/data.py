@@ -16,6 +16,8 @@ class DynamicMixingConfig:
     """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
     same_sex_share: float | None = None
     """Share of mixtures whose speakers are all of one sex; none: speakers are drawn without regard to it."""
+    one_speaker_share: float = 0.0
+    """Share of mixtures in which one speaker is alone, whatever the manifest has."""
     bank_gib: float = 0.0
     """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
     bank_speeds: int = 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sepkit.choices import Choice
 from sepkit.config.maskers import ConvTasNetConfig, MaskerConfig
@@ -44,7 +44,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     compression: float = 0.3
     """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
     deviation: Literal["per_bin", "predicted"] = "per_bin"
-    """With gaussian encodings, whose mean is the coefficient: one learnt deviation a bin, or one predicted from what
+    """With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted from what
     the masker sees."""
     initial_deviation: float = 0.1
     """Of gaussian encodings when training starts, for signals of unit deviation."""
@@ -73,7 +73,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 
 @dataclass
 class GaussianConfig(LatentConfig, name="gaussian"):
-    """Normal distributions with modelled deviation."""
+    """Normal distributions with modeled deviation."""
 
     link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
     """From raw network output to mean."""
@@ -91,7 +91,7 @@ class LogNormalConfig(LatentConfig, name="log_normal"):
 
 @dataclass
 class GammaConfig(LatentConfig, name="gamma"):
-    """Gamma distributions with modelled concentration and a rate of 1: positive, one value for each dimension."""
+    """Gamma distributions with modeled concentration and a rate of 1: positive, one value for each dimension."""
 
     at_test: Literal["mean", "median"] = "mean"
     """What stands for a posterior outside training; the median takes long."""
@@ -108,10 +108,16 @@ class BetaConfig(LatentConfig, name="beta"):
 class PriorConfig(Choice):
     """What the posteriors' rates are measured from."""
 
+    of_encodings_only: ClassVar[bool] = False
+    needs_rate: ClassVar[bool] = True
+    """Whether it is a mistake with deterministic latents, which have no rate."""
+
 
 @dataclass
 class StandardPriorConfig(PriorConfig, name="standard"):
-    """What goes with the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+    """The standard of the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+
+    needs_rate: ClassVar[bool] = False
 
 
 @dataclass
@@ -151,12 +157,15 @@ class AdaptivePriorConfig(PriorConfig, name="adaptive"):
     """Of encodings: the convolution of the sources' posteriors, as though encodings added up (thesis, eq. 5). Where
     sources are not known, and for the sources themselves, it is the standard prior."""
 
+    of_encodings_only: ClassVar[bool] = True
+
 
 @dataclass
 class FlowPriorConfig(PriorConfig, name="flow"):
-    """Of gaussian encodings: a learnt autoregressive flow that shifts each dimension by the ones before it (needs the
+    """Of gaussian encodings: a learned autoregressive flow that shifts each dimension by the ones before it (needs the
     extra `flow`)."""
 
+    of_encodings_only: ClassVar[bool] = True
     transforms: int = 6
     """Masked networks in a row; every other one goes through the dimensions backwards."""
     hidden_features: int = 1024

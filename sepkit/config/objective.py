@@ -20,6 +20,8 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     zero_mean: bool = True
     """Remove the means first."""
     eps: float = 1e-8
+    limit_db: float = float("inf")
+    """Ratios approach this and gain nothing beyond it, so that easy mixtures (one speaker) do not drown the others."""
 
 
 @dataclass
@@ -168,8 +170,18 @@ class AutoencodingConfig:
 
 
 @dataclass
+class SilenceConfig:
+    """Hypotheses without a source are driven to silence; for mixtures with fewer speakers than hypotheses."""
+
+    weight: float = 0.0
+    """Weight of their level in dB relative to the separation loss; 0: no such term."""
+    threshold_db: float = 30.0
+    """How far below the mixture they are quiet enough."""
+
+
+@dataclass
 class ObjectiveConfig:
-    """What is minimised."""
+    """What is minimized."""
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
@@ -178,5 +190,6 @@ class ObjectiveConfig:
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
+    silence: SilenceConfig = field(default_factory=SilenceConfig)
     margin_weight: float = 0.0
-    """Of the mean of max(|u| - 1, 0)^2 over the standardised estimates u, which keeps them within their range."""
+    """Of the mean of max(|u| - 1, 0)^2 over the standardized estimates u, which keeps them within their range."""

@@ -1,4 +1,4 @@
-"""New tables in the way of LibriMix and VCTK-2mix: who meets whom in which noise, and how loud each is.
+"""New tables by the rules of LibriMix and VCTK-2mix: which utterances and noise are mixed, and how loud each is.
 
 The published tables cannot be made again (their draws depend on the order in which a file system lists files): take
 them where they are meant, and this for corpora of one's own. The rules are the published ones: utterances and noise of
@@ -37,7 +37,7 @@ _SPEECH_LUFS = (-33.0, -25.0)
 _NOISE_LUFS = (-38.0, -30.0)
 _MOST_AMPLITUDE = 0.9
 _MOST_FAILURES = 200
-# Rounds over all utterances that bring no new combination, after which there are held to be none.
+# Rounds over all utterances without a new combination, after which we assume that there are no more.
 _BARREN_ROUNDS = 20
 _ROUND_NUMBER = 100
 
@@ -61,7 +61,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Draws:
-    """What distinguishes one table's draws from another's.
+    """How the combinations of one table are drawn.
 
     Args:
         speakers: sources in a mixture.

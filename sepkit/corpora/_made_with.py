@@ -1,4 +1,4 @@
-"""What recordings were made with, beside them: those made in another way are not mixed in."""
+"""A note of how the recordings in a folder were made, so that recordings made in another way are not added to them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sepkit.files import write_json
 
 
 def claim(path: Path, made_with: Mapping[str, object]) -> None:
-    """Says in the JSON file `path` what the recordings in its folder are made with, beside what it says already.
+    """Add to the JSON file `path` how the recordings in its folder are made.
 
     Args:
         path: the file; it need not be there.
         made_with: name -> value that JSON can hold.
 
     Raises:
-        UserError: those that are there were made in another way.
+        UserError: the file says that the recordings were made in another way.
     """
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name, value in made_with.items():

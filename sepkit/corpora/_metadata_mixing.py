@@ -34,7 +34,7 @@ from sepkit.errors import UserError
 from sepkit.files import write_text
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["SOURCE_RATE", "Layout", "Part", "check_variant", "prepare_parts", "render", "speaker_of"]
+__all__ = ["SOURCE_RATE", "Layout", "Part", "prepare_parts", "render", "speaker_of"]
 
 SOURCE_RATE = 16000
 """Sample rate of what the mixtures are made of, Hz."""
@@ -92,20 +92,6 @@ class Part:
     recipes: Sequence[Recipe]
     expected: int
     people: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
-
-
-def check_variant(speakers: int, sample_rate: int, mode: str) -> None:
-    """Nothing, if there is such a variant of the corpus.
-
-    Raises:
-        UserError: there is none.
-    """
-    if not 2 <= speakers <= 9:
-        raise UserError(f"--speakers {speakers}: expected 2 or 3, the number that the metadata is for")
-    if sample_rate not in (8000, 16000):
-        raise UserError(f"--sample-rate {sample_rate}: expected 8000 or 16000")
-    if mode not in ("min", "max"):
-        raise UserError(f"--mode {mode}: expected min or max")
 
 
 def prepare_parts(

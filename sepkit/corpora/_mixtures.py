@@ -36,7 +36,7 @@ class MixtureStyle:
         out: folder of the manifest.
         sample_rate: Hz.
         corpus: name of the corpus.
-        speakers: sources in a mixture, each of another speaker.
+        speakers: sources in a mixture, all of different speakers.
         segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
         gain_range_db: each source's gain is uniform in +-this, relative to equal level, dB.
         noise: recordings of noise to add; empty: none.
@@ -78,7 +78,7 @@ def draw_mixtures(
         style: how to mix.
         generator: what to draw with.
         first_number: of the identifiers.
-        accept: whether a choice of utterances will do for the mixture of this number, counted from 0.
+        accept: returns whether these utterances may be the mixture with this number, counted from 0.
 
     Raises:
         UserError: a file that cannot be read.
@@ -164,7 +164,7 @@ def _partners(
     speakers: int,
     generator: np.random.Generator,
 ) -> list[int]:
-    """The first utterance and one each of other speakers."""
+    """Return the first utterance and one of each of `speakers - 1` other speakers."""
     position = names.index(utterances[first].speaker)
     others = generator.choice(len(names) - 1, size=speakers - 1, replace=False)
     chosen = [first]
@@ -225,9 +225,9 @@ def _describe_source(
 def _draw_crop(
     utterance: Utterance, count: int, style: MixtureStyle, generator: np.random.Generator
 ) -> tuple[int, float]:
-    """Where a crop of `count` samples begins, and the level that its gain refers to.
+    """Return where a crop of `count` samples begins, and the level that its gain refers to.
 
-    Crops to test on are at their own level, and not mostly pause if that can be had.
+    Crops to test on have their own level. Where possible they are not mostly pause.
     """
     spare = utterance.num_samples - count
     if style.segment_samples is None:

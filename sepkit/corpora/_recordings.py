@@ -1,4 +1,4 @@
-"""Single-speaker recordings: who speaks, which split they belong to, and whether they can be used at all."""
+"""Single-speaker recordings: find them, their speaker and split, and whether they can be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, write_text
+from sepkit.files import check_writable, write_text
 
 __all__ = [
     "SPLITS",
@@ -41,7 +41,7 @@ _PAUSE_POWER_RATIO = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of one speaker, or a part of one; nothing of it was read yet.
+    """A file of one speaker, or a part of one, not read yet.
 
     Args:
         path: the file.
@@ -50,7 +50,7 @@ class Recording:
         sex: "F", "M" or None where it is not known.
         name: what mixtures that hold it are called after; empty: the file's name.
         start_seconds: where the part begins.
-        end_seconds: where it ends (infinity: with the file); None: it is no part, all of the file is the speaker's.
+        end_seconds: where it ends (infinity: with the file); None: the whole file is this speaker's.
     """
 
     path: Path
@@ -170,7 +170,7 @@ def read_speaker_sexes(path: Path) -> dict[str, str]:
 def examine(
     recordings: Sequence[Recording], sample_rate: int, resampler: str = "soxr_hq"
 ) -> tuple[list[Utterance], dict[str, str]]:
-    """Those recordings that can be used, in the order given, and the others with the reason.
+    """Return the recordings that can be used, in the order given, and the others with the reason.
 
     Every file is read to its end: a truncated, empty, silent or non-finite one is found here and not in training.
 
@@ -224,19 +224,8 @@ def hold_out_speakers(
     return divided
 
 
-def check_writable(folder: Path) -> None:
-    """Makes the folder if it is not there.
-
-    Raises:
-        UserError: it cannot be made or written to: known before the work begins, not after.
-    """
-    with atomic_output(folder / ".writable") as temporary:
-        temporary.touch()
-    (folder / ".writable").unlink(missing_ok=True)
-
-
 def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
-    """The path of the list of what was left out, one `path<TAB>reason` a line; None, and no list, where nothing was."""
+    """Write what was left out to skipped.tsv, a line `path<TAB>reason` each; return its path, or None without any."""
     path = out / "skipped.tsv"
     if not skipped:
         path.unlink(missing_ok=True)

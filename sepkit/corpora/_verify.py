@@ -1,4 +1,4 @@
-"""What a prepared corpus turned out to be, checked: a report of all that is wrong in place of a crash later.
+"""Check a prepared corpus and report everything that is wrong with it, so that training does not fail later.
 
     check_whole(path)                    # raises UserError for a file that ends early
     problems = verify(out, {"train": entries, ...}, {"train": 13900, ...})
@@ -35,9 +35,9 @@ Rounding = Literal["floor", "nearest"]
 
 
 def check_whole(path: Path) -> audio.AudioInfo:
-    """What the header of an audio file says, after a look at its end: a file that was cut short is refused.
+    """Return what the header of an audio file says, after checking that the file is not cut short.
 
-    The samples between are not decoded.
+    Only its end is decoded.
 
     Raises:
         UserError: no such file, not an audio file, or one that ends before its header says.
@@ -62,10 +62,10 @@ def verify(
     processes: int | None = None,
     may_share: Sequence[str] = (),
 ) -> list[str]:
-    """What is wrong with a prepared corpus, a line each; `out/verification.json` says what was looked at.
+    """Return what is wrong with a prepared corpus, a line each, and write `out/verification.json`.
 
-    Looked at are the number of mixtures of each split; that no two of train, dev and test share a speaker; and of a
-    sample of mixtures, spread evenly, that all their files can be read and are as long as they should be. The checksum
+    Checks the number of mixtures of each split, that no two of train, dev and test share a speaker, and for an evenly
+    spread sample of mixtures that all their files can be read and have the right length. The checksum
     (SHA-256 of the mixture's samples as PCM16) of each of those is in the report.
 
     Args:

@@ -1,6 +1,6 @@
 """The active speech level of ITU-T P.56: how loud somebody speaks, pauses left out.
 
-`sepkit.data.mixing.active_level` serves mixtures of our own; this one is the standard's, which WSJ0-mix is levelled by.
+`sepkit.data.mixing.active_level` serves mixtures of our own; this one is the standard's, which WSJ0-mix is leveled by.
 
 Source: ITU-T Recommendation P.56 (12/2011), method B: time constant 30 ms, hangover 0.2 s, margin 15.9 dB.
 """

@@ -4,9 +4,9 @@ What it is: the recordings of each speaker laid end to end with pauses between t
 turns, and are silent for up to half a minute; written as s1.flac, s2.flac ... and their sum, mixture.flac, with a
 manifest of one row. Which speakers, which recordings in which order, pauses and levels follow from a seed.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
-Licence: that of the recordings.
-Traps: speakers do not react to each other, and where a speaker has fewer recordings than there is time they are heard
-again, in another order. The mixture is the sum of the sources to the last bit.
+License: that of the recordings.
+Traps: speakers do not react to each other. If a speaker's recordings do not fill the time, they are repeated in another
+order. The mixture is the sum of the sources to the last bit.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
 def draw_turns(
     utterances: Sequence[Utterance], num_samples: int, sample_rate: int, gain: float, generator: np.random.Generator
 ) -> list[Turn]:
-    """One speaker's recordings in a random order, again and again, with pauses, until the time is over.
+    """Return one speaker's recordings in random order with pauses, repeated until the time is over.
 
     Args:
         utterances: of the speaker.
@@ -165,7 +165,7 @@ def _choose(
 
 
 def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
-    """What all speakers are multiplied by, so that their loudest peaks could meet without clipping."""
+    """Return the factor for all speakers with which their loudest peaks do not clip even if they coincide."""
     peaks = []
     for track in tracks:
         gains = {turn.utterance: turn.gain for turn in track}

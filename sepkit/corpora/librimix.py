@@ -6,7 +6,7 @@ mix_clean, mix_both (with noise) and mix_single (the first speaker with noise).
 Size: LibriSpeech's clean parts 30 GB, WHAM noise 18 GB; written out, all variants together take 430 GB (two speakers)
 and 332 GB (three). Descriptions take some MB, and the mixtures made from them while training are the same in every bit
 before they are rounded to 16 bits.
-Licence: LibriSpeech CC BY 4.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
+License: LibriSpeech CC BY 4.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: written wavs are rounded downwards to PCM16 after mixing, so that a mixture differs from the sum of its written
 sources by up to two steps; nothing keeps them from saturating. The noise is part of "shortest" and of "longest", also
 for mix_clean. Noise called *sp08 and *sp12 (only in train-360) was made with sox; where it is absent it is made here,
@@ -27,10 +27,10 @@ from pathlib import Path
 from random import Random
 
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, check_variant, prepare_parts, speaker_of
+from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
 from sepkit.corpora._recordings import SPLITS, check_writable, find_audio_files, read_speaker_sexes, split_of
-from sepkit.corpora.options import LibriMixOptions
+from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -58,7 +58,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
     speakers, processes = options.speakers, options.processes
-    check_variant(speakers, options.sample_rate, options.mode)
+    check_variant(range(2, 10), speakers, options.sample_rate, options.mode)
     out, metadata = Path(options.out), Path(options.metadata)
     check_writable(out)
     speech = _root(Path(options.librispeech), ("LibriSpeech",), ("train", "dev", "test"))

@@ -1,12 +1,12 @@
-"""Speech that is synthesised here: nothing is downloaded, and the whole house can be seen at work in minutes.
+"""Speech synthesized on this machine: nothing is downloaded, and every part of sepkit can be tried in minutes.
 
 What it is: sentences of random words, spoken by espeak-ng's voice variants in eight accents of English, at varying
-pitch and rate. A speaker is a voice variant; 16 are kept for test, 8 for dev, and variants that sound alike are never
-on both sides.
-Size: 2.4 hours and 140 MB as it comes, made in about two minutes on two cores.
-Licence: the recordings are made on your machine by espeak-ng (GPL-3, a separate program); the word list is ours (MIT).
-Traps: formant synthesis has one vocal tract a speaker and no room. Scores show that the pipeline works, not how a model
-does on people. Another version of espeak-ng makes other samples.
+pitch and rate. A speaker is a voice variant. 16 variants are kept for test and 8 for dev. Variants that sound alike are
+in the same split.
+Size: 2.4 hours and 140 MB by default, made in about two minutes on two cores.
+License: the recordings are made on your machine by espeak-ng (GPL-3, a separate program); the word list is ours (MIT).
+Traps: each synthetic voice has one vocal tract, and there is no room. Scores show that the commands work, not how well
+a model separates people. Another version of espeak-ng makes other samples.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def prepare_mini(options: MiniOptions) -> Path:
 
 
 def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
-    """Of the time in which anybody speaks, the share in which all do.
+    """Return the share of the time in which all speak, of the time in which anybody does.
 
     Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest.
 
@@ -219,7 +219,7 @@ def _mix(
 
 
 def _summary(entries: Sequence[MixtureEntry]) -> str:
-    """What the mixtures are; measured on at most 100 of them."""
+    """Describe the mixtures in one line, measured on at most 100 of them."""
     measured = [mix_entry(entry) for entry in entries[:100]]
     overlaps = [overlap_ratio(mixed.sources, entries[0].sample_rate) for mixed in measured]
     ratios_db = [_input_si_sdr_db(mixed.mixture, source) for mixed in measured for source in mixed.sources]
@@ -234,7 +234,7 @@ def _summary(entries: Sequence[MixtureEntry]) -> str:
 
 
 def _input_si_sdr_db(mixture: np.ndarray, source: np.ndarray) -> float:
-    """The ratio of what lies along the source to the rest of the mixture, dB."""
+    """Return the energy of the mixture's projection onto the source over that of the rest, dB."""
     mixture, source = mixture.astype(np.float64), source.astype(np.float64)
     along = (mixture @ source) / (source @ source) * source
     rest = mixture - along

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sepkit.errors import UserError
+
 __all__ = [
     "ConversationOptions",
+    "DownloadOptions",
     "FolderOptions",
     "LibriMixOptions",
     "MiniOptions",
@@ -24,6 +27,7 @@ __all__ = [
     "VCTK2MixOptions",
     "WSJ0MixOptions",
     "WavsOptions",
+    "check_variant",
 ]
 
 Mode = Literal["min", "max"]
@@ -213,6 +217,16 @@ class _PublishedOptions:
     processes: int | None = None
 
 
+def check_variant(known_speakers: Sequence[int], speakers: int, sample_rate: int, mode: str) -> None:
+    """Raise UserError unless there is such a variant of a published corpus."""
+    if speakers not in known_speakers:
+        raise UserError(f"--speakers {speakers}: expected one of {', '.join(map(str, known_speakers))}")
+    if sample_rate not in (8000, 16000):
+        raise UserError(f"--sample-rate {sample_rate}: expected 8000 or 16000")
+    if mode not in ("min", "max"):
+        raise UserError(f"--mode {mode}: expected min or max")
+
+
 @dataclass(frozen=True, kw_only=True)
 class WSJ0MixOptions(_PublishedOptions):
     """Make WSJ0-mix from the published mixing lists and active levels; WSJ0 itself is licensed (LDC93S6A).
@@ -301,3 +315,30 @@ class ShardsOptions:
     out: Path
     shard_megabytes: float = 500.0
     processes: int | None = None
+
+
+DownloadName = Literal["librispeech", "wham-noise", "vctk", "librimix-metadata", "vctk-2mix-metadata", "wsj0-mix-lists"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadOptions:
+    """Fetch a corpus into a cache and unpack it; the same command again continues. WSJ0 is licensed: buy LDC93S6A.
+
+    Args:
+        name: the corpus; its size is printed before anything is fetched
+        cache: folder that all corpora may share
+        parts: archives to fetch, for example train-clean-100 train-clean-360 dev-clean test-clean; default: those of
+            100 hours of training
+        mirror: address of a folder that holds the archives under their own names; default: their publishers
+        checksums: file as md5sum or sha256sum write it, for a mirror with archives other than the published ones
+        processes: number of archives fetched at a time
+        remove_archives: delete each archive when it is unpacked
+    """
+
+    name: DownloadName = field(metadata={"positional": True})
+    cache: Path
+    parts: Sequence[str] | None = None
+    mirror: str | None = None
+    checksums: Path | None = None
+    processes: int = 2
+    remove_archives: bool = False

@@ -6,8 +6,8 @@ references are without noise. Beside the test set of that condition there is one
 are tested that they were not trained in.
 Size: 2048 mixtures of 3 s for training, 128 and 1024 for validation and test: 3.1 GB with all conditions, made in some
 minutes. Few files: of each set one recording a speaker and one of noise, of which mixtures are parts.
-Licence: made on your machine from numbers; no rights attach to them.
-Traps: both speakers are in every split: there is nothing to generalise to but conditions. All test sets have the same
+License: made on your machine from random numbers; nobody has rights in them.
+Traps: both speakers are in every split: models can generalize only to other conditions. All test sets have the same
 indices, so conditions are compared in pairs; appendix K.1 can also be read as new indices for each. What appendices K.1
 and M leave open, and what was chosen, stands at `PulseParameters`, `pulse_noise` and `conditions`. Dynamic mixing would
 put one speaker's pulses together with another noise, or with themselves: leave it off.
@@ -56,7 +56,7 @@ class Condition:
 
 
 def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
-    """Name -> each condition unlike that of training, from which it differs in one thing.
+    """Return by name the conditions that differ from training in one thing each.
 
     The thesis counts five overtones in training, six and ten in two conditions, against four in appendix K.1; here it
     is one more than in training, and twice as many. It does not say how near the ranges of frequencies come in two
@@ -143,7 +143,7 @@ def _choose(known: dict[str, Condition], names: Sequence[str] | None) -> dict[st
 
 
 def _write_set(out: Path, name: str, condition: Condition, usual: Condition, indices: range) -> None:
-    """Writes a manifest, and the recordings that are not there. What is as in training is shared with its test set."""
+    """Write a manifest and the recordings that are missing; sets share what their conditions have in common."""
     parameters = condition.parameters
     split = name.split("_")[0]
     sources_of = split if parameters == usual.parameters else name
@@ -184,7 +184,7 @@ def _write_set(out: Path, name: str, condition: Condition, usual: Condition, ind
 
 
 def _joined(make: Callable[[int], np.ndarray], indices: range, name: str) -> np.ndarray:
-    """What `make` returns for each index, (C, T), one after the other: (C, len(indices) * T)."""
+    """Concatenate what `make` returns for each index, (C, T), to (C, len(indices) * T)."""
     from tqdm import tqdm
 
     joined = np.empty((0, 0), dtype=np.float32)

@@ -3,7 +3,7 @@
 What it is: 3,000 mixtures (9 h) of 108 speakers with British, American and other accents, at 8 or 16 kHz, "min" or
 "max", as mix_clean, mix_both and mix_single: the test set for models trained on WSJ0-mix or LibriMix.
 Size: VCTK 0.80 11 GB, WHAM noise 18 GB; the utterances that occur, cut and at 16 kHz, 0.6 GB.
-Licence: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
+License: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: it is made of VCTK 0.80 (`wav48/`, one microphone), not of 0.92 (`wav48_silence_trimmed/`, two). Only silence at
 the beginning of an utterance is cut, and the result rounded downwards to PCM16 before mixing and again after. Speaker
 p280, who has no entry in the speaker table, does not occur. Noise is read as far as the longest source, as in
@@ -24,11 +24,11 @@ from random import Random
 import numpy as np
 
 from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, check_variant, prepare_parts, speaker_of
+from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import find_tables, read_table
 from sepkit.corpora._recordings import check_writable, find_audio_files
 from sepkit.corpora._verify import check_whole
-from sepkit.corpora.options import VCTK2MixOptions
+from sepkit.corpora.options import VCTK2MixOptions, check_variant
 from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -57,7 +57,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
-    check_variant(2, options.sample_rate, options.mode)
+    check_variant((2,), 2, options.sample_rate, options.mode)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
     check_writable(out)
     corpus, noise = _vctk_root(Path(options.vctk)), _noise_root(Path(options.wham_noise))
@@ -160,7 +160,7 @@ def first_sound(waveform: np.ndarray) -> int:
     """The first sample of the first frame that is not 20 dB or more below the loudest: where the scripts cut.
 
     That is the beginning of the first interval of `librosa.effects.split(waveform, top_db=20)`, librosa 0.10 and later:
-    frames of 2048 samples every 512, the first centred on sample 0, zeros outside.
+    frames of 2048 samples every 512, the first centered on sample 0, zeros outside.
 
     Args:
         waveform: (T,).

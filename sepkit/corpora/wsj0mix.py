@@ -4,7 +4,7 @@ What it is: 20,000 training, 5,000 validation and 3,000 test mixtures of utteran
 +-2.5 dB re each other's active speech level, without noise. `tr` and `cv` are of the 101 speakers of si_tr_s, `tt` of
 18 others (si_dt_05, si_et_05). Rates 8 and 16 kHz; "min" cuts to the shortest source, "max" pads to the longest.
 Size: at 8 kHz in min mode, 2 speakers, about 45 h (30, 10 and 5): some 8 GB when written, nothing when described.
-Licence: WSJ0 is licensed by the LDC (LDC93S6A, CSR-I WSJ0 Complete) and cannot be downloaded; the lists and the table
+License: WSJ0 is licensed by the LDC (LDC93S6A, CSR-I WSJ0 Complete) and cannot be downloaded; the lists and the table
 of active levels are free text (directory `metadata` of the public Python port, github.com/mpariente/pywsj0-mix).
 
     --wsj0    the folder `wsj0` with si_tr_s, si_dt_05, si_et_05 (or the folder above it), as wav, flac or sphere
@@ -33,16 +33,16 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import check_writable, write_skipped
-from sepkit.corpora._verify import check_whole, verify
-from sepkit.corpora.active_level import active_speech_level
-from sepkit.corpora.options import WSJ0MixOptions
+from sepkit.corpora._verify import verify
+from sepkit.corpora._wsj0_inputs import CONDITIONS, WSJ0_RATE, Line, Recording, find_recordings, read_levels, read_lists
+from sepkit.corpora.options import WSJ0MixOptions, check_variant
 from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
@@ -52,57 +52,8 @@ from sepkit.parallel import Failed, for_each
 
 __all__ = ["mix_sources", "prepare_wsj0_mix"]
 
-CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
-"""Name of a list -> name of its manifest."""
-
-WSJ0_RATE = 16000
-# Active levels are measured at this rate, whatever the mixtures are made at.
-_LEVEL_RATE = 8000
 _PEAK = 0.9
-_SUFFIXES = (".wav", ".flac", ".wv1", ".sph")
 _STAMPS = "wsj0-mix.json"
-# So many recordings are measured to see whether the table of levels is theirs.
-_CHECKED_LEVELS = 40
-_LEVEL_TOLERANCE_DB = 1.5
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One source of a line of a list: the path as the list has it, and its level relative to the others."""
-
-    listed: str
-    snr_db: float
-
-    @property
-    def utterance(self) -> str:
-        """What the level table calls it."""
-        return self.listed.split("/")[-1].replace(".wav", "")
-
-    @property
-    def speaker(self) -> str:
-        """The folder of the recording: WSJ0 has one a speaker."""
-        return PurePosixPath(self.listed).parent.name or self.utterance[:3]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of a mixing list."""
-
-    where: str
-    parts: tuple[_Part, ...]
-
-    @property
-    def name(self) -> str:
-        """What the mixture's files are called: utterances and relative levels, 8 significant digits."""
-        return "_".join(f"{part.utterance}_{part.snr_db:.8g}" for part in self.parts)
-
-
-@dataclass(frozen=True)
-class _Recording:
-    """A recording that was looked at, and its active level as a power."""
-
-    path: Path
-    level: float
 
 
 @dataclass(frozen=True)
@@ -139,12 +90,12 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     """
     out, lists, processes = Path(options.out), Path(options.lists), options.processes
     speakers, sample_rate, mode = options.speakers, options.sample_rate, options.mode
-    _check(speakers, sample_rate, mode)
-    lines = _read_lists(lists, speakers)
-    table = _read_levels(lists / "activlev")
+    check_variant(range(2, 6), speakers, sample_rate, mode)
+    lines = read_lists(lists, speakers)
+    table = read_levels(lists / "activlev")
     check_writable(out)
     skipped: dict[str, str] = {}
-    recordings = _find_recordings(Path(options.wsj0), lines, table, processes, skipped)
+    recordings = find_recordings(Path(options.wsj0), lines, table, processes, skipped)
     manifests = _prepare_mixtures(
         [_Plan(out, condition, speakers, sample_rate, mode, options.write) for condition in lines],
         lines,
@@ -193,206 +144,6 @@ def mix_sources(
     return mixture / divisor, scaled / divisor, 1 / divisor
 
 
-# -------------------------------------------------------------------------------------------------- lists and levels
-
-
-def _check(speakers: int, sample_rate: int, mode: str) -> None:
-    if not 2 <= speakers <= 5:
-        raise UserError(f"--speakers {speakers}: expected 2, 3, 4 or 5")
-    if sample_rate not in (8000, 16000):
-        raise UserError(f"--sample-rate {sample_rate}: WSJ0-mix is made at 8000 or 16000 Hz")
-    if mode not in ("min", "max"):
-        raise UserError(f"--mode {mode}: expected min or max")
-
-
-def _read_lists(folder: Path, speakers: int) -> dict[str, list[_Line]]:
-    """Condition -> lines of its list.
-
-    Raises:
-        UserError: no such folder, none of the lists, or a line that does not hold a path and a level for each speaker.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one with mix_{speakers}_spk_tr.txt ... and activlev/")
-    paths = {condition: folder / f"mix_{speakers}_spk_{condition}.txt" for condition in CONDITIONS}
-    found = {condition: _read_list(path, speakers) for condition, path in paths.items() if path.is_file()}
-    if not found:
-        raise UserError(f"{folder}: holds none of {', '.join(path.name for path in paths.values())}; get the lists")
-    return found
-
-
-def _read_list(path: Path, speakers: int) -> list[_Line]:
-    lines: list[_Line] = []
-    for number, text in _text_lines(path):
-        words, where = text.split(), f"{path}:{number}"
-        if len(words) != 2 * speakers:
-            raise UserError(
-                f"{where}: {len(words)} columns, expected {2 * speakers}: path and relative level of {speakers} "
-                "speakers; the list is of another version, or of another number of speakers"
-            )
-        parts = zip(words[::2], words[1::2], strict=True)
-        lines.append(_Line(where, tuple(_Part(name, _number(level, where)) for name, level in parts)))
-    if not lines:
-        raise UserError(f"{path}: is empty; get the list again")
-    return lines
-
-
-def _read_levels(folder: Path) -> dict[str, float]:
-    """Utterance -> active level, a power; empty where there is no table.
-
-    Raises:
-        UserError: a line that is not `utterance level`, or two tables that contradict each other.
-    """
-    levels: dict[str, float] = {}
-    where_found: dict[str, str] = {}
-    for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
-        for number, text in _text_lines(path):
-            words, where = text.split(), f"{path}:{number}"
-            if len(words) != 2:
-                raise UserError(f"{where}: {len(words)} columns, expected two: utterance and active level")
-            name, level = words[0].replace(".wav", ""), _number(words[1], where)
-            if not level > 0:
-                raise UserError(f"{where}: level {words[1]}, expected a power above 0")
-            if levels.setdefault(name, level) != level:
-                raise UserError(
-                    f"{where}: {name} has another level than in {where_found[name]}; keep one version of the tables"
-                )
-            where_found.setdefault(name, where)
-    return levels
-
-
-def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text ({error}); get the file again") from error
-    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{where}: found {text!r}, expected a finite number")
-    return value
-
-
-# -------------------------------------------------------------------------------------------------------- recordings
-
-
-class _Finder:
-    """Where the recordings that lists name lie: as wav or flac, or as the sphere files that the LDC ships."""
-
-    def __init__(self, wsj0: Path) -> None:
-        if not wsj0.is_dir():
-            raise UserError(f"{wsj0}: no such folder; expected the folder wsj0 of LDC93S6A, or the one above it")
-        self._wsj0 = wsj0
-        self._folders: dict[Path, dict[str, Path]] = {}
-
-    def find(self, listed: str) -> Path | None:
-        """The file that a list means; None where there is none.
-
-        Raises:
-            UserError: there is only that of the far microphone, or a wav that was made from it.
-        """
-        for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
-            files = self._files(relative.parent)
-            stem = relative.stem.lower()
-            found = [files[stem + suffix] for suffix in (relative.suffix, *_SUFFIXES) if stem + suffix in files]
-            far = files.get(f"{stem}.wv2") or files.get(f"{stem}.wv2.wav") or files.get(f"{stem}_wv2.wav")
-            if far is not None and (not found or f"{stem}.wv1" not in files):
-                state = f"and {found[0].name} beside it seems to be made of it" if found else "and there is no wv1"
-                raise UserError(
-                    f"{far}: is of the far microphone (wv2), {state}; WSJ0-mix is made of wv1, wv2 costs 1 to 4 dB: "
-                    f"put the wv1 files, or wavs made of them (sph2pipe -p -f wav), into {relative.parent}, without wv2"
-                )
-            if found:
-                return found[0]
-        return None
-
-    def _files(self, folder: Path) -> dict[str, Path]:
-        if folder not in self._folders:
-            present = folder.iterdir() if folder.is_dir() else ()
-            self._folders[folder] = {path.name.lower(): path for path in sorted(present)}
-        return self._folders[folder]
-
-
-def _find_recordings(
-    wsj0: Path,
-    lines: Mapping[str, Sequence[_Line]],
-    table: Mapping[str, float],
-    processes: int | None,
-    skipped: dict[str, str],
-) -> dict[str, _Recording | str]:
-    """Path in the lists -> recording, or why it cannot be used. Bad ones are added to `skipped`."""
-    finder = _Finder(wsj0)
-    parts = {part.listed: part for members in lines.values() for line in members for part in line.parts}
-    paths = {listed: finder.find(listed) for listed in parts}
-    if not any(paths.values()):
-        raise UserError(
-            f"{wsj0}: none of the {len(parts)} recordings of the lists is there, the first: {next(iter(parts))} "
-            f"(or .flac, .wv1, .sph); give the folder that holds si_tr_s, si_dt_05 and si_et_05"
-        )
-    present = [(path, table.get(parts[listed].utterance)) for listed, path in paths.items() if path is not None]
-    unlisted = sum(level is None for _, level in present)
-    if table and unlisted:
-        print(f"{unlisted} of {len(present)} recordings have no level in the table: measured here (ITU-T P.56)")
-    elif unlisted:
-        print("no table of active levels (activlev/*.txt): measured here (ITU-T P.56)")
-    examined: dict[Path, _Recording | str] = {}
-    for (path, _), result in for_each(_examine, present, processes, "reading"):
-        if isinstance(result, Failed):
-            examined[path] = skipped[str(path)] = result.reason
-        else:
-            examined[path] = result
-    _compare_levels([recording for recording in examined.values() if isinstance(recording, _Recording)], table)
-    recordings: dict[str, _Recording | str] = {}
-    for listed, path in paths.items():
-        if path is None:
-            recordings[listed] = skipped[listed] = f"{listed}: no such file in {wsj0}, nor as .flac, .wv1 or .sph"
-        else:
-            recordings[listed] = examined[path]
-    return recordings
-
-
-def _examine(item: tuple[Path, float | None]) -> _Recording:
-    path, level = item
-    header = check_whole(path)
-    if header.sample_rate != WSJ0_RATE or header.channels != 1:
-        raise UserError(
-            f"{path}: {header.sample_rate} Hz, {header.channels} channel(s); WSJ0 has {WSJ0_RATE} Hz and one channel: "
-            "convert it from the original wv1"
-        )
-    return _Recording(path, _measure(path) if level is None else level)
-
-
-def _measure(path: Path) -> float:
-    waveform = audio.read(path, sample_rate=_LEVEL_RATE, resampler="scipy_poly")
-    level = active_speech_level(waveform, _LEVEL_RATE)
-    if level == 0:
-        raise UserError(f"{path}: digital silence; get the file again")
-    return level
-
-
-def _compare_levels(recordings: Sequence[_Recording], table: Mapping[str, float]) -> None:
-    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalised."""
-    with_level = [recording for recording in recordings if table.get(recording.path.stem) == recording.level]
-    sample = with_level[:: max(1, len(with_level) // _CHECKED_LEVELS)]
-    differences: list[float] = []
-    for recording in sample:
-        try:
-            differences.append(10 * math.log10(_measure(recording.path) / recording.level))
-        except UserError:
-            continue  # it fails again where it is mixed, and is listed there
-    if differences and abs(median := float(np.median(differences))) > _LEVEL_TOLERANCE_DB:
-        print(
-            f"warning: recordings are {median:+.1f} dB from the published active levels (median of {len(differences)}),"
-            " where wv1 is within 0.5 dB: made from wv2, or normalised? Scores will not compare with published ones",
-            file=sys.stderr,
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------- mixtures
 
 
@@ -401,8 +152,8 @@ class _Job:
     """A mixture whose recordings are there."""
 
     plan: _Plan
-    line: _Line
-    recordings: tuple[_Recording, ...]
+    line: Line
+    recordings: tuple[Recording, ...]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -417,8 +168,8 @@ class _Job:
 
 def _prepare_mixtures(
     plans: Sequence[_Plan],
-    lines: Mapping[str, Sequence[_Line]],
-    recordings: Mapping[str, _Recording | str],
+    lines: Mapping[str, Sequence[Line]],
+    recordings: Mapping[str, Recording | str],
     table: Mapping[str, float],
     processes: int | None,
     skipped: dict[str, str],
@@ -445,7 +196,7 @@ def _prepare_mixtures(
 
 
 def _jobs(
-    plan: _Plan, lines: Sequence[_Line], recordings: Mapping[str, _Recording | str], skipped: dict[str, str]
+    plan: _Plan, lines: Sequence[Line], recordings: Mapping[str, Recording | str], skipped: dict[str, str]
 ) -> Iterator[_Job]:
     """The lines that can be mixed; the others are added to `skipped`."""
     seen: dict[str, str] = {}
@@ -457,7 +208,7 @@ def _jobs(
         elif bad:
             skipped[line.where] = f"{line.where}: {bad[0]}"
         else:
-            yield _Job(plan, line, tuple(recording for recording in found if isinstance(recording, _Recording)))
+            yield _Job(plan, line, tuple(recording for recording in found if isinstance(recording, Recording)))
         seen.setdefault(line.name, line.where)
 
 
@@ -523,7 +274,7 @@ class _Earlier:
         UserError: the folder of the wavs holds those of other lists or levels.
     """
 
-    def __init__(self, plan: _Plan, lines: Sequence[_Line], table: Mapping[str, float]) -> None:
+    def __init__(self, plan: _Plan, lines: Sequence[Line], table: Mapping[str, float]) -> None:
         self._plan = plan
         self._path = plan.out / _STAMPS
         self._stamps = _read_stamps(self._path)

@@ -1,4 +1,4 @@
-"""The one file that touches audio files: reading with seek and resampling, and writing.
+"""Reading of audio files with seek and resampling, and writing.
 
 Positions and lengths are in samples at the rate asked for, after resampling, so that a crop of a file means the same
 whatever rate the file is stored at. A path may name a member of a tar shard: `train-000000.tar::000000012.s1.flac`
@@ -252,7 +252,7 @@ def write(
         path: where; the ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if need be.
         waveform: (T,) or (C, T).
         sample_rate: Hz.
-        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantises and saturates.
+        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
         rounding: of PCM_16, see `quantize_pcm16`.
 
     Raises:
@@ -303,7 +303,7 @@ def encode_wav(waveform: np.ndarray, sample_rate: int) -> bytes:
 
 
 def pack(path: AudioPath) -> tuple[bytes, str]:
-    """A recording as the bytes of a file of its own, and what its name ends in: not a sample of it changes.
+    """Return a recording as the bytes of a file, and the file name ending; no sample changes.
 
     Integer PCM that FLAC can hold becomes FLAC; what ffmpeg decodes becomes wav; FLAC itself and all other formats come
     as they are.

@@ -1,6 +1,6 @@
 """Recordings of any length in bounded memory: resampling and writing block by block.
 
-What goes through here in blocks comes out as `sepkit.data.audio` makes it of the whole, whatever the blocks.
+The result does not depend on the blocks: it equals what `sepkit.data.audio` makes of the whole.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class BlockWriter:
         (self._wav if self._flac is None else self._flac).close()
 
     def check_complete(self) -> None:
-        """Nothing, where all samples that were announced have been written.
+        """Check that all announced samples have been written.
 
         Raises:
             ValueError: some are missing.
@@ -141,7 +141,7 @@ def write_blocks(
         path: ".wav", or ".flac" for PCM_16. The folder is made if need be.
         sample_rate: Hz.
         num_samples: how many there will be.
-        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantises to the nearest value and saturates.
+        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes to the nearest value and saturates.
 
     Raises:
         ValueError: a format that cannot hold the subtype, or another number of samples than was announced.

@@ -1,4 +1,4 @@
-"""Training and validation examples. Data is a function: what an item holds follows from (seed, epoch, index) alone."""
+"""Training and validation examples. What an item holds depends on (seed, epoch, index) alone."""
 
 from __future__ import annotations
 

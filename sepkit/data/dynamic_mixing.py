@@ -83,6 +83,8 @@ class DynamicMixer:
                 f"{manifest.path}: names {len(self._speaker_blocks)} speaker(s), but has mixtures of "
                 f"{manifest.max_sources} sources; dynamic mixing needs at least as many speakers"
             )
+        if not 0 <= config.one_speaker_share <= 1:
+            raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
         self._sexes = None if config.same_sex_share is None else self._find_sexes(manifest)
         self._bank_rates = self._speed_rates() if config.bank_gib else []
         self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}
@@ -132,7 +134,7 @@ class DynamicMixer:
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
         reference = first.gain * self._level(_recording(entry, first))
-        recordings = self._draw_recordings(len(entry.sources), generator)
+        recordings = self._draw_recordings(self._draw_count(entry, generator), generator)
         rates = [self._draw_rate(generator) for _ in recordings]
         spans = [self._span(recording, rate) for recording, rate in zip(recordings, rates, strict=True)]
         count = self._num_samples(entry.mode, [num_samples for _, num_samples in spans])
@@ -149,6 +151,10 @@ class DynamicMixer:
         speech = sources.sum(axis=0)
         noise = self._draw_noise(entry, speech, generator)
         return Mixed(speech if noise is None else speech + noise, sources, noise)
+
+    def _draw_count(self, entry: MixtureEntry, generator: np.random.Generator) -> int:
+        share = self.config.one_speaker_share
+        return 1 if share and generator.random() < share else len(entry.sources)
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
         """One recording each of different speakers. Speakers are equally likely, however many recordings they have."""

@@ -65,11 +65,9 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
 
 
 def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
-    """The root mean square of a recording where somebody speaks.
+    """Return the root mean square of a recording where somebody speaks; 0 for silence.
 
-    It is taken over those frames of 32 ms whose energy is within a threshold of the loudest one's.
-
-    Silence gives 0.
+    It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame.
 
     Args:
         waveform: (T,).

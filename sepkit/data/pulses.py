@@ -26,7 +26,7 @@ _BAND_FILTER_ORDER = 4
 _RING_IN_PERIODS = 20
 # A Gaussian's spectrum, like itself, has fallen to 3e-4 at four deviations.
 _SPECTRAL_DEVIATIONS = 4.0
-# Streams of random numbers of an index: one for each speaker, one for noise.
+# Streams of random numbers of an index: one for the speakers, one for noise.
 _SOURCE_STREAM, _NOISE_STREAM = 0, 1
 
 
@@ -99,11 +99,11 @@ class PulseParameters:
 def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.ndarray:
     """The sources of example `index`, (m, T) float32, one for each frequency range.
 
-    Each is a sum of pulses, each with a fundamental f, an amplitude a, a phase p, a centre c and a width s of its own:
+    Each is a sum of pulses, each with a fundamental f, an amplitude a, a phase p, a center c and a width s of its own:
 
         a exp(-(t - c)^2 / (2 s^2)) sum_k sin(k (2 pi f (t - c) + p)) / k,    k = 1 ... overtones + 1
 
-    The centre lies in the segment, and so at least half of the pulse does, if it is short against the segment.
+    The center lies in the segment, so that at least half of a pulse that is short against the segment does too.
     Overtones that reach half the sample rate, with the breadth that the envelope gives them, are left out.
 
     Args:
@@ -122,7 +122,7 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
             frequency_hz = _within(frequency_range, draws[0])
             amplitude = _within(parameters.amplitude_range, draws[1])
             phase = 2 * np.pi * draws[2]
-            centre = parameters.seconds * draws[3]
+            center = parameters.seconds * draws[3]
             sigma = _within(parameters.sigma_range_seconds, draws[4])
             breadth_hz = _SPECTRAL_DEVIATIONS / (2 * np.pi * sigma)
             harmonics = [
@@ -131,12 +131,12 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
                 if k == 1 or k * frequency_hz + breadth_hz < parameters.sample_rate / 2
             ]
             # sin(k x) is the imaginary part of exp(i x)^k: one sine and cosine for all of them.
-            rotation = np.exp(1j * (2 * np.pi * frequency_hz * (time - centre) + phase))
+            rotation = np.exp(1j * (2 * np.pi * frequency_hz * (time - center) + phase))
             powers, tone = np.ones_like(rotation), np.zeros_like(time)
             for k in harmonics:
                 powers *= rotation
                 tone += powers.imag / k
-            source += amplitude * np.exp(-0.5 * ((time - centre) / sigma) ** 2) * tone
+            source += amplitude * np.exp(-0.5 * ((time - center) / sigma) ** 2) * tone
     return sources.astype(np.float32)
 
 

@@ -111,7 +111,7 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
 
 
 def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
-    """The waveform from the first to the last 10 ms that is within `threshold_db` of the loudest.
+    """Cut the waveform to the part from the first to the last 10 ms within `threshold_db` of the loudest 10 ms.
 
     Args:
         waveform: (T,).

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -27,14 +26,17 @@ from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
 from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.pool import Pool, Task
-from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
-from sepkit.evaluation.scoring import ScoringOptions, check_metrics, score_utterance
+from sepkit.evaluation.results import Row, columns_of, summarize_rows, write_rows
+from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
+from sepkit.extras import is_installed, missing
 from sepkit.files import write_json
+from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
 __all__ = ["Evaluation", "Separate", "SeparatedLike", "evaluate"]
 
+# What processes that score import.
+_PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
 # Utterances that wait for their scores, for each process that scores.
 _WAITING = 4
 
@@ -163,7 +165,7 @@ def evaluate(
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
     journal = Journal(out, rank if world_size > 1 else None)
-    with journal.writing(), Pool(processes) as pool:
+    with journal.writing(), Pool(processes, _PRELOADED) as pool:
         share = utterances[rank::world_size]
         job = _Job(journal, pool, separate, options, rank, _WAITING * processes)
         for _ in tqdm(job.run(share), total=len(share), desc="evaluate", unit="mixture", disable=None):
@@ -173,7 +175,7 @@ def evaluate(
         return None
     rows = [journal.rows[utterance.key] for utterance in utterances]
     columns = columns_of(rows, options.metrics)
-    summary = summarise_rows(rows, columns) | {
+    summary = summarize_rows(rows, columns) | {
         "model": model,
         "estimates": None if estimates is None else str(estimates),
         "manifest": [str(path) for path in manifests],
@@ -207,11 +209,16 @@ def _options(
     """What is measured, and by which reason a metric that usually is, is not."""
     left_out: dict[str, str] = {}
     if metrics is None:
-        metrics = ["si_sdr", "sdr", "stoi"]
+        metrics = ["si_sdr"]
+        for name in ("sdr", "stoi"):
+            if is_installed(PACKAGES[name]):
+                metrics.append(name)
+            else:
+                left_out[name] = missing(PACKAGES[name], name)
         if any(rate not in PESQ_MODES for rate in sample_rates):
             left_out["pesq"] = f"defined at 8000 and 16000 Hz, found {', '.join(map(str, sample_rates))} Hz"
-        elif find_spec("pesq") is None:
-            left_out["pesq"] = "the package is not installed; pip install 'sepkit[metrics]'"
+        elif not is_installed("pesq"):
+            left_out["pesq"] = missing("pesq", "pesq")
         else:
             metrics.append("pesq")
         metrics += ["blr"] * (signal_std is not None) + ["words"] * (asr_command is not None)

@@ -13,6 +13,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation import metrics
 from sepkit.evaluation.labels import FROM_LATENTS, PREDICTIONS
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
+from sepkit.extras import is_installed, missing
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.likelihoods import pairwise_blr_nll
 from sepkit.objectives.objective import SAME_SI_SDR_DB
@@ -45,6 +46,17 @@ COLUMNS = {
     "words": ("word_accuracy",),
 }
 """Metric that can be asked for -> the columns that it fills."""
+
+PACKAGES = {
+    "sdr": "fast_bss_eval",
+    "bss_eval": "fast_bss_eval",
+    "stoi": "pystoi",
+    "estoi": "pystoi",
+    "pesq": "pesq",
+    "pesq_nb": "pesq",
+    "pesq_wb": "pesq",
+}
+"""Metric -> the package that computes it."""
 
 PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *FROM_LATENTS, *PREDICTIONS)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
@@ -119,7 +131,7 @@ class UtteranceScores:
 
 
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
-    """Nothing, where all metrics can be computed.
+    """Raise UserError unless all metrics can be computed.
 
     Args:
         options: what is asked for.
@@ -133,6 +145,9 @@ def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
         raise UserError(
             f"metrics: found {', '.join(unknown) or 'nothing'}, expected one or more of {', '.join(COLUMNS)}"
         )
+    for name in options.metrics:
+        if name in PACKAGES and not is_installed(PACKAGES[name]):
+            raise UserError(f"metrics: {missing(PACKAGES[name], name)}; or leave it out")
     if "blr" in options.metrics and not (options.signal_std and 0 < options.signal_std < float("inf")):
         raise UserError(f"metrics: blr needs a deviation above 0, found {options.signal_std}; give --signal-std")
     if "words" in options.metrics and not options.asr_command:
@@ -298,7 +313,7 @@ def _measured(name: str, matched: _Matched) -> Sequence[np.ndarray]:
         return missing
     try:
         return _MEASURES[name](matched)
-    # A metric is a guest: whatever it raises concerns its own column alone.
+    # Third-party metrics may raise anything; a failure empties only that metric's column.
     except Exception as error:
         matched.reasons[name] = _reason(error)
         return missing
@@ -362,7 +377,7 @@ def _double(waveform: np.ndarray) -> np.ndarray:
 
 
 def _word_accuracy(matched: _Matched, j: int) -> float:
-    """1 - errors / words: below 0 where more is recognised than was said."""
+    """1 - errors / words: below 0 where more is recognized than was said."""
     text, command = matched.texts[j], matched.options.asr_command
     if text is None:
         raise metrics.NoScore("the manifest has no text for this source")

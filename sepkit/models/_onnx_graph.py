@@ -1,4 +1,4 @@
-"""A model in operations that a graph can hold: every length follows from the input's, inside the graph."""
+"""A model written in operations that an ONNX graph can hold. All lengths are computed inside the graph."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["GraphModel", "PlainOperations"]
 class GraphModel(nn.Module):
     """Mixtures (B, T) to estimates (B, n, T), and scores (B, n) where the model has them: for tracing alone.
 
-    Padding and cropping are those of `EncoderMaskerDecoder`, written for lengths that are values of the graph: what
-    has to end at such a length is made too long and cut.
+    Padding and cropping are those of `EncoderMaskerDecoder`, written for lengths that are values of the graph: tensors
+    are padded too far and then cut to such a length.
 
     Args:
-        model: left as it is; latents are taken at what stands for them outside training.
+        model: not changed; latents take their values at test (mean or median).
     """
 
     def __init__(self, model: EncoderMaskerDecoder) -> None:
@@ -46,10 +46,10 @@ class GraphModel(nn.Module):
         bank = model.filterbank
         num_samples = mixture.shape[-1]
         left, total = _padded(bank, num_samples, model.pad)
-        standardised = (mixture - model.signal_mean) / model.signal_std
+        standardized = (mixture - model.signal_mean) / model.signal_std
         # No padding on the right is longer than this.
         most = 2 * bank.kernel_size + bank.stride + bank.multiple
-        raw = bank.encode(functional.pad(standardised, (left, most))[..., :total])
+        raw = bank.encode(functional.pad(standardized, (left, most))[..., :total])
         encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
         z = model.encoding_family.at_test(encoding)
         masks = model.mask_posterior(model.masker(bank.features(z)))
@@ -62,7 +62,7 @@ class GraphModel(nn.Module):
 
 
 def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
-    """Zeros on the left, and the length with all zeros: as `Filterbank.padding_for`, of a length that is a tensor."""
+    """Zeros on the left, and the padded length: `Filterbank.padding_for` for a length that is a tensor."""
     shortest = bank.kernel_size - 2 * bank.padding
     if pad == "asteroid":
         left, total = 0, torch.as_tensor(num_samples).clamp(min=shortest)
@@ -86,7 +86,7 @@ class _Analysis(nn.Module):
 
 
 class _Synthesis(nn.Module):
-    """The transposed convolution of a decoder, likewise."""
+    """The transposed convolution of a decoder, without asteroid_filterbanks' scripted functions around it."""
 
     def __init__(self, bank: Filterbank) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Synthesis(nn.Module):
 
 
 def _replace_sliding_filters(model: nn.Module) -> None:
-    """Puts the convolution that they are computed by in their place: its matrix is a constant of the graph."""
+    """Replace sliding filters by the convolution that computes them, with its matrix as a constant of the graph."""
     for parent in model.modules():
         for name, child in parent.named_children():
             if isinstance(child, SlidingFilters):
@@ -135,10 +135,10 @@ def _pad_to_chunks(x: Tensor, chunk_size: int) -> tuple[Tensor, Any]:
 
 
 class PlainOperations(TorchFunctionMode):
-    """While it is entered, operations that torch's exporter gets wrong or has not are made of others.
+    """Inside this context, operations that torch's exporter lacks or gets wrong are computed by others.
 
-    Seen in torch 2.11: unflatten takes every length for that of the example, movedim knows no negative dimensions,
-    unfold and fold no lengths that are values of the graph.
+    In torch 2.11, unflatten fixes every length to that of the example, movedim does not know negative dimensions, and
+    unfold and fold do not accept lengths that are values of the graph.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -71,7 +71,7 @@ def model_card(
         corpora: what it was trained on, each in a line, best with its licence and source.
         summaries: `summary.json` files of `sepkit evaluate`, one a test set.
         name: how the card calls it; "": the name of the folder (of the one above, where it is `model`).
-        loss: what was minimised; "": what the configuration beside the model says, where there is one.
+        loss: what was minimized; "": what the configuration beside the model says, where there is one.
         limits: what it is not for, in Markdown; "": what holds for every separator.
         credit: whose speech, recipes and papers it stands on, in Markdown.
 

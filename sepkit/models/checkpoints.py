@@ -1,14 +1,13 @@
-"""Models on disk: a folder with `model.safetensors` (weights) and `model.yaml` (what they are weights of).
+"""Models on disk: a folder with `model.safetensors` (the weights) and `model.yaml` (the configuration and more).
 
 Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the
-registry alone turns it into a model. Training state (optimiser, loop, random generators) lives elsewhere.
+registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
+from sepkit.files import atomic_output, read_yaml, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.saved import SavedModel
 from sepkit.version import __version__
@@ -29,7 +29,6 @@ __all__ = [
     "EXPECTED",
     "LoadReport",
     "compare",
-    "complete_or_absent",
     "find_checkpoint",
     "load_checkpoint",
     "read_description",
@@ -50,7 +49,7 @@ M = TypeVar("M", bound=SavedModel)
 
 
 def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None, *, half: bool = False) -> Path:
-    """The folder, now holding `model.safetensors` and `model.yaml`; each file is complete or absent.
+    """Write `model.safetensors` and `model.yaml` into a folder, each atomically; return the folder.
 
     Args:
         model: a `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
@@ -77,10 +76,12 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         tensors, left_out = _halved(model, tensors)
         description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
-    with complete_or_absent(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary)
-    with complete_or_absent(folder / DESCRIPTION) as temporary:
-        temporary.write_text(description, encoding="utf-8")
+    try:
+        with atomic_output(folder / WEIGHTS) as temporary:
+            save_file(tensors, temporary)
+        write_text(folder / DESCRIPTION, description)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: cannot be written to ({_one_line(error)}); give a folder that can") from error
     return folder
 
 
@@ -97,7 +98,7 @@ def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors with parameters in half precision, less constants; and the names of these constants."""
+    """Convert parameters to half precision and drop constants; return the tensors and the names of the constants."""
     constants = _constants(model)
     left_out = [name for name, value in constants.items() if torch.equal(tensors[name].to(value.dtype), value)]
     parameters = {name for name, _ in model.named_parameters()}
@@ -113,30 +114,10 @@ def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
 
 
 def _constants(model: SavedModel) -> dict[str, Tensor]:
-    """Buffers of more than one value that a new model of the same configuration has."""
+    """Return the buffers of a new model of the same configuration that hold more than one value."""
     with torch.random.fork_rng(devices=[]):
         fresh = model.from_config(model.config)
     return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1}
-
-
-@contextmanager
-def complete_or_absent(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
-
-    Raises:
-        UserError: the folder cannot be made or written to.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path.parent}: cannot be written to ({reason}); give a folder that can") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -147,11 +128,11 @@ def load_checkpoint(path: Path_, expected: Any = None) -> EncoderMaskerDecoder: 
 @overload
 def load_checkpoint(path: Path_, expected: Any = None, *, of: type[M]) -> M: ...
 def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] = EncoderMaskerDecoder) -> SavedModel:
-    """The saved model, in evaluation mode, on the CPU, in float32.
+    """Load a saved model: in evaluation mode, on the CPU, in float32.
 
     Args:
         path: the folder, one of its two files, or the experiment folder above it.
-        expected: the configuration that the model has to have; None: any.
+        expected: refuse a model of another configuration; None: take any.
         of: the class of the model, which names its kind.
 
     Raises:
@@ -164,7 +145,7 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     if expected is not None:
         _check_same(config, expected, folder)
     tensors = _read_tensors(folder / WEIGHTS)
-    # Drawing the weights that are replaced at once must not move the caller's random stream.
+    # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = of.from_config(config)
     buffers = dict(model.named_buffers())
@@ -178,7 +159,7 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
 
 
 def read_description(path: Path_) -> dict[str, Any]:
-    """Plain data of the checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
+    """Read a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
 
     Raises:
         UserError: no checkpoint there, or its description is damaged or of a later format.
@@ -187,10 +168,10 @@ def read_description(path: Path_) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path_) -> Path:
-    """The folder of the checkpoint that `path` means: itself, its `model` folder, or the folder around a file of it.
+    """Find the folder of a checkpoint: `path` itself, its subfolder `model`, or the folder of the file `path`.
 
     Raises:
-        UserError: there is none, with what was found instead.
+        UserError: there is no checkpoint; the message says what was found instead.
     """
     path = Path(path)
     if not path.exists():
@@ -209,7 +190,7 @@ def find_checkpoint(path: Path_) -> Path:
 
 
 def _what_is(path: Path) -> str:
-    """What a path that is no checkpoint looks like, for the message."""
+    """Describe a path that is not a checkpoint, for the message."""
     holds_state = path.is_dir() and any(child.suffix == ".ckpt" for child in path.iterdir())
     if holds_state or "resume" in (path.name, path.parent.name):
         return "found training state, which only `sepkit train` reads"
@@ -219,10 +200,7 @@ def _what_is(path: Path) -> str:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        description = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({_one_line(error)}); get the checkpoint again") from error
+    description = read_yaml(path, "get the checkpoint again")
     if not isinstance(description, dict) or "model" not in description:
         raise UserError(f"{path}: found no field `model`, expected the description that `sepkit train` writes")
     if description.get("format") != FORMAT:
@@ -275,18 +253,9 @@ def _differences(found: Any, expected: Any, where: str) -> list[str]:
 
 def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
     report = compare(tensors, wanted)
-    problems = [
-        f"{len(names)} {what} (such as {names[0]})"
-        for what, names in (
-            ("missing", report.missing),
-            ("unexpected", report.unexpected),
-            (
-                "of another shape",
-                [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()],
-            ),
-        )
-        if names
-    ]
+    mismatched = [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()]
+    kinds = {"missing": report.missing, "unexpected": report.unexpected, "of another shape": mismatched}
+    problems = [f"{len(names)} {what} (such as {names[0]})" for what, names in kinds.items() if names]
     if problems:
         raise UserError(
             f"{folder / WEIGHTS}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
@@ -299,14 +268,14 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], fold
 
 @dataclass
 class LoadReport:
-    """Which weights of a model came from another one; printing it tells in a few lines.
+    """Which weights of a model were taken from another model. Printing it gives a few lines.
 
     Args:
         source: where the weights come from.
         loaded: names of the tensors taken over.
-        mismatched: name -> (shape found, shape wanted), left as they were.
-        missing: names the model has and the source has not, left as they were.
-        unexpected: names only the source has.
+        mismatched: name -> (shape found, shape wanted); these tensors are left as they were.
+        missing: names that only the model has; these tensors are left as they were.
+        unexpected: names that only the source has.
     """
 
     source: str = ""
@@ -328,7 +297,7 @@ class LoadReport:
 
 
 def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:
-    """Which of the `wanted` tensors are among `tensors` with the same shape, and which are not."""
+    """Report which of the `wanted` tensors are among `tensors` with the same shape."""
     report = LoadReport(unexpected=[name for name in tensors if name not in wanted])
     for name, tensor in wanted.items():
         if name not in tensors:

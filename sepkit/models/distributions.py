@@ -1,8 +1,8 @@
 """The distributions that latents follow and priors are made of: sample, log density, and rate in closed form.
 
-Plain functions of tensors, for torch.distributions' objects cost a validation and a broadcast each, and take no
-generator. All of them satisfy `sepkit.types.Latent`; parameters broadcast against each other, so that a prior may be a
-distribution of scalars.
+torch.distributions is not used: its objects validate and broadcast at each construction, and take no generator. All
+classes satisfy `sepkit.types.Latent`. Parameters broadcast against each other, so that a prior may be a distribution of
+scalars.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class GammaDistribution:
         return torch.as_tensor(half).to(self.concentration) / self.rate.detach()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A sample whose gradient to the concentration is the implicit one; what underflows is the least normal number.
+        """A sample with implicit gradient to the concentration. Underflow gives the smallest normal number.
 
         Source: Figurnov et al., "Implicit reparameterization gradients", 2018.
         """
@@ -247,8 +247,8 @@ class BetaDistribution:
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """sigmoid(log a - log b) of gamma samples a, b; strictly inside (0, 1).
 
-        The gammas are drawn as Gamma(c + 1) U^(1 / c) in logarithms, which neither underflow nor lose their gradient
-        for small concentrations.
+        The gammas are drawn as logarithms of Gamma(c + 1) U^(1 / c). For small concentrations these neither underflow
+        nor lose their gradient.
         """
         logit = _log_gamma_sample(self.alpha, self.shape, generator) - _log_gamma_sample(
             self.beta, self.shape, generator
@@ -258,7 +258,7 @@ class BetaDistribution:
     def log_prob(self, value: Tensor) -> Tensor:
         """Elementwise log density in nats."""
         inside = value.clamp(_tiny(value), 1 - torch.finfo(value.dtype).eps)
-        return (self.alpha - 1) * inside.log() + (self.beta - 1) * torch.log1p(-inside) - self._log_normaliser()
+        return (self.alpha - 1) * inside.log() + (self.beta - 1) * torch.log1p(-inside) - self._log_normalizer()
 
     def kl(self, prior: Any) -> Tensor:
         """Elementwise KL to a beta prior (alpha', beta'), nats.
@@ -272,14 +272,14 @@ class BetaDistribution:
         prior = _same_kind(self, prior)
         more_ones, more_zeros = self.alpha - prior.alpha, self.beta - prior.beta
         return (
-            prior._log_normaliser()
-            - self._log_normaliser()
+            prior._log_normalizer()
+            - self._log_normalizer()
             + more_ones * torch.digamma(self.alpha)
             + more_zeros * torch.digamma(self.beta)
             - (more_ones + more_zeros) * torch.digamma(self.alpha + self.beta)
         )
 
-    def _log_normaliser(self) -> Tensor:
+    def _log_normalizer(self) -> Tensor:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
 
 

@@ -8,7 +8,7 @@ import torch
 from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
-from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, ModelConfig, PriorConfig, StandardPriorConfig
+from sepkit.config import ModelConfig, PriorConfig
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
@@ -21,7 +21,7 @@ from sepkit.types import Latent, Separation
 
 __all__ = ["EncoderMaskerDecoder", "build_model"]
 
-# Of `EncoderMaskerDecoder.estimates`: some MB of masks, which stay in a cache.
+# Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
 
 
@@ -32,8 +32,8 @@ class EncoderMaskerDecoder(SavedModel):
         M ~ q(M | z) = family(masker(features(z)))
         estimate_i = deviation * decoder(M_i (*) z)
 
-    In training mode latents are sampled, in evaluation mode only if one asks for it: their family says what stands for
-    them, the posterior mean, or, of log-normal masks, the median. For points all are the same.
+    Latents are sampled in training mode. In evaluation mode they are sampled only on request; otherwise the family's
+    `at_test` value is used (mean or median). Deterministic latents give the same result either way.
 
     Attributes:
         sample_rate: Hz; part of the model.
@@ -46,14 +46,14 @@ class EncoderMaskerDecoder(SavedModel):
         encoding_family: from raw encodings to posteriors over them.
         mask_family: from the masker's raw values to posteriors over masks.
         sample_rate: Hz.
-        pad: "full" loses no sample at either end; "asteroid" pads and trims on the right alone, as asteroid does.
+        pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
         scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
         encoding_prior: of variational encodings.
         mask_prior: of variational masks.
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
 
     Raises:
-        UserError: an encoding or mask family or link that the filterbank does not go with.
+        UserError: an encoding or mask family, a link or a masker that the filterbank does not go with.
     """
 
     kind = "separation"
@@ -79,6 +79,7 @@ class EncoderMaskerDecoder(SavedModel):
         super().__init__()
         _check_encoding_link(filterbank, encoding_family)
         _check_mask_link(filterbank, mask_family)
+        _check_masker(masker, filterbank, sample_rate)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
@@ -111,7 +112,7 @@ class EncoderMaskerDecoder(SavedModel):
         return self.masker.hypotheses  # type: ignore[return-value]
 
     def set_signal_statistics(self, mean: float, std: float) -> None:
-        """Stores the mean and deviation of the training mixtures, by which every input is standardised.
+        """Store the mean and deviation of the training mixtures. Every input is standardized with them.
 
         Raises:
             ValueError: not finite, or a deviation of zero or less.
@@ -130,18 +131,17 @@ class EncoderMaskerDecoder(SavedModel):
         reconstruct: bool = False,
         sample: bool | None = None,
     ) -> Separation:
-        """The separation of a batch of mixtures; estimates are as long as the mixture, for every T >= 1.
+        """Separate a batch of mixtures; estimates are as long as the mixture, for every T >= 1.
 
-        Silence gives finite estimates. A sample that is NaN makes its utterance's estimates NaN, wherever it reaches:
-        nothing is repaired in silence.
+        Silence gives finite estimates. A NaN sample makes all estimates that depend on it NaN: nothing is repaired.
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: source of the latent noise where latents are sampled; None: torch's own.
-            sources: (B, m, T) waveforms, where an adaptive prior or the objective looks at their encodings.
+            generator: of the latent noise; None: torch's own.
+            sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
-            reconstruct: decode the encodings without masks too, of the mixture and of `sources`.
-            sample: whether latents are sampled; None: in training mode only.
+            reconstruct: also decode the encodings of the mixture and of `sources` without masks.
+            sample: whether latents are sampled; None: only in training mode.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
@@ -177,15 +177,15 @@ class EncoderMaskerDecoder(SavedModel):
 
     @property
     def makes_only_estimates(self) -> bool:
-        """Whether all there is to know of a separation is its estimates: latents are points, and nothing is scored."""
+        """True if the model outputs nothing but estimates (no latent posteriors, no scores, no scales)."""
         variational = self.encoding_family.variational or self.mask_family.variational
         return not variational and self.scoring_head is None and self.scale_decoder is None
 
     def estimates(self, mixture: Tensor) -> Tensor:
-        """The estimates (B, n, T) alone of mixtures (B, T): those of `forward` where nothing is sampled.
+        """Return only the estimates (B, n, T) of mixtures (B, T), those of `forward` without sampling.
 
-        Masks, by far the largest of all that a model makes, are never all in memory, if the masker ends in layers that
-        see one frame at a time.
+        Masks are the largest tensors of a model. If the last layers of the masker see one frame at a time, masks are
+        computed tile by tile and never held in full.
 
         Raises:
             ValueError: see `forward`.
@@ -227,13 +227,13 @@ class EncoderMaskerDecoder(SavedModel):
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def encode(self, waveform: Tensor) -> Latent:
-        """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardised and padded first."""
+        """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardized and padded first."""
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
     def encode_sources(self, sources: Tensor) -> Latent:
         """Posterior over the encodings (B, m, K_full, F) of the sources (B, m, T) of mixtures.
 
-        They are divided by the training deviation as mixtures are, but keep their means, so that they still add up.
+        Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
         """
         raw = self._encode(sources.flatten(0, 1))
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
@@ -263,7 +263,7 @@ def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: tor
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """A new model, weights at random, as `config` describes it.
+    """Build a new model from its configuration, with random weights.
 
     Raises:
         UserError: a field out of its range, or choices that do not go together.
@@ -298,16 +298,16 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
 
 def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
     if not family.variational:
-        if not isinstance(config, StandardPriorConfig):
+        if config.needs_rate:
             raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
         return None
-    if what == "mask" and isinstance(config, AdaptivePriorConfig | FlowPriorConfig):
+    if what == "mask" and config.of_encodings_only:
         raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
     return build(config, family=family, encoding_dim=encoding_dim)
 
 
 def _scale_decoder(filterbank: Filterbank) -> Decoder:
-    """A second, learnt decoder, of the geometry of the first."""
+    """Build a second, learned decoder with the geometry of the first."""
     bank, first = FreeFB(filterbank.full_dim, filterbank.kernel_size, filterbank.stride), filterbank.decoder
     return Decoder(bank, padding=first.padding, output_padding=first.output_padding)
 
@@ -333,4 +333,16 @@ def _check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
         raise UserError(
             f"model.masks: found {family!r}, but complex masks have values of either sign;"
             " use the deterministic or the gaussian family with link linear or tanh"
+        )
+
+
+def _check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
+    rate = getattr(masker, "sample_rate", sample_rate)
+    if rate != sample_rate:
+        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
+    as_they_are = getattr(filterbank, "mapping", False) and getattr(filterbank, "compression", None) == 1
+    if getattr(masker, "maps", False) and not as_they_are:
+        raise UserError(
+            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
+            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
         )

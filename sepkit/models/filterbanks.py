@@ -1,8 +1,8 @@
 """Filterbanks: waveforms to encodings and back, standing on asteroid_filterbanks.
 
-Besides analysis and synthesis a filterbank owns two small decisions: what the masker sees of an encoding (`features`)
-and how a mask meets it (`apply_mask`). K is what the masker sees, K_full what the encoding holds; they differ for the
-short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
+Besides analysis and synthesis a filterbank makes two small decisions: what the masker sees of an encoding (`features`)
+and how a mask is applied to it (`apply_mask`). The masker sees K values a frame, and the encoding holds K_full. They
+differ for the short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Filterbank(nn.Module, ABC):
         full_dim: K_full, what an encoding holds.
         kernel_size: samples in a filter.
         stride: samples between frames.
-        padding: zeros the convolution itself adds at both ends, and the decoder takes away.
+        padding: zeros that the convolution adds at both ends and the decoder removes.
         multiple: input lengths are padded on the right to a multiple of this many samples.
         linear_only: whether the encoding must stay linear (a link would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
@@ -77,7 +77,7 @@ class Filterbank(nn.Module, ABC):
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
 
     def _encode_by_product(self, waveform: Tensor) -> Tensor:
-        """`encode` as one product: of one input channel torch's convolution takes many times longer on a processor."""
+        """`encode` as one product. On CPUs torch's convolution is many times slower with one input channel."""
         padded = nn.functional.pad(waveform, (self.padding, self.padding))
         frames = padded.unfold(-1, self.kernel_size, self.stride).transpose(-1, -2)
         return torch.matmul(self.encoder.get_filters()[:, 0], frames)
@@ -92,7 +92,7 @@ class Filterbank(nn.Module, ABC):
     def encode_frames(self, waveform: Tensor) -> Tensor:
         """Raw encodings (B, P * K_full, F) of the frames that lie inside waveforms (B, (F - 1) * stride + kernel_size).
 
-        Unlike `encode` it puts no zeros at the ends: what lies beyond them is other blocks' samples.
+        Unlike `encode`, it adds no zeros at the ends, because other blocks hold the samples beyond them.
         """
         frames = (waveform.shape[-1] - self.kernel_size) // self.stride + 1
         shift = -self.padding % self.stride
@@ -102,15 +102,15 @@ class Filterbank(nn.Module, ABC):
     def decode_frames(self, encoding: Tensor) -> Tensor:
         """Waveforms (B, n, (F - 1) * stride + kernel_size) of encodings (B, n, K_full, F), both ends untrimmed.
 
-        One product, and the sum of what overlaps: with one output channel torch's transposed convolution takes many
-        times longer on a processor.
+        One product, then overlap-add. On CPUs torch's transposed convolution is many times slower with one output
+        channel.
         """
         frames = encoding.shape[-1]
         # (K_full, kernel_size): as asteroid_filterbanks makes it for its own transposed convolution.
         filters = self.decoder.get_filters()[:, 0]
-        synthesised = torch.matmul(filters.t(), encoding).flatten(0, -3)
+        synthesized = torch.matmul(filters.t(), encoding).flatten(0, -3)
         length = (frames - 1) * self.stride + self.kernel_size
-        added = nn.functional.fold(synthesised, (1, length), (1, self.kernel_size), stride=(1, self.stride))
+        added = nn.functional.fold(synthesized, (1, length), (1, self.kernel_size), stride=(1, self.stride))
         return added.view(*encoding.shape[:-2], length)
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Filterbank(nn.Module, ABC):
         return raw
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
-        """How many frames `encode` makes of `num_samples` samples after `padding_for`."""
+        """The number of frames that `encode` makes of `num_samples` samples after `padding_for`."""
         padded = num_samples + sum(self.padding_for(num_samples, pad)) + 2 * self.padding
         return (padded - self.kernel_size) // self.stride + 1
 
@@ -140,9 +140,9 @@ class Filterbank(nn.Module, ABC):
 
         Args:
             num_samples: T, at least 1.
-            pad: "full": every sample lies in all the frames that could hold it, at both ends too, so that overlap-add
-                weighs it there as in the middle. "asteroid": nothing on the left, and on the right only what
-                `multiple` and the kernel's length ask for.
+            pad: "full": every sample lies in all frames that can hold it, also at both ends, so that overlap-add
+                weights it as in the middle. "asteroid": nothing on the left, and on the right only what `multiple` and
+                the kernel's length require.
         """
         if pad == "asteroid":
             left, padded = 0, max(num_samples, self.kernel_size - 2 * self.padding)
@@ -283,7 +283,7 @@ class STFTFilterbank(Filterbank):
                 self.deviation_predictor.bias = nn.Parameter(raw)
 
     def encode(self, waveform: Tensor) -> Tensor:
-        """Coefficients (B, 2 K, F) of waveforms (B, T); with deviations, these behind them: (B, 4 K, F)."""
+        """Coefficients (B, 2 K, F) of waveforms (B, T), followed by deviations if there are any: (B, 4 K, F)."""
         coefficients = super().encode(waveform)
         if self.raw_deviation is not None:
             raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
@@ -351,9 +351,9 @@ def _check_complex(features: str, complex_masks: bool, mapping: bool, compressio
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
-    """The window that undoes `window` after overlap-add at this stride, in STFTFB's scale.
+    """The window that inverts `window` after overlap-add at this stride, in STFTFB's scale.
 
-    It equals `window` wherever that is a tight frame (half and quarter windows as strides).
+    It equals `window` if that is a tight frame (strides of a half or a quarter window).
     """
     shifts = range(-(len(window) // stride), len(window) // stride + 1)
     overlap = sum(_shift(window**2, shift * stride) for shift in shifts)

@@ -1,6 +1,6 @@
-"""Models on the Hugging Face hub: fetched into its cache, found there without a network, and uploaded.
+"""Models on the Hugging Face hub: download into the hub's cache, use of the cache without a network, and upload.
 
-Only the files that are asked for by name are fetched; a repository's programs never are.
+Only files requested by name are downloaded, never a repository's programs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def is_repository(name: str) -> bool:
 
 
 def fetch(repository: str, files: Sequence[str]) -> Path:
-    """The folder of the hub's cache that holds those `files` of a repository which it has; fetched where they are not.
+    """Download those of the `files` that a repository has, unless they are in the cache; return their folder.
 
-    Without a network (or with HF_HUB_OFFLINE=1) what was fetched before is taken.
+    Without a network (or with HF_HUB_OFFLINE=1) the cache is used.
 
     Args:
         repository: OWNER/NAME, or OWNER/NAME@REVISION for a branch, tag or commit.
@@ -82,13 +82,13 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
 
 
 def upload(folder: Path, card: str, repository: str, private: bool = False) -> str:
-    """The address of a repository that now holds the model in `folder` with its card.
+    """Upload the model in `folder` with its card; return the address of the repository.
 
     Args:
         folder: of the model; of its files only `OWN_FILES` are uploaded.
-        card: the README.md, which takes the place of one in the folder.
-        repository: OWNER/NAME, made if there is none.
-        private: seen by its owner alone, where it is made.
+        card: the README.md; it replaces one in the folder.
+        repository: OWNER/NAME; created if it does not exist.
+        private: only its owner sees a repository that is created.
 
     Raises:
         UserError: a bad name, or the hub refuses or cannot be reached.

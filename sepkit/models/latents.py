@@ -43,14 +43,14 @@ class LatentFamily(Protocol):
     link: str
     """Name of the map from raw value to (mean or median) value."""
     variational: bool
-    """Whether posteriors are more than points: they are sampled in training, and have a rate."""
+    """Whether posteriors have a width: they are sampled in training, and have a rate."""
 
     def posterior(self, raw: Tensor) -> Latent:
         """The posterior that raw values (..., P, K, F) stand for, samples of shape (..., K, F)."""
         ...
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The value that stands for a posterior where nothing is sampled."""
+        """The value that represents a posterior if nothing is sampled."""
         ...
 
 
@@ -59,7 +59,7 @@ def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
 
 
 def _unchanged(raw: Tensor) -> Tensor:
-    # No lambda: models are pickled on their way to other processes.
+    # A function, because a lambda cannot be pickled, and models are sent to other processes.
     return raw
 
 
@@ -126,15 +126,17 @@ class VariationalFamily(ABC):
         values_per_dimension: P.
         link: name of the map from the first raw value to the value that stands for the posterior.
         distribution: type of the posteriors.
+        standard_parameters: of the prior that goes with the family by default.
 
     Args:
-        at_test: which value stands for a posterior where nothing is sampled.
-        link: see above; families with one link of their own take no other.
+        at_test: which value represents a posterior if nothing is sampled.
+        link: see above; most families have exactly one.
     """
 
     values_per_dimension: int
     variational = True
     distribution: ClassVar[type[Distribution]]
+    standard_parameters: ClassVar[tuple[float, ...]]
 
     def __init__(self, at_test: AtTest, link: str) -> None:
         if at_test not in ("mean", "median"):
@@ -150,12 +152,12 @@ class VariationalFamily(ABC):
             ValueError: the values axis (-3) does not have length P.
         """
 
-    @abstractmethod
     def standard_prior(self) -> Distribution:
         """The prior that goes with the family by default, of scalars."""
+        return self.distribution(*map(_scalar, self.standard_parameters))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The posterior's mean or median, whichever the family was told."""
+        """The posterior's mean or median, as the family was configured."""
         return posterior.mean if self._at_test == "mean" else posterior.median
 
     def __repr__(self) -> str:
@@ -173,6 +175,7 @@ class Gaussian(VariationalFamily):
 
     values_per_dimension = 2
     distribution = NormalDistribution
+    standard_parameters = (0.0, 1.0)
 
     def __init__(self, link: str, at_test: AtTest) -> None:
         super().__init__(at_test, link)
@@ -182,10 +185,6 @@ class Gaussian(VariationalFamily):
         """The normal distributions of raw means and deviations (..., 2, K, F)."""
         mean, deviation = _values(raw, 2)
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
-
-    def standard_prior(self) -> NormalDistribution:
-        """N(0, 1)."""
-        return NormalDistribution(_scalar(0.0), _scalar(1.0))
 
 
 @register(LogNormalConfig)
@@ -199,6 +198,7 @@ class LogNormal(VariationalFamily):
 
     values_per_dimension = 2
     distribution = LogNormalDistribution
+    standard_parameters = (0.0, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="exp")
@@ -207,10 +207,6 @@ class LogNormal(VariationalFamily):
         """The log-normal distributions of raw locations and deviations (..., 2, K, F)."""
         location, deviation = _values(raw, 2)
         return LogNormalDistribution(location, _positive(deviation))
-
-    def standard_prior(self) -> LogNormalDistribution:
-        """LN(0, 1)."""
-        return LogNormalDistribution(_scalar(0.0), _scalar(1.0))
 
 
 @register(GammaConfig)
@@ -224,6 +220,7 @@ class Gamma(VariationalFamily):
 
     values_per_dimension = 1
     distribution = GammaDistribution
+    standard_parameters = (0.5, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="softplus")
@@ -232,10 +229,6 @@ class Gamma(VariationalFamily):
         """The gamma distributions of raw concentrations (..., 1, K, F)."""
         (concentration,) = _values(raw, 1)
         return GammaDistribution(_positive(concentration), _scalar(1.0))
-
-    def standard_prior(self) -> GammaDistribution:
-        """Gamma(1/2, 1)."""
-        return GammaDistribution(_scalar(0.5), _scalar(1.0))
 
 
 @register(BetaConfig)
@@ -253,6 +246,7 @@ class Beta(VariationalFamily):
 
     values_per_dimension = 2
     distribution = BetaDistribution
+    standard_parameters = (1.0, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
         super().__init__(at_test, link="softplus")
@@ -261,10 +255,6 @@ class Beta(VariationalFamily):
         """The beta distributions of raw concentrations (..., 2, K, F)."""
         alpha, beta = _values(raw, 2)
         return BetaDistribution(_positive(alpha), _positive(beta))
-
-    def standard_prior(self) -> BetaDistribution:
-        """Beta(1, 1)."""
-        return BetaDistribution(_scalar(1.0), _scalar(1.0))
 
 
 def _values(raw: Tensor, count: int) -> tuple[Tensor, ...]:

@@ -1,9 +1,9 @@
-"""Normalisations of features (B, C, F) or (B, C, *, *), with one gain `gamma` and one offset `beta` a channel.
+"""Normalizations of features (B, C, F) or (B, C, *, *), with one gain `gamma` and one offset `beta` a channel.
 
     y = gamma * (x - mean) / sqrt(variance + eps) + beta
 
-They differ only in what the mean and the (biased) variance are taken over. Silence comes out as `beta`. Statistics are
-taken in float32 or better, also under autocast: eps is below the smallest number of float16.
+They differ only in the values over which the mean and the (biased) variance are computed. Silence comes out as `beta`.
+Statistics are computed in float32 or float64, also under autocast: eps is below the smallest number of float16.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 StreamState = dict[nn.Module, Any]
-"""What causal modules carry from one block of frames to the next, each under itself; empty before the first block."""
+"""Module -> the state that it carries from one block of frames to the next; empty before the first block."""
 
 
 class _ChannelAffineNorm(nn.Module):
@@ -54,7 +54,7 @@ class GlobalLayerNorm(_ChannelAffineNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
         # torch.nn.functional.group_norm is the same operation, but refuses an input of one value.
         return torch.group_norm(x, 1, self.gamma, self.beta, self.eps)
 
@@ -68,7 +68,7 @@ class ChannelLayerNorm(_ChannelAffineNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
         channels_last = x.movedim(1, -1)
         return functional.layer_norm(channels_last, (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
 
@@ -84,14 +84,14 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
     """
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """The normalised features, of the shape of `x`: (B, C, F).
+        """The normalized features, of the shape of `x`: (B, C, F).
 
         Args:
             x: features.
-            state: sums over the frames of the blocks before this one, which takes them further; None: there are none.
+            state: sums over the frames of earlier blocks, updated in place; None: x is the whole recording.
 
         Raises:
-            ValueError: not three dimensions; "up to this frame" has no meaning in a grid of chunks.
+            ValueError: x does not have three dimensions. Chunks have no order in time.
         """
         if x.dim() != 3:
             raise ValueError(f"cumulative layer norm: found shape {tuple(x.shape)}, expected (batch, channels, frames)")
@@ -119,7 +119,7 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
 
 
 class BatchNorm(_BatchNorm):
-    """Batch normalisation per channel, of (B, C, F) and (B, C, *, *) alike; running statistics in evaluation.
+    """Batch normalization per channel, of (B, C, F) and (B, C, *, *) alike; running statistics in evaluation.
 
     Args:
         channels: C.
@@ -139,19 +139,19 @@ _NORMS: dict[str, type[nn.Module]] = {
 
 
 def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
-    """`norm(x)`, with the state of a stream where the norm has one."""
+    """Apply a norm, with the state of a stream if the norm has one."""
     return norm(x, state) if isinstance(norm, CumulativeLayerNorm) else norm(x)
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """The normalisation that `config.Norm` calls `name`.
+    """Build the normalization that `config.Norm` calls `name`.
 
     Args:
         name: global_layer_norm, cumulative_layer_norm, channel_layer_norm or batch_norm.
         channels: C.
 
     Raises:
-        UserError: none of that name.
+        UserError: unknown name.
     """
     if name not in _NORMS:
         raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")

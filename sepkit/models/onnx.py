@@ -1,4 +1,4 @@
-"""Exported models: an ONNX graph that ONNX Runtime carries out, in the place of an `EncoderMaskerDecoder`."""
+"""Exported models: an ONNX graph, run by ONNX Runtime, that stands in for an `EncoderMaskerDecoder`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def is_onnx(model: str | os.PathLike[str]) -> bool:
 class OnnxModel(nn.Module):
     """A separator whose forward pass is a graph run by ONNX Runtime on the CPU.
 
-    It has what `sepkit.inference.Separator` and `sepkit.evaluation` look at in a model. Its latents are not told:
-    where a `Separation` has posteriors, points without values stand for them, and nothing can be sampled.
+    It has the attributes that `sepkit.inference.Separator` and `sepkit.evaluation` read from a model. A graph does not
+    output latents: the posteriors of a `Separation` are points without values, and nothing can be sampled.
 
     Attributes:
         sample_rate: Hz.
@@ -46,7 +46,7 @@ class OnnxModel(nn.Module):
         signal_mean, signal_std: mean and deviation of the training mixtures; the graph applies them itself.
         description: plain data of the file: sample_rate, hypotheses, signal_mean, signal_std, info, int8 ...
         info: what was saved beside the weights.
-        int8: whether weights were quantised.
+        int8: whether weights were quantized.
         scoring_head: not None where the graph has scores.
 
     Args:
@@ -78,7 +78,7 @@ class OnnxModel(nn.Module):
         self.encoding_family = self.mask_family = Deterministic("linear")
         self.register_buffer("signal_mean", torch.tensor(float(description["signal_mean"])))
         self.register_buffer("signal_std", torch.tensor(float(description["signal_std"])))
-        # The weights are in the file alone: this tells one file's model from another's in the state dict.
+        # The state dict holds no weights; the digest of the file distinguishes models.
         digest = hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
         self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
 
@@ -98,16 +98,14 @@ class OnnxModel(nn.Module):
 
         Args:
             mixture: floating-point waveforms at `sample_rate`.
-            generator: of no use, as nothing is sampled; here because a model has it.
-            sources: must be None.
-            active: must be None.
+            generator: not used, because nothing is sampled.
+            sources, active: must be None.
             reconstruct: must be False.
-            sample: of no effect where the model was deterministic, as there.
+            sample: must not be True if the model was variational.
 
         Raises:
             ValueError: sources or reconstructions, which the graph does not have.
-            UserError: samples of a model that was variational, or ONNX Runtime fails, on a mixture that is longer than
-                the model takes for example.
+            UserError: samples of a variational model, or ONNX Runtime fails, for example on too long a mixture.
         """
         if sources is not None or reconstruct:
             raise ValueError("an exported model has no encodings to decode, neither of the mixture nor of sources")
@@ -128,7 +126,7 @@ class OnnxModel(nn.Module):
 
 
 class ExportedGraph(nn.Module):
-    """What stands where a model has its masker: nothing can be asked of the one inside a graph."""
+    """Stands in for the masker, which nobody can reach inside the graph."""
 
 
 def _session(path: Path) -> Any:
@@ -138,7 +136,7 @@ def _session(path: Path) -> Any:
         raise UserError(_MISSING) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Only what is fatal: errors are raised, and told in one line.
+    # Log only fatal errors: others are raised, and reported in one line.
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Models out to ONNX, compared with torch before anything is kept."""
+"""Export of models to ONNX. Nothing is written unless the graph gives the same estimates as torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 from sepkit.models._onnx_graph import GraphModel, PlainOperations
-from sepkit.models.checkpoints import complete_or_absent
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
 from sepkit.version import __version__
@@ -48,20 +48,20 @@ class ExportReport:
 def export_onnx(
     model: EncoderMaskerDecoder, path: str | os.PathLike[str], lengths: Sequence[int] | None = None
 ) -> ExportReport:
-    """How like torch the exported graph is, which is at `path` only if it is like enough.
+    """Write the graph of a model if its estimates equal torch's within `TOLERANCE`; return how far they differ.
 
-    The graph takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings, and gives
-    `estimates` (B, n, T), and `scores` (B, n) where the model has a scoring head.
+    The graph takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It gives
+    `estimates` (B, n, T), and `scores` (B, n) if the model has a scoring head.
 
     Args:
-        model: latents are taken at what stands for them outside training.
+        model: latents take their values at test (mean or median).
         path: a file that ends in .onnx; an older one is replaced.
-        lengths: samples in the noises that torch and ONNX Runtime are compared on; None: five, from one sample to
-            some seconds, that are no multiples of anything.
+        lengths: samples in the noises on which torch and ONNX Runtime are compared; None: five lengths from one sample
+            to a few seconds, none of them a multiple of a stride.
 
     Raises:
-        UserError: onnx or onnxruntime is not installed, a path that is not to be written, or a model that has no
-            graph or one that differs from it.
+        UserError: onnx or onnxruntime is not installed, the path cannot be written, or the model has no graph with the
+            same estimates.
     """
     path = Path(path)
     _require_onnx(path)
@@ -82,16 +82,17 @@ def export_onnx(
 
 
 def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
-    """How many operations of the graph at `path` have weights of 8 bits; activations are quantised as they come.
+    """Write a graph with weights of 8 bits; return how many operations have them.
 
-    Matrix products, LSTMs and convolutions are, but for the filterbank, whose errors no mask could undo.
+    Matrix products, LSTMs and convolutions are quantized, and activations as they come. The filterbank is not, because
+    no mask could undo its errors.
 
     Args:
         source: what `export_onnx` wrote.
         path: a file that ends in .onnx; an older one is replaced.
 
     Raises:
-        UserError: onnx or onnxruntime is not installed, the graph cannot be read, or nothing in it can be quantised.
+        UserError: onnx or onnxruntime is not installed, the graph cannot be read, or nothing in it can be quantized.
     """
     source, path = Path(source), Path(path)
     _require_onnx(path)
@@ -114,11 +115,11 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
             )
         except Exception as error:  # its exceptions have no common base but this
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{source}: cannot be quantised ({reason}); leave out --int8") from error
+            raise UserError(f"{source}: cannot be quantized ({reason}); leave out --int8") from error
         integer = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM")
         count = sum(node.op_type in integer for node in onnx.load(str(draft)).graph.node)
         if count == 0:
-            raise UserError(f"{source}: nothing in it can be quantised (GRUs cannot); leave out --int8")
+            raise UserError(f"{source}: nothing in it can be quantized (GRUs cannot); leave out --int8")
         _describe(draft, json.loads(next(p.value for p in graph.metadata_props if p.key == METADATA)) | {"int8": True})
         OnnxModel(draft)
         _keep(draft, path)
@@ -126,7 +127,7 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
 
 
 def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: int) -> float:
-    """Largest difference of two models' estimates of two noises, relative to the largest sample of the first's."""
+    """Return the largest difference between two models' estimates of noise, relative to the first's largest sample."""
     noise = torch.randn(2, num_samples, generator=torch.Generator().manual_seed(num_samples))
     mixture = model.signal_mean.cpu() + model.signal_std.cpu() * noise
     with torch.inference_mode():
@@ -177,7 +178,7 @@ def _trace(model: EncoderMaskerDecoder, path: Path) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without warnings: of shapes that are taken as constants (the comparison finds those that must not be)."""
+    """Silence warnings about shapes taken as constants. The comparison with torch finds those that must not be."""
     import logging
 
     logger = logging.getLogger()
@@ -217,7 +218,7 @@ def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
 
 
 def _describe(path: Path, description: dict[str, Any]) -> None:
-    """Puts the description into the graph's metadata."""
+    """Write the description into the graph's metadata."""
     import onnx
 
     graph = onnx.load(str(path))
@@ -227,5 +228,5 @@ def _describe(path: Path, description: dict[str, Any]) -> None:
 
 
 def _keep(draft: Path, path: Path) -> None:
-    with complete_or_absent(path) as temporary:
+    with atomic_output(path) as temporary:
         temporary.write_bytes(draft.read_bytes())

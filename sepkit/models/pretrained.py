@@ -1,4 +1,4 @@
-"""What a MODEL argument names: a checkpoint of sepkit's own, a shipped one, one on the hub, or another toolkit's."""
+"""From a MODEL argument to a model: a checkpoint of sepkit, a shipped one, one on the hub, or another toolkit's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["load_pretrained", "load_weights_into", "model_folder"]
 
 
 def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
-    """The model that a MODEL argument names, in evaluation mode, on the CPU.
+    """Load the model that a MODEL argument names, in evaluation mode, on the CPU.
 
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a
             model that ships with the package, `asteroid:` and a file or hub id, `speechbrain:` and a folder or hub id,
-            or `hf:` and a repository of one of sepkit's own models. What lies at a path of that name goes first.
+            or `hf:` and a repository of one of sepkit's own models. An existing path of that name takes precedence.
 
     Raises:
-        UserError: no model there, or one that cannot be read.
+        UserError: there is no model, or it cannot be read.
     """
     if is_onnx(model):
         raise UserError(
@@ -42,10 +42,10 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
 
 
 def model_folder(model: Path_) -> Path | None:
-    """The folder of the checkpoint of sepkit's own that a MODEL argument names; None for another's and an exported one.
+    """Return the checkpoint folder that a MODEL argument names; None for other toolkits' and exported models.
 
     Args:
-        model: as `load_pretrained` takes it. A model on the hub is fetched.
+        model: as `load_pretrained` takes it. A model on the hub is downloaded.
 
     Raises:
         UserError: there is none.
@@ -66,7 +66,7 @@ def model_folder(model: Path_) -> Path | None:
     raise UserError(f"{model}: no such file or folder, {EXPECTED}{known}")
 
 
-# The bridges take a moment to import: they are when one is named.
+# Bridges are slow to import, so they are imported only if they are named.
 
 
 def _from_asteroid(source: str) -> EncoderMaskerDecoder:
@@ -98,9 +98,9 @@ _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
 
 
 def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
-    """What was loaded: every tensor of `source` that has a namesake of the same shape in `model` is copied into it.
+    """Copy every tensor of `source` into the tensor of `model` with the same name and shape; return what was copied.
 
-    The stored training mean and deviation (`signal_mean`, `signal_std`) come along.
+    The stored training mean and deviation (`signal_mean`, `signal_std`) are copied, too.
 
     Args:
         model: changed in place.
@@ -114,7 +114,7 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     wanted = model.state_dict()
     report = compare(tensors, wanted)
     report.source = str(source)
-    # Buffers (the STFT's filters, the training deviation) fit every model of their kind: they do not count.
+    # Buffers (the STFT's filters, the training deviation) fit every model of their kind, so they do not count.
     if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
         raise UserError(
             f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"

@@ -1,13 +1,14 @@
-"""Priors of latents: fixed, convolved from the sources' posteriors, or learnt.
+"""Priors of latents: fixed, convolved from the sources' posteriors, or learned.
 
-A prior is a module, for it may have weights that are trained and stored with the model. Called with what is known of
-the sources it gives a density (`sepkit.types.Density`); the latents themselves never know theirs.
+A prior is a module, because it may have weights that are trained and stored with the model. Called with the encodings
+of the sources, if they are known, it returns a density (`sepkit.types.Density`). Latents do not know their prior.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -38,17 +39,17 @@ __all__ = ["AdaptivePrior", "FixedPrior", "FlowDensity", "FlowPrior", "Prior", "
 
 
 class Prior(nn.Module, ABC):
-    """What the rate of an encoding or of masks is measured from."""
+    """The reference from which the rate of an encoding or of masks is measured."""
 
     needs_sources: ClassVar[bool] = False
-    """Whether it changes with the encodings of the sources."""
+    """Whether the density depends on the encodings of the sources."""
 
     @abstractmethod
     def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> Density:
         """The density of the encoding of a mixture.
 
         Args:
-            sources: posteriors over the encodings of its sources, samples (B, m, K, F), where they are known.
+            sources: posteriors over the encodings of its sources, samples (B, m, K, F); None: not known.
             active: (B, m) bool; None: all are.
         """
 
@@ -78,9 +79,9 @@ class FixedPrior(Prior):
 
 
 class AdaptivePrior(Prior):
-    """The convolution of the posteriors over the encodings of the sources: what a mixture's would be if they added up.
+    """The convolution of the posteriors over the encodings of the sources: the distribution of the sum of encodings.
 
-    Gradients reach the sources' posteriors. Where no source is known, the prior of a single source.
+    Gradients reach the sources' posteriors. If no source is known, it is the prior of a single source.
 
     Args:
         single: the prior of a single source's encoding.
@@ -97,7 +98,7 @@ class AdaptivePrior(Prior):
         super().__init__()
         if not isinstance(single, NormalDistribution | GammaDistribution):
             raise UserError(
-                "model.encoding_prior: adaptive needs encodings that are gaussian or gamma, whose sums are so too"
+                "model.encoding_prior: adaptive needs gaussian or gamma encodings, whose sums are of the same family"
             )
         self.single = single
 
@@ -113,18 +114,18 @@ class AdaptivePrior(Prior):
 def convolution(sources: Latent, active: Tensor | None, otherwise: Distribution) -> Distribution:
     """The distribution of the sum of the active sources' latents.
 
-    N(sum of means, sum of variances), or Gamma(sum of concentrations, rate) where all have one rate.
+    It is N(sum of means, sum of variances), or Gamma(sum of concentrations, rate) if all have the same rate.
 
     Args:
         sources: normal or gamma, parameters (B, m, K, F).
         active: (B, m) bool; None: all are.
-        otherwise: stands in where no source is active; of the same kind, and, if gamma, the same rate.
+        otherwise: the distribution if no source is active; of the same kind, and, if gamma, of the same rate.
 
     Returns:
-        Of samples (B, K, F).
+        A distribution of samples (B, K, F).
 
     Raises:
-        TypeError: other distributions.
+        TypeError: neither normal nor gamma distributions.
 
     Source: thesis, appendix F.
     """
@@ -161,9 +162,10 @@ class FlowDensity:
 
 @with_defaults_of(FlowPriorConfig)
 class FlowPrior(Prior):
-    """A learnt prior of the dimensions of a tick: z = e + what the dimensions before say, e ~ N(0, 1), several times.
+    """A learned prior of the dimensions of a tick: each network adds a function of the earlier dimensions to each one.
 
-    Every tick has the same; ticks are independent. Masked autoregressive networks shift (mean-only), so volumes stay.
+    The noise before the first network is N(0, 1). Ticks are independent and share the networks. Networks only shift, so
+    that the log-determinant is zero.
 
     Args:
         encoding_dim: K_full, at least 2.
@@ -205,7 +207,7 @@ class FlowPrior(Prior):
         return FlowDensity(self)
 
     def noise(self, value: Tensor) -> Tensor:
-        """The noise (..., K, F) that encodings (..., K, F) are made of."""
+        """The noise (..., K, F) from which `encoding` makes the encodings (..., K, F)."""
         value = value.transpose(-1, -2)
         for transform in self.transforms:
             value = transform()(value)
@@ -227,28 +229,31 @@ def _standard(family: VariationalFamily, encoding_dim: int) -> FixedPrior:
     return FixedPrior(family.standard_prior())
 
 
-@register(GaussianPriorConfig)
-def _gaussian(family: VariationalFamily, encoding_dim: int, mean: float, deviation: float) -> FixedPrior:
-    _require_positive(deviation=deviation)
-    return _fixed(family, NormalDistribution(*_scalars(mean, deviation)))
+def _fixed(
+    distribution: type[Distribution], family: VariationalFamily, encoding_dim: int, **parameters: float
+) -> FixedPrior:
+    for name, value in parameters.items():
+        expected = "a finite number" if name in ("mean", "location") else "a positive number"
+        if not math.isfinite(value) or (value <= 0 and expected == "a positive number"):
+            raise UserError(f"model prior {name}: found {value}, expected {expected}")
+    if _SUPPORTS[distribution] > _SUPPORTS[family.distribution]:
+        raise UserError(
+            f"model prior: found a {distribution.__name__}, which is zero for values that {family!r} takes;"
+            " use the standard prior"
+        )
+    return FixedPrior(distribution(**{k: torch.tensor(v, dtype=torch.float64) for k, v in parameters.items()}))
 
 
-@register(LogNormalPriorConfig)
-def _log_normal(family: VariationalFamily, encoding_dim: int, location: float, deviation: float) -> FixedPrior:
-    _require_positive(deviation=deviation)
-    return _fixed(family, LogNormalDistribution(*_scalars(location, deviation)))
+# The larger the number, the less of the real line has a density.
+_SUPPORTS = {NormalDistribution: 0, LogNormalDistribution: 1, GammaDistribution: 1, BetaDistribution: 2}
 
-
-@register(GammaPriorConfig)
-def _gamma(family: VariationalFamily, encoding_dim: int, concentration: float, rate: float) -> FixedPrior:
-    _require_positive(concentration=concentration, rate=rate)
-    return _fixed(family, GammaDistribution(*_scalars(concentration, rate)))
-
-
-@register(BetaPriorConfig)
-def _beta(family: VariationalFamily, encoding_dim: int, alpha: float, beta: float) -> FixedPrior:
-    _require_positive(alpha=alpha, beta=beta)
-    return _fixed(family, BetaDistribution(*_scalars(alpha, beta)))
+for _config, _distribution in {
+    GaussianPriorConfig: NormalDistribution,
+    LogNormalPriorConfig: LogNormalDistribution,
+    GammaPriorConfig: GammaDistribution,
+    BetaPriorConfig: BetaDistribution,
+}.items():
+    register(_config)(partial(_fixed, _distribution))
 
 
 @register(AdaptivePriorConfig)
@@ -263,28 +268,3 @@ def _flow(family: VariationalFamily, encoding_dim: int, **sizes: int) -> FlowPri
             f"model.encoding_prior: flow is a density of real numbers, but encodings are {family!r}; use gaussian ones"
         )
     return FlowPrior(encoding_dim, **sizes)
-
-
-# The further down, the less of the real line.
-_SUPPORTS = {NormalDistribution: 0, LogNormalDistribution: 1, GammaDistribution: 1, BetaDistribution: 2}
-
-
-def _fixed(family: VariationalFamily, distribution: Distribution) -> FixedPrior:
-    if _SUPPORTS[type(distribution)] > _SUPPORTS[family.distribution]:
-        raise UserError(
-            f"model prior: found a {type(distribution).__name__}, which is zero for values that {family!r} takes;"
-            " use the standard prior"
-        )
-    return FixedPrior(distribution)
-
-
-def _require_positive(**fields: float) -> None:
-    for name, value in fields.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"model prior {name}: found {value}, expected a positive number")
-
-
-def _scalars(*values: float) -> tuple[Tensor, ...]:
-    if not all(map(math.isfinite, values)):
-        raise UserError(f"model prior: found {values}, expected finite numbers")
-    return tuple(torch.tensor(value, dtype=torch.float64) for value in values)

@@ -1,7 +1,7 @@
-"""Who is a speaker: scores of hypotheses, and what follows from them - which to keep, and how many speak.
+"""Scores of hypotheses: which hypotheses are speakers, which to keep, and how many people speak.
 
-A model with more hypotheses than there are speakers leaves some of them idle, and may give one speaker to several. With
-scores it says which ones count: those above a threshold, of which no two are alike.
+A model with more hypotheses than speakers leaves some of them idle, and may give one speaker to several. Scores tell
+which count: those above a threshold, without duplicates.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ __all__ = [
 ]
 
 DEFAULT_THRESHOLD = 0.0
-"""Log-odds above which a hypothesis counts as a speaker where no threshold was calibrated: more likely than not."""
+"""Log-odds above which a hypothesis counts as a speaker if no threshold was calibrated: more likely than not."""
 
 DUPLICATE_SI_SDR_DB = 10.0
-"""Two hypotheses are one speaker's if the SI-SDR of one to the other is above this: a correlation above 0.953.
+"""Two hypotheses are duplicates if the SI-SDR of one to the other is above this: a correlation above 0.953.
 
-Two estimates of one source with an SI-SDR of 13 dB each and errors that have nothing in common are that alike. So are
-estimates of two equally strong sources that each hold the other only 2.7 dB weaker: those have not been separated.
+Two estimates of one source reach it if each has an SI-SDR of 13 dB and their errors are uncorrelated. So do estimates
+of two equally strong sources in which the other source is only 2.7 dB weaker: these have not been separated.
 """
 
-# What is left of a constant signal's energy by rounding in float64 of float32 samples, relative to its energy.
+# Rounding leaves at most this share of a constant signal's energy when its mean is subtracted in float64.
 _ROUNDING = 1e-12
 
 
 class ScoringHead(nn.Module):
     """The log-odds that a hypothesis is a speaker, from its mask alone: Linear(mean over frames), ReLU, Linear.
 
-    The mean is over all frames of the batch, padding of shorter utterances included: a model knows nothing of lengths,
-    and what its masks do where the mixture is silent is theirs to learn. Recordings that are separated one by one have
-    no padding.
+    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not know lengths.
+    Recordings that are separated one by one have no padding.
 
     Args:
         mask_dim: values of a mask in a frame (K).
@@ -67,29 +66,29 @@ class ScoringHead(nn.Module):
         Args:
             masks: (B, n, K, F).
         """
-        # A score that is compared with a threshold needs more than bfloat16's two digits; this costs next to nothing.
+        # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
         with torch.autocast(masks.device.type, enabled=False):
             pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
             return self.output(self.hidden(pooled).relu()).squeeze(-1)
 
 
 def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Which hypotheses are like none that scores higher, and not silent: (B, n) bool.
+    """Which hypotheses are neither silent nor duplicates of one with a higher score: (B, n) bool.
 
-    They are gone through from the best score down; one whose SI-SDR to another that was found distinct is above
-    `DUPLICATE_SI_SDR_DB` is a duplicate of it. (Without means, the SI-SDR of a to b is that of b to a:
-    10 log10(r^2 / (1 - r^2)), r their correlation.) Among equal scores the lower index counts as better.
+    Hypotheses are visited from the best score down. One is a duplicate if its SI-SDR to an earlier distinct one is
+    above `DUPLICATE_SI_SDR_DB`. (SI-SDR without means is symmetric: 10 log10(r^2 / (1 - r^2)) with the correlation r.)
+    Among equal scores the lower index counts as better.
 
     Args:
         scores: (B, n) log-odds.
         estimates: (B, n, T); constant ones are silent.
         lengths: (B,) samples that count; None: all.
     """
-    return distinct_by_products(scores, *_centred_products(estimates, lengths))
+    return distinct_by_products(scores, *_centered_products(estimates, lengths))
 
 
 def distinct_by_products(scores: Tensor, products: Tensor, energy: Tensor) -> Tensor:
-    """`distinct_hypotheses` of estimates of which nothing but these is known: (B, n) bool.
+    """Like `distinct_hypotheses`, but computed from inner products instead of waveforms. Returns (B, n) bool.
 
     Args:
         scores: (B, n) log-odds.
@@ -106,7 +105,7 @@ def distinct_by_products(scores: Tensor, products: Tensor, energy: Tensor) -> Te
     return distinct
 
 
-def _centred_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+def _centered_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """(B, n, n) inner products of estimates less their means, and (B, n) energies with them."""
     signals = estimates.double()
     counts = torch.full((len(signals),), signals.shape[-1]) if lengths is None else lengths
@@ -114,8 +113,8 @@ def _centred_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor
     inside = torch.arange(signals.shape[-1], device=signals.device) < counts
     signals = signals.where(inside, 0.0)
     energy = signals.square().sum(-1)
-    centred = (signals - signals.sum(-1, keepdim=True) / counts).where(inside, 0.0)
-    return centred @ centred.mT, energy
+    centered = (signals - signals.sum(-1, keepdim=True) / counts).where(inside, 0.0)
+    return centered @ centered.mT, energy
 
 
 def _alike(products: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,9 +128,9 @@ def _alike(products: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_hypotheses(scores: Tensor, distinct: Tensor, count: int) -> Tensor:
-    """Which hypotheses to keep for a number of speakers that is known, (B, n) bool with `count` True in a row.
+    """Which hypotheses to keep for a known number of speakers: (B, n) bool with `count` True in each row.
 
-    The best scored of those that are distinct; if there are not enough, the best scored of the others.
+    Distinct hypotheses come first, then the others, each group by score.
 
     Args:
         scores: (B, n) log-odds.
@@ -145,12 +144,11 @@ def best_hypotheses(scores: Tensor, distinct: Tensor, count: int) -> Tensor:
 
 
 def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]) -> tuple[float, float]:
-    """The threshold that gets the number of speakers right most often, and how often that is.
+    """Find the threshold that gets the number of speakers right most often; return it and the share of right counts.
 
-    An utterance counts as many speakers as it has distinct hypotheses with a score above the threshold. The share of
-    utterances whose count is right is constant between neighbouring scores: of the intervals with the largest share
-    the widest is taken, the lowest among equals, and of it the middle (an end that is open lies 1 beyond the last
-    score).
+    The number of speakers is that of distinct hypotheses with a score above the threshold. The share of right counts is
+    constant between neighboring scores. Among the intervals with the largest share the widest is taken (the lowest, if
+    several are as wide), and the threshold is its middle. An open end lies 1 beyond the last score.
 
     Args:
         scores: of each utterance, those of its distinct hypotheses.

@@ -12,7 +12,7 @@ BOX = Path(__file__).resolve().parent / "box"
 """Folder of the folders of models."""
 
 DEFAULT_MODEL = "boxed_8k"
-"""What is taken where no model is named."""
+"""The model that is used if none is named."""
 
 
 def shipped_models() -> dict[str, Path]:
@@ -23,10 +23,10 @@ def shipped_models() -> dict[str, Path]:
 
 
 def default_model() -> str:
-    """The name of the model that is taken where none is named.
+    """Return the name of the model that is used if none is named.
 
     Raises:
-        UserError: none ships with this version.
+        UserError: it does not ship with this version.
     """
     if DEFAULT_MODEL not in shipped_models():
         raise UserError(

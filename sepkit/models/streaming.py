@@ -65,13 +65,13 @@ class ModelStream:
 
     @torch.inference_mode()
     def push(self, mixture: Tensor) -> Tensor:
-        """The next estimates (B, n, T') that are final; T' is 0 until enough has been heard.
+        """Take the next samples; return the next final estimates (B, n, T'). T' is 0 until enough samples have come.
 
         Args:
             mixture: (B, T), the next samples, on the device of the model; T >= 0.
 
         Raises:
-            ValueError: another shape, integer samples, or a stream that is finished.
+            ValueError: a wrong shape, integer samples, or a finished stream.
         """
         self._check_open()
         if mixture.shape[:-1] != self._samples.shape[:-1] or not mixture.is_floating_point():
@@ -85,10 +85,10 @@ class ModelStream:
 
     @torch.inference_mode()
     def finish(self) -> Tensor:
-        """The estimates (B, n, T') of all samples that are still without: the recording has ended.
+        """End the recording; return the estimates (B, n, T') of all samples that still have none.
 
         Raises:
-            ValueError: a stream that is finished.
+            ValueError: a finished stream.
         """
         self._check_open()
         self._finished = True
@@ -102,9 +102,9 @@ class ModelStream:
         if self._finished:
             raise ValueError("the stream is finished; start a new one for the next recording")
 
-    def _advance(self, standardised: Tensor, end: bool = False) -> Tensor:
+    def _advance(self, standardized: Tensor, end: bool = False) -> Tensor:
         model, bank = self._model, self._model.filterbank
-        samples = torch.cat([self._samples, standardised], dim=-1)
+        samples = torch.cat([self._samples, standardized], dim=-1)
         frames = max(0, (samples.shape[-1] - bank.kernel_size) // bank.stride + 1)
         self._samples = samples[..., frames * bank.stride :]
         self._frames += frames
@@ -129,20 +129,20 @@ class ModelStream:
         return self._trim(torch.cat([final, self._overlap], dim=-1) if end else final, end) * model.signal_std
 
     def _overlap_add(self, decoded: Tensor, frames: int) -> Tensor:
-        """The samples that no later frame reaches; the rest is kept."""
+        """Return the samples that no later frame reaches, and keep the others."""
         rest = self._overlap.shape[-1]
         decoded[..., :rest] += self._overlap
         final, self._overlap = decoded.split([frames * self._model.filterbank.stride, rest], dim=-1)
         return final
 
     def _trim(self, decoded: Tensor, end: bool) -> Tensor:
-        """Without the padding on the left, and at the end as long as what is missing of the recording."""
+        """Cut off the padding on the left; at the end, cut to the length that the recording still lacks."""
         skipped = min(self._to_skip, decoded.shape[-1])
         self._to_skip -= skipped
         decoded = decoded[..., skipped:]
         if end:
             bank, missing = self._model.filterbank, self._pushed - self._returned
-            # Where the model at once stops decoding ("asteroid" may fall short of the recording by less than a stride).
+            # The model stops decoding here ("asteroid" may fall short of the recording by less than a stride).
             length = (self._frames - 1) * bank.stride + bank.kernel_size - 2 * bank.padding
             length += bank.decoder.output_padding - self._left
             decoded = decoded[..., : max(0, min(missing, length - self._returned))]

@@ -11,6 +11,7 @@ no others. Gradients reach estimates and sources.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -43,10 +44,11 @@ def pairwise_neg_si_sdr(
     eps: float = 1e-8,
     lengths: Tensor | None = None,
     active: Tensor | None = None,
+    limit_db: float = math.inf,
 ) -> Tensor:
     """Negative scale-invariant signal-to-distortion ratio of every pair, dB.
 
-    -10 log10( |a s|^2 / (|e - a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
+    -10 log10( |a s|^2 / (|e - a s|^2 + tau |a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
 
     A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
 
@@ -57,6 +59,7 @@ def pairwise_neg_si_sdr(
         eps: keeps silence finite.
         lengths: (B,) samples that count; None: all.
         active: (B, m) bool; None: all.
+        limit_db: the ratio approaches this, tau = 10^(-limit_db / 10); infinity: it has no limit.
 
     Returns:
         (B, n, m) in dB.
@@ -64,12 +67,14 @@ def pairwise_neg_si_sdr(
     Raises:
         ValueError: shapes that do not fit together.
 
-    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid.
+    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid. The limit: Wisdom
+    et al., "Unsupervised sound separation using mixture invariant training", 2020, eq. 2.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     scale = products.cross / (products.source_energy + eps)
     target_energy = scale.square() * products.source_energy
     residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
+    residual_energy = residual_energy + 10 ** (-limit_db / 10) * target_energy
     return as_inputs(_negative_db(target_energy / (residual_energy + eps) + eps), estimates, sources)
 
 
@@ -159,7 +164,12 @@ def _negative_db(power: Tensor) -> Tensor:
 
 
 class PairwiseCost:
-    """A cost function with its parameters, and the unit that says how it enters an objective.
+    """A cost function with its parameters, and what an objective needs to know of it.
+
+    Attributes:
+        takes_active: whether the function is told which sources are active.
+        takes_scales: whether it takes the decoder's own deviation, `scale` (B, n, T).
+        measures_spread: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
     Args:
         function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). One that takes `active` is told it.
@@ -171,7 +181,10 @@ class PairwiseCost:
         self.function = function
         self.unit = unit
         self.parameters = parameters
-        self.takes_active = "active" in inspect.signature(function).parameters
+        taken = inspect.signature(function).parameters
+        self.takes_active = "active" in taken
+        self.takes_scales = "scale" in taken
+        self.measures_spread = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
         """The cost of every pair, (B, n, m); that of inactive sources is finite, and of no meaning."""

@@ -38,23 +38,23 @@ def draw_audiogram(
         reference: whole audiogram to compare with, as dashed lines.
         bare: without labels and ticks.
     """
-    for ear, (colour, marker) in _EARS.items():
+    for ear, (color, marker) in _EARS.items():
         names = sorted((n for n in thresholds if n.startswith(f"{ear}_")), key=_frequency)
         x = [_frequency(name) for name in names]
         y = [thresholds[name] for name in names]
         if reference is not None:
-            axes.plot(x, [reference[name] for name in names], "--", color=colour, linewidth=1, alpha=0.8)
+            axes.plot(x, [reference[name] for name in names], "--", color=color, linewidth=1, alpha=0.8)
         else:
-            axes.plot(x, y, color=colour, linewidth=1)
+            axes.plot(x, y, color=color, linewidth=1)
         for name, hz, db in zip(names, x, y, strict=True):
             known = measured is None or name in measured
-            face = "none" if marker == "o" else colour
+            face = "none" if marker == "o" else color
             axes.plot(
-                hz, db, marker, color=colour, markerfacecolor=face, markersize=3 if bare else 8 if known else 5,
+                hz, db, marker, color=color, markerfacecolor=face, markersize=3 if bare else 8 if known else 5,
                 markeredgewidth=1 if bare else 2 if known else 1, alpha=1.0 if known else 0.7,
             )  # fmt: skip
             if deviations is not None and not known:
-                axes.errorbar(hz, db, yerr=deviations[name], color=colour, alpha=0.35, linewidth=3, capsize=0)
+                axes.errorbar(hz, db, yerr=deviations[name], color=color, alpha=0.35, linewidth=3, capsize=0)
     axes.set(xscale="log", ylim=(_HIGHEST_DB, _LOWEST_DB), xlim=(400, 10000))
     axes.minorticks_off()
     if bare:

@@ -18,6 +18,7 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
+from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
 from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
@@ -98,6 +99,10 @@ def task_type(config: TaskConfig) -> type[Task]:
         UserError: there is none.
     """
     return registered(config)
+
+
+def _uses_gpu(trainer: TrainerConfig) -> bool:
+    return trainer.accelerator != "cpu" and (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def _check_device(trainer: TrainerConfig) -> None:
@@ -212,6 +217,12 @@ def _describe(config: TaskConfig, task: Task) -> str:
         f"effective batch {batch} = {task.describe_batch()} x {devices} x {trainer.accumulate_batches} accumulated;"
         f" precision {_precision(trainer)}",
     ]
+    cores = available_processes()
+    if not _uses_gpu(trainer) and trainer.devices > cores:
+        lines.append(
+            f"warning: {trainer.devices} devices are as many processes on {cores} CPU cores, which is slower than one; "
+            "leave --devices out"
+        )
     if task.dev_data is None:
         lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ def write_synthetic_set(folder: Path, *, sample_rate: int, sources: int, mixture
             waveform = 0.1 * envelope * (carrier + 0.1 * generator.standard_normal(samples))
             path = f"wav/{index}_{source}.wav"
             audio.write(folder / path, waveform.astype(np.float32), sample_rate)
-            parts.append(SourceEntry(path, speaker=f"voice{index}-{source}"))
+            parts.append(SourceEntry(path, speaker=f"voice{index}-{source}", sex="FM"[index % 2]))
         entries.append(MixtureEntry(id=f"mixture{index}", sample_rate=sample_rate, num_samples=samples, sources=parts))
     manifest = folder / "train.jsonl"
     write_manifest(manifest, entries)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from sepkit.annealing import free_hypotheses
+from sepkit.annealing import free_hypotheses as annealed
 from sepkit.annealing.free_hypotheses import (
     anneal_points,
     anneal_sources,
@@ -17,6 +18,7 @@ from sepkit.annealing.free_hypotheses import (
     source_correlations,
     spread_db,
 )
+from sepkit.annealing.temperature import three_gaussians
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:
@@ -116,7 +118,7 @@ def test_the_free_energy_does_not_rise_while_hypotheses_settle() -> None:
 
     energies = [free_energy()]
     for _ in range(20):
-        hypotheses = free_hypotheses._centroids(points, hypotheses, 0.3)
+        hypotheses = annealed._centroids(points, hypotheses, 0.3)
         energies.append(free_energy())
     assert np.all(np.diff(energies) <= 1e-12) and energies[-1] < energies[0]
 
@@ -126,15 +128,39 @@ def test_points_without_spread_are_refused() -> None:
         anneal_points(torch.ones(5, 2), 2)
 
 
-@pytest.mark.slow
+def _accounted(result: annealed.PointAnnealing) -> list[int]:
+    """The numbers of groups from the first temperature to the last, as splits and merges tell them."""
+    changes = sorted([*result.splits, *result.merges], key=lambda change: -change.temperature)
+    assert all(before.groups_after == after.groups_before for before, after in pairwise(changes))
+    return [1, *(change.groups_after for change in changes)]
+
+
 def test_the_three_gaussians_of_the_paper() -> None:
-    means = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
-    noise = torch.randn(3000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    result = anneal_points(means.repeat_interleave(1000, 0) + 0.1 * noise, 6)
+    result = anneal_points(three_gaussians(1500), 6)
     # 2 lambda_max = 2 (2/9 + 0.01); each Gaussian by itself 2 sigma^2 = 0.02.
     assert result.splits[0].temperature == pytest.approx(0.4644, rel=0.1)
     assert [split.groups_after for split in result.splits if split.temperature > 0.1] == [2, 3]
     assert all(split.temperature == pytest.approx(0.02, rel=0.1) for split in result.splits[2:])
+    # Where groups are counted after they have settled, theory is met to a percent or two.
+    ratios = [split.temperature / split.predicted_temperature for split in result.splits]
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
+    assert _accounted(result) == [1, 2, 3, 4, 5, 6] and result.groups == sorted(result.groups)
+
+
+def test_every_change_of_the_number_of_groups_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge is told too: here hypotheses 2 and 3 meet again at a temperature below 1."""
+    places = torch.tensor([[0.0], [10.0], [20.0]], dtype=torch.float64)
+
+    def settle(points, start, temperature):
+        if temperature > 4:
+            return places[[0, 0, 0]]
+        return places[[0, 1, 1]] if temperature < 1 else places
+
+    monkeypatch.setattr(annealed, "settle_points", settle)
+    result = anneal_points(torch.tensor([[-1.5], [1.5]]), 4, end_ratio=0.1)
+    assert [(merge.groups_before, merge.groups_after) for merge in result.merges] == [(3, 2)]
+    assert result.merges[0].temperature == pytest.approx(1, rel=0.12)
+    assert _accounted(result) == [1, 3, 2]
 
 
 # ------------------------------------------------------------------------------------------------------------- sources

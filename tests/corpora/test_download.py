@@ -23,11 +23,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sepkit.cli import download as command
 from sepkit.cli.main import main
+from sepkit.corpora import _fetching
 from sepkit.corpora import download as module
-from sepkit.corpora.download import DOWNLOADS, download
+from sepkit.corpora.archives import DOWNLOADS
+from sepkit.corpora.options import DownloadName, DownloadOptions
 from sepkit.errors import UserError
+
+
+def download(*places, **options) -> Path:
+    names = ("name", "cache", "parts")
+    return module.download(DownloadOptions(**dict(zip(names, places, strict=False)), **options))
+
 
 FILES = {
     "LibriSpeech/dev-clean/84/121123/84-121123-0000.flac": np.random.default_rng(0).bytes(300_000),
@@ -156,7 +163,7 @@ def _answer(handler: BaseHTTPRequestHandler, served: Served, asked: str | None) 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(_fetching, "PAUSE_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -412,7 +419,7 @@ def test_checksums_must_fit(line: str, server: Server, tmp_path: Path) -> None:
 
 
 def test_command_knows_every_name() -> None:
-    assert typing.get_args(command.Name) == tuple(DOWNLOADS)
+    assert typing.get_args(DownloadName) == tuple(DOWNLOADS)
     for name, corpus in DOWNLOADS.items():
         known = [archive.part for archive in corpus.archives]
         assert set(corpus.default) <= set(known), name

@@ -222,3 +222,11 @@ def test_bad_set_ups_give_one_clear_line(corpus: Manifest, tmp_path: Path) -> No
     unreferenced = [MixtureEntry("x", RATE, 10, [], mixture="m.wav")]
     with pytest.raises(UserError, match=r"names 0 speaker\(s\)"):
         DynamicMixer(Manifest(tmp_path / "m.jsonl", unreferenced), DynamicMixingConfig(enabled=True))
+
+
+def test_one_speaker_alone_has_his_share(steady: Manifest) -> None:
+    mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, one_speaker_share=0.3), 4000)
+    counts = Counter(len(mixed.sources) for mixed in draws(mixer, 200))
+    assert set(counts) == {1, 2} and 40 < counts[1] < 80
+    with pytest.raises(UserError, match=r"one_speaker_share: found 1\.5, expected 0 to 1"):
+        DynamicMixer(steady, DynamicMixingConfig(enabled=True, one_speaker_share=1.5), 4000)

@@ -14,6 +14,7 @@ from torch import nn
 import sepkit
 from sepkit.cli.main import main
 from sepkit.config import (
+    BandSplitRNNConfig,
     ConvTasNetConfig,
     DeterministicConfig,
     DualPathRNNConfig,
@@ -80,6 +81,13 @@ CONFIGS = {
     "bands, real and imaginary parts": ModelConfig(
         filterbank=STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True),
         masker=GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
+        masks=DeterministicConfig(link="linear"),
+    ),
+    "band_split_rnn": ModelConfig(
+        filterbank=STFTFilterbankConfig(
+            128, 64, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0
+        ),
+        masker=BandSplitRNNConfig(channels=3, num_layers=1, residual=True),
         masks=DeterministicConfig(link="linear"),
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
@@ -276,7 +284,7 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
 def test_nothing_to_quantise(tmp_path):
     export_onnx(made(ModelConfig(filterbank=FREE, masker=FixedConfig("no"))), tmp_path / "model.onnx", [100])
     line = complaint(lambda: quantize_onnx(tmp_path / "model.onnx", tmp_path / "small.onnx"))
-    assert "nothing in it can be quantised" in line
+    assert "nothing in it can be quantized" in line
     assert not (tmp_path / "small.onnx").exists()
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepkit.config import (
+    BandSplitRNNConfig,
     BetaConfig,
     ConvTasNetConfig,
     DeterministicConfig,
@@ -67,6 +68,10 @@ CAUSAL = {
     "lstm": (STFT, recurrent("lstm", "cumulative_layer_norm")),
     "gated recurrence, complex masks": (COMPLEX, gated_recurrence("cumulative_layer_norm")),
     "gated recurrence, bands": (STFT, gated_recurrence("channel_layer_norm", bands=4)),
+    "band-split rnn": (
+        STFTFilterbankConfig(128, 64, complex_masks=True),
+        BandSplitRNNConfig(channels=3, num_layers=1, bidirectional=False, norm="channel_layer_norm"),
+    ),
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }
 _built: dict[tuple, EncoderMaskerDecoder] = {}
@@ -78,7 +83,7 @@ def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecode
     if key not in _built:
         filterbank, masker = CAUSAL[name]
         torch.manual_seed(0)
-        if filterbank is COMPLEX:
+        if getattr(filterbank, "complex_masks", False):
             latents.setdefault("masks", DeterministicConfig(link="linear"))
         model = build_model(ModelConfig(filterbank=filterbank, masker=masker, hypotheses=3, pad=pad, **latents))  # type: ignore[arg-type]
         for parameter in model.parameters():

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from sepkit.cli._configuration import parse_config
-from sepkit.config import TrainConfig, to_dict
+from sepkit.config import ConstantConfig, RateConfig, TrainConfig, to_dict
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.models import EncoderMaskerDecoder, build_model
@@ -81,7 +81,7 @@ def trained_with(log: Path) -> list[str]:
 
 def parse(options: list[str]) -> TrainConfig:
     config, _ = parse_config(
-        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add_argument("--out")
+        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add("--out")
     )
     return config
 
@@ -174,11 +174,16 @@ def test_trains_on_one_corpus_and_tests_noisy_and_clean(
 
 def test_twins_on_a_cpu_differ_in_their_latents_and_objective_alone(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     configs = dry()
-    assert set(configs) == {f"{m}_seed{s}" for m in ("deterministic", "variational") for s in (0, 1, 2)}
+    methods = ("deterministic", "deterministic_blr", "variational")
+    assert set(configs) == {f"{m}_seed{s}" for m in methods for s in (0, 1, 2)}
     assert {config.trainer.seed for config in configs.values()} == {0, 1, 2}
     plain, variational = (configs[name] for name in RUNS)
     own = ("model.encoding.", "model.masks.", "model.filterbank.deviation", "model.filterbank.initial_deviation")
     assert all(key.startswith((*own, "objective.")) for key in differences(plain, variational))
+    # The third twin separates cost from latents.
+    of_cost = differences(plain, configs["deterministic_blr_seed0"])
+    assert of_cost and all(key.startswith("objective.cost.") for key in of_cost)
+    assert configs["deterministic_blr_seed0"].objective.cost == variational.objective.cost
     models = [build_model(config.model) for config in (plain, variational)]
     assert [model.mask_family.variational for model in models] == [False, True]
     shapes = [{name: p.shape for name, p in model.named_parameters() if ".output." not in name} for model in models]
@@ -190,15 +195,17 @@ def test_twins_on_a_cpu_differ_in_their_latents_and_objective_alone(dry: Callabl
 def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     configs = dry("--conf", "conf/gpu.yaml", "--seeds", "0", "--extra", "--trainer.max_minutes 10")
     models = {name.removesuffix("_seed0"): build_model(config.model) for name, config in configs.items()}
-    assert set(models) == {"tasnet", "vi_tasnet", "sudormrf", "vi_sudormrf"}
-    assert parameters(models["tasnet"]) == 5_050_545 and parameters(models["vi_tasnet"]) == 5_190_833
+    assert set(models) == {"deterministic_tasnet", "vi_tasnet", "deterministic_sudormrf", "vi_sudormrf"}
+    assert parameters(models["deterministic_tasnet"]) == 5_050_545 and parameters(models["vi_tasnet"]) == 5_190_833
     # Another masker between the same encoder and decoder.
-    assert models["sudormrf"].filterbank.state_dict().keys() == models["tasnet"].filterbank.state_dict().keys()
+    banks = [models[f"deterministic_{masker}"].filterbank.state_dict() for masker in ("sudormrf", "tasnet")]
+    assert banks[0].keys() == banks[1].keys()
     for name, config in configs.items():
         tree = flatten(to_dict(config))
         assert tree["trainer.learning_rate"] == 3e-4 and tree["trainer.halve_patience"] == 50
         assert tree["data.batch_size"] == 16 and tree["data.segment_seconds"] == 3.0
         assert tree["trainer.max_minutes"] == 10 and tree["model.filterbank.init_range"] == 0.01
+        assert tree["objective.margin_weight"] == 1.0
         assert (
             (tree["objective.cost.name"] == "blr_nll")
             == name.startswith("vi_")
@@ -208,8 +215,82 @@ def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> Non
             assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "tick"
             assert tree["objective.rates.steering.change"] == 1e-4
     for twin in ("tasnet", "sudormrf"):
-        changed = differences(configs[f"{twin}_seed0"], configs[f"vi_{twin}_seed0"])
+        changed = differences(configs[f"deterministic_{twin}_seed0"], configs[f"vi_{twin}_seed0"])
         assert all(key.startswith(("model.encoding.", "model.masks.", "objective.")) for key in changed)
+
+
+def test_rows_of_table_3(dry: Callable[..., dict[str, TrainConfig]], tmp_path: Path) -> None:
+    """Encoding, prior and likelihood of every row, at both sizes; parameters as the thesis counts them."""
+    rows = {
+        "tasnet": ("deterministic", "standard", "deterministic", "neg_si_sdr"),
+        "tasnet_blr": ("deterministic", "standard", "deterministic", "blr_nll"),
+        "gaussian": ("gaussian", "standard", "beta", "blr_nll"),
+        "gamma": ("gamma", "standard", "beta", "blr_nll"),
+        "flow": ("gaussian", "flow", "beta", "blr_nll"),
+        "adaptive": ("gamma", "adaptive", "beta", "blr_nll"),
+        "cauchy": ("gamma", "standard", "beta", "cauchy_nll"),
+    }
+    for size in ("table3", "small_table3"):
+        configs = dry("--conf", f"conf/{size}.yaml", "--task", "clean", "--seeds", "0")
+        assert set(configs) == {f"{name}_seed0" for name in rows}
+        for name, expected in rows.items():
+            config = configs[f"{name}_seed0"]
+            tree = flatten(to_dict(config))
+            keys = ("model.encoding.name", "model.encoding_prior.name", "model.masks.name", "objective.cost.name")
+            assert tuple(tree[key] for key in keys) == expected
+            assert tree["model.filterbank.init_range"] == 0.01 and tree["objective.margin_weight"] == 1.0
+            assert tree["data.train"].endswith("/train.jsonl") and "noisy" not in tree["data.train"]
+            if expected[0] != "deterministic":
+                free = [tree[f"objective.rates.{what}.free_nats"] for what in ("encoding", "masks")]
+                assert free == ([128, 256] if size == "table3" else [16, 32])
+                assert tree["objective.rates.estimator"] == "sample"
+            auto = [tree[f"objective.autoencoding.{what}"] for what in ("sources", "mixtures")]
+            assert auto == [float(name == "adaptive")] * 2
+            assert tree["model.estimate_scales"] == (name == "cauchy")
+        if size == "table3":
+            assert parameters(build_model(configs["tasnet_seed0"].model)) == 5_050_545
+            # One more kernel of the encoder, and a second value for every mask (thesis, appendix J).
+            assert parameters(build_model(configs["gaussian_seed0"].model)) == 5_190_833
+        shutil.rmtree(tmp_path / "dry")
+
+
+def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
+    """What is free and what the rates weigh stands in the name of a row."""
+    configs = dry("--conf", "conf/table2.yaml", "--task", "clean", "--seeds", "0")
+    assert len(configs) == 9
+    rates = configs["free128_beta8_128_seed0"].objective.rates
+    assert rates.encoding == RateConfig(ConstantConfig(1 / 8), 128.0, "tick")
+    assert rates.masks == RateConfig(ConstantConfig(1 / 128), 256.0, "tick")
+    rates = configs["free64_beta1_seed0"].objective.rates
+    assert (rates.encoding.free_nats, rates.masks.free_nats, rates.masks.weight) == (64.0, 128.0, ConstantConfig(1.0))
+    assert {config.model.encoding.name for config in configs.values()} == {"gamma"}
+
+
+def test_trains_and_tests_clean_and_draws_the_evidence(
+    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Rows 4 and 6 of table 3, tiny: without noise from the first to the last stage, with figure 3."""
+    folder = tmp_path / "conf"
+    conf = Path(__file__).resolve().parents[2] / "egs" / "generalization" / "conf"
+    tiny = yaml.safe_load((folder / "tiny.yaml").read_text())
+    tiny["model"] = {
+        "filterbank": {"name": "free", "num_filters": 16},
+        "masker": {"name": "recurrent", "rnn": "gru", "hidden_size": 4, "num_layers": 1},
+    }
+    (folder / "small_table3.yaml").write_text(yaml.safe_dump(tiny))
+    for row in ("gamma", "adaptive"):
+        shutil.copy(conf / f"table3_{row}.yaml", folder)
+    options = ["--task", "clean", "--noise", "", "--conf", str(folder / "small_table3.yaml")]
+    output = run(command(*options, "--methods", "gamma adaptive"))
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    assert all(entry.noise is None for entry in read_manifest(tmp_path / "data" / "train.jsonl"))
+    exp = tmp_path / "exp"
+    evaluated = {path.name for path in (exp / "adaptive_seed0" / "evaluation").iterdir()}
+    assert evaluated == {"test_seen_clean", "test_unseen_clean"}
+    evidence = (exp / "evidence.md").read_text()
+    assert evidence.count("| adaptive_seed0 |") == evidence.count("| gamma_seed0 |") == 2
+    assert (exp / "evidence_evidence.png").is_file()
+    assert "drop test_seen_clean to test_unseen_clean" in (exp / "table.md").read_text()
 
 
 def test_manifests_of_published_corpora(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from tools.bench import contestants, separate
 from tools.bench.inputs import REAL, SHAPED, two_voices
@@ -80,6 +81,7 @@ def test_a_precision_that_is_refused_is_left_out_with_its_reason(in_this_process
     assert "precision" in record["left_out"] and "ratio" not in record
 
 
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 def test_bfloat16_has_its_signal_to_noise_ratio(in_this_process):
     (record,) = separate.run([row("DPRNN", way="bfloat16")], 0.1, 1.0)["rows"]
     assert 30 < record["snr_db"] < 90 and record["least_snr_db"] == 50

@@ -1,6 +1,7 @@
 """Maskers: features (B, K, F) -> raw mask values (B, n, P, K, F). Adding one is one file and one line here."""
 
 from sepkit.models.maskers import fast
+from sepkit.models.maskers.band_split_rnn import BandSplitRNNMasker
 from sepkit.models.maskers.base import Masker
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
 from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
@@ -10,6 +11,7 @@ from sepkit.models.maskers.sepformer import SepFormerMasker
 from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
 __all__ = [
+    "BandSplitRNNMasker",
     "ConvTasNetMasker",
     "DualPathRNNMasker",
     "GatedRecurrenceMasker",

@@ -1,4 +1,4 @@
-"""What every masker is: features (B, K, F) in, raw mask values (B, n, P, K, F) out."""
+"""The base of all maskers: features (B, K, F) in, raw mask values (B, n, P, K, F) out."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["FrameStream", "FramewiseEnd", "Masker", "MaskerStream", "looks_ahead
 
 
 class MaskerStream(Protocol):
-    """A causal masker on its way through one recording.
+    """The state of a causal masker within one recording.
 
     Attributes:
-        lookahead_frames: how many frames after one it has to see, at the most, before the one's values are there.
+        lookahead_frames: most frames that it must see after a frame before that frame's values are final.
     """
 
     lookahead_frames: int
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of the next frames that can be told, F' >= 0.
+        """Take the next frames; return the raw mask values (B, n, P, K, F') that are now final, F' >= 0.
 
         Args:
             features: (B, K, F), the next frames; F >= 0.
-            end: these are the last: values come out for all that are still without.
+            end: the recording ends here: return the values of all remaining frames.
         """
         ...
 
@@ -36,15 +36,15 @@ class MaskerStream(Protocol):
 class FramewiseEnd(Protocol):
     """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
 
-    Values, which are many more than what they come from, can so be made for some frames at a time.
+    The values need much more memory than the output of the trunk, and can be computed for some frames at a time.
     """
 
     def trunk(self, features: Tensor) -> Tensor:
-        """What the values are made from, (B, C, F), of features (B, K, F)."""
+        """The input of `values`, (B, C, F), of features (B, K, F)."""
         ...
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of any frames of it, (B, C, F')."""
+        """Raw mask values (B, n, P, K, F') of any frames of the trunk's output, (B, C, F')."""
         ...
 
 
@@ -77,10 +77,10 @@ class Masker(nn.Module, ABC):
         """Raw mask values (B, n, P, K, F) of features (B, K, F), for every F >= 1."""
 
     def stream(self) -> MaskerStream:
-        """A new stream: its values, block by block, are those that `forward` has for all frames at once.
+        """Start a stream, whose values, block by block, are those of `forward` for the whole recording.
 
         Raises:
-            UserError: the masker looks ahead as far as the recording goes.
+            UserError: the masker needs the whole recording.
         """
         raise looks_ahead(f"the masker {type(self).__name__}")
 
@@ -90,7 +90,7 @@ class Masker(nn.Module, ABC):
 
 
 class FrameStream:
-    """The stream of a masker whose values for a frame are there with the frame.
+    """The stream of a masker without look-ahead: a frame's values are final as soon as the frame is known.
 
     Args:
         masker: takes features (B, K, F >= 1) and a `StreamState`.
@@ -113,16 +113,16 @@ class FrameStream:
 
 
 def looks_ahead(what: str) -> UserError:
-    """The mistake of streaming with something that hears the whole recording."""
+    """The error to raise if `what`, which needs the whole recording, is to stream."""
     return UserError(
         f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
-        " with causal: true, and recurrent, gated_recurrence or dual_path_rnn with bidirectional: false, none with"
-        " global_layer_norm"
+        " with causal: true, and recurrent, gated_recurrence, band_split_rnn or dual_path_rnn with"
+        " bidirectional: false, none with global_layer_norm"
     )
 
 
 def require_at_least(minimum: int, **fields: Any) -> None:
-    """Refuse sizes below `minimum`.
+    """Raise UserError unless all sizes are at least `minimum`.
 
     Raises:
         UserError: names the first field that is too small.

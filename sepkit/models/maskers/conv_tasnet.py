@@ -57,16 +57,16 @@ class TemporalBlock(nn.Module):
 
         Args:
             x: input.
-            state: of a causal block in a stream; None: x is the whole recording.
+            state: of a stream, updated in place; None: x is the whole recording.
         """
         widen, activation, norm = self.expand
         hidden = normalize(norm, activation(widen(x)), state)
-        # Both ends are padded alike, so frames beyond F are those of a causal (or even) kernel's right padding.
+        # Both ends are padded alike: with a causal or even kernel the frames beyond F are surplus.
         hidden = self.depthwise(hidden)[..., : x.shape[-1]] if state is None else self._continue(hidden, state)
         return self.output(normalize(self.norm, self.activation(hidden), state))
 
     def _continue(self, hidden: Tensor, state: StreamState) -> Tensor:
-        """The depthwise convolution of the next frames, whose past is in the state; before the first it is zeros."""
+        """The depthwise convolution of the next frames. The state holds the frames before them, at first zeros."""
         layer = self.depthwise
         past = state.get(layer)
         if past is None:
@@ -151,14 +151,14 @@ class ConvTasNetMasker(Masker):
         return skip_sum * self.skip_scale if self.skip_channels else x
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
         return self.unflatten(self.output(self.activation(summary)))
 
     def stream(self) -> FrameStream:
-        """A new stream, without look-ahead. Its state: norms' sums, and the past of the depthwise convolutions.
+        """Start a stream without look-ahead. Its state: the norms' sums, and past frames of the depthwise convolutions.
 
         Raises:
-            UserError: not causal.
+            UserError: the masker is not causal.
         """
         if not self.causal:
             raise looks_ahead("this conv_tasnet (causal: false)")

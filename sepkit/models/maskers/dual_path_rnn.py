@@ -20,7 +20,7 @@ __all__ = ["DualPathBlock", "DualPathRNNMasker", "overlap_add", "segment"]
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
     """Overlapping chunks (Q, B, S, C), S chunks of Q = chunk_size frames, of x (B, C, F).
 
-    A chunk of zeros is put at both ends: every frame lies in equally many chunks, where the hop divides the chunk.
+    A chunk of zeros is added at both ends. If the hop divides the chunk, every frame lies in equally many chunks.
     """
     return _cut(functional.pad(x, (chunk_size, chunk_size)), chunk_size, hop_size)
 
@@ -46,7 +46,7 @@ def _fold(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tenso
 
 
 class Path(nn.Module):
-    """A recurrent network along one axis of the chunks, a linear layer and a norm; the input is added back.
+    """A recurrent network along one axis of the chunks, a linear layer and a norm, with a residual connection.
 
     Attributes:
         low_precision: see `DualPathRNNMasker`.
@@ -78,17 +78,17 @@ class Path(nn.Module):
         self.low_precision = False
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """(time, B, *, C) -> (*, B, time, C): the axes are exchanged for a path along the other one.
+        """(time, B, *, C) -> (*, B, time, C): the axes are exchanged for the path along the other axis.
 
         Args:
             x: input.
-            state: where the sequences go on from those of the block before; None: they start here.
+            state: of the sequences, which continue those of the block before; None: they start here.
         """
-        normalised = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
-        return (x + normalised).transpose(0, 2).contiguous()
+        normalized = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
+        return (x + normalized).transpose(0, 2).contiguous()
 
     def update(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """What goes through the norm, of the shape of `x`."""
+        """The input of the norm, of the shape of `x`."""
         sequences = x.flatten(1, 2)
         if not self.low_precision:
             return self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
@@ -103,8 +103,8 @@ class DualPathBlock(nn.Module):
     """One recurrent network inside the chunks, then one across them.
 
     Args:
-        bidirectional: of the network across chunks; the one inside always is.
-        path: what the two `Path`s share.
+        bidirectional: whether the network across chunks runs both ways; the one inside chunks always does.
+        path: arguments of both paths.
     """
 
     def __init__(self, bidirectional: bool, **path: int | float | str) -> None:
@@ -113,7 +113,7 @@ class DualPathBlock(nn.Module):
         self.inter = Path(bidirectional=bidirectional, **path)  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """(Q, B, S, C) -> (Q, B, S, C); with a state, the chunks go on from those before."""
+        """(Q, B, S, C) -> (Q, B, S, C). With a state, the chunks continue those before."""
         return self.inter(self.intra(chunks), state)
 
 
@@ -210,26 +210,26 @@ class DualPathRNNMasker(Masker):
 
     @replaceable
     def trunk(self, features: Tensor) -> Tensor:
-        """Sums of processed chunks, and in how many a frame lies, (B, C + 1, F), of features (B, K, F)."""
+        """Sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
 
     @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """Chunks (Q, B, S, C) behind all blocks; with a state, they go on from those before."""
+        """Run chunks (Q, B, S, C) through all blocks. With a state, they continue those before."""
         for block in self.blocks:
             chunks = block(chunks, state)
         return chunks
 
     def ready_to_add(self, chunks: Tensor) -> Tensor:
-        """Chunks (B, C + 1, S, Q) behind the activation, of chunks (Q, B, S, C): their last row is 1."""
+        """Activated chunks (B, C + 1, S, Q) of chunks (Q, B, S, C). Their last row is 1, to count chunks."""
         active = self.spread[0](chunks).permute(1, 3, 2, 0)
         return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
 
     @replaceable
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C + 1, F)."""
-        # The hypotheses' convolution is linear: behind the sum it has fewer frames to do. Each chunk brings its bias.
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C + 1, F)."""
+        # The hypotheses' convolution is linear: after the sum it has fewer frames. Its bias counts once a chunk.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
         spread = convolution(summed.unsqueeze(-1)).squeeze(-1) + (held - 1) * convolution.bias[:, None]
@@ -238,10 +238,10 @@ class DualPathRNNMasker(Masker):
         return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, x.shape[-1])
 
     def stream(self) -> DualPathRNNStream:
-        """A new stream, which looks ahead by a chunk less one frame.
+        """Start a stream, which looks ahead by a chunk less one frame.
 
         Raises:
-            UserError: bidirectional across chunks, or with a norm over the whole recording.
+            UserError: the masker is bidirectional across chunks, or has a norm over the whole recording.
         """
         if self.bidirectional:
             raise looks_ahead("this dual_path_rnn (bidirectional: true)")
@@ -251,13 +251,13 @@ class DualPathRNNMasker(Masker):
 
 
 class DualPathRNNStream:
-    """A causal dual-path masker on its way through one recording.
+    """The state of a causal dual-path masker within one recording.
 
-    Its state: frames that fill no chunk yet, the recurrent state across chunks of every block at every position in a
-    chunk, and the sum and number of the chunks that reach into frames of the future.
+    It holds frames that do not fill a chunk yet, the recurrent state across chunks of every block at every position in
+    a chunk, and the sum and number of the chunks that reach into later frames.
 
     Attributes:
-        lookahead_frames: a frame's value is there with the last chunk that holds the frame.
+        lookahead_frames: a frame's value is final with the last chunk that holds the frame.
 
     Args:
         masker: causal.
@@ -274,7 +274,7 @@ class DualPathRNNStream:
         self._heard = 0
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of the frames that no later chunk reaches."""
+        """Take the next frames; return raw mask values (B, n, P, K, F') of the frames that no later chunk reaches."""
         masker = self._masker
         chunk_size, hop_size = masker.chunk_size, masker.hop_size
         batch, channels = len(features), masker.bottleneck.out_channels
@@ -289,7 +289,7 @@ class DualPathRNNStream:
         count = max(0, (frames.shape[-1] - chunk_size) // hop_size + 1)
         self._waiting = frames[..., count * hop_size :]
         final = self._add(frames, count)
-        # Frames before the first and behind the last are the zeros' own.
+        # Frames before the first and after the last belong to the zeros.
         skipped = min(final.shape[-1], max(0, -self._next_output))
         self._next_output += final.shape[-1]
         final = final[..., skipped : final.shape[-1] - max(0, self._next_output - self._heard)]
@@ -298,7 +298,7 @@ class DualPathRNNStream:
         return masker.values(final)
 
     def _add(self, frames: Tensor, count: int) -> Tensor:
-        """The first count * hop_size frames (B, C + 1, F') of the sum, which are final; the rest is kept."""
+        """Return the first count * hop_size frames (B, C + 1, F') of the sum, which are final, and keep the others."""
         masker = self._masker
         chunk_size, hop_size = masker.chunk_size, masker.hop_size
         if self._overlap is None:

@@ -56,14 +56,14 @@ class RecurrentMasker(Masker):
         return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of frames of what `trunk` makes, (B, C, F)."""
+        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
         return self.unflatten(self.output(summary.permute(2, 0, 1)).permute(1, 2, 0))
 
     def stream(self) -> FrameStream:
-        """A new stream, without look-ahead. Its state: the recurrent state, and the norm's sums.
+        """Start a stream without look-ahead. Its state: the recurrent state, and the norm's sums.
 
         Raises:
-            UserError: bidirectional, or with a norm over the whole recording.
+            UserError: the masker is bidirectional, or has a norm over the whole recording.
         """
         if self.rnn.bidirectional:
             raise looks_ahead("this recurrent masker (bidirectional: true)")
@@ -73,7 +73,7 @@ class RecurrentMasker(Masker):
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
-    """What a recurrent network puts out for x; with a state, it goes on from the end of the block before."""
+    """The output of a recurrent network for x. With a state, it continues from the block before."""
     hidden, after = rnn(x, None if state is None else state.get(rnn))
     if state is not None:
         state[rnn] = after
@@ -83,10 +83,10 @@ def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
 def build_rnn(
     kind: str, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, dropout: float
 ) -> nn.RNNBase:
-    """An nn.LSTM or nn.GRU over (time, batch, input_size).
+    """Build an nn.LSTM or nn.GRU over (time, batch, input_size).
 
     Raises:
-        UserError: an unknown kind, or dropout with one layer, where it would do nothing.
+        UserError: an unknown kind, or dropout with one layer, which would have no effect.
     """
     if kind not in _RNNS:
         raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")

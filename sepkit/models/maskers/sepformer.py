@@ -80,7 +80,7 @@ class SepFormerMasker(Masker):
             skip_around_intra=True,
             linear_layer_after_inter_intra=False,
         )
-        # speechbrain's table of positions serves both transformers; every chunk_size frames make two chunks.
+        # Both transformers use speechbrain's table of positions; every chunk_size frames make two chunks.
         positions: int = self.network.dual_mdl[0].intra_mdl.pos_enc.max_len  # type: ignore
         if chunk_size > positions:
             raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {positions}")

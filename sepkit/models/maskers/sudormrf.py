@@ -22,7 +22,7 @@ __all__ = ["ImprovedSuDoRMRFBlock", "ImprovedSuDoRMRFMasker", "SuDoRMRFBlock", "
 
 
 class Resolutions(nn.Module):
-    """A 1x1 expansion, halved in time again and again by depthwise convolutions, and summed back at full resolution.
+    """A 1x1 expansion, repeatedly halved in time by depthwise convolutions, and summed back at full resolution.
 
     Args:
         channels: channels in.
@@ -62,7 +62,7 @@ class Resolutions(nn.Module):
 
 
 class SuDoRMRFBlock(nn.Module):
-    """A block of the first version: the residual sum is normalised and activated.
+    """A block of the first version: the residual sum is normalized and activated.
 
     Args:
         channels: channels in and out.
@@ -105,8 +105,8 @@ class SlidingFilters(nn.Conv2d):
 
         y[o, k] = bias[o] + sum_j weight[o, j] x[k + j - K + floor(K / 2)],    j = 0 ... K, x zero outside
 
-    Computed as one product with the Toeplitz matrix of the filters: torch's convolution with one input channel and
-    filters as long as its input takes many times longer, backwards above all.
+    They are computed as one product with the Toeplitz matrix of the filters. torch's convolution with one input channel
+    and filters as long as its input is many times slower, above all in the backward pass.
 
     Args:
         encoding_dim: K.

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from sepkit.reporting.audiograms import draw_audiogram
-from sepkit.reporting.figures import COLOURS, panels
+from sepkit.reporting.figures import COLORS, panels
 from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE
 from sepkit.studies.acquisition.simulation import Sessions
@@ -59,10 +59,8 @@ def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.nd
     axes.plot(mean[:, 0], mean[:, 1], ".", markersize=2, alpha=0.4, color="black")
     corners, deviation = vae.posterior(archetypes, np.ones(archetypes.shape, bool))
     for place, (center, width) in enumerate(zip(corners, deviation, strict=True)):
-        axes.plot(*center[:2], "o", color=COLOURS[place % len(COLOURS)], markersize=9)
-        axes.add_patch(
-            Ellipse((center[0], center[1]), *(4 * width[:2]), fill=False, color=COLOURS[place % len(COLOURS)])
-        )
+        axes.plot(*center[:2], "o", color=COLORS[place % len(COLORS)], markersize=9)
+        axes.add_patch(Ellipse((center[0], center[1]), *(4 * width[:2]), fill=False, color=COLORS[place % len(COLORS)]))
     axes.set(xlabel="$z_1$", ylabel="$z_2$", title="encodings of data (dots) and of archetypes")
     grid = right.subplots(side, side)
     ticks = np.linspace(-2, 2, side)
@@ -103,15 +101,15 @@ def session_figure(
             {name: float(reference[place]) for name, place in zip(names, vae.measurable, strict=True)},
         )
         deviations = prediction.deviation[0, vae.measurable]
-        colours = [COLOURS[4] if name.startswith("right") else COLOURS[0] for name in names]
-        second.bar(range(len(names)), deviations, color=colours)
+        colors = [COLORS[4] if name.startswith("right") else COLORS[0] for name in names]
+        second.bar(range(len(names)), deviations, color=colors)
         if upcoming >= 0:
             place = int(np.flatnonzero(vae.measurable == upcoming)[0])
             second.plot(place, deviations[place] + 1.5, "v", color="black")
         second.set_xticks(range(len(names)), names, rotation=90, fontsize=6)
         second.set_ylabel("deviation [dB]")
-        for belief, colour in ((full, "black"), (prediction, COLOURS[2])):
-            _draw_posterior(third, belief, colour)
+        for belief, color in ((full, "black"), (prediction, COLORS[2])):
+            _draw_posterior(third, belief, color)
         third.set(xlim=(-3, 3), ylim=(-3, 3), xlabel="$z_1$", ylabel="$z_2$")
     table[0][0].set_title("truth (lines), estimate, measured (filled)", fontsize=9)
     table[0][1].set_title("predicted deviation; the triangle is next", fontsize=9)
@@ -119,13 +117,13 @@ def session_figure(
     return figure
 
 
-def _draw_posterior(axes: Axes, prediction: Prediction, colour: str) -> None:
+def _draw_posterior(axes: Axes, prediction: Prediction, color: str) -> None:
     mean, deviation = (part[0] for part in prediction.posterior)
     if len(mean) < 2:
         return
     for width in (1.0, 2.0):
         size = 2 * width * deviation[:2]
-        axes.add_patch(Ellipse((mean[0], mean[1]), size[0], size[1], fill=False, color=colour, linewidth=1.3))
+        axes.add_patch(Ellipse((mean[0], mean[1]), size[0], size[1], fill=False, color=color, linewidth=1.3))
 
 
 def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None = None) -> Figure:
@@ -138,12 +136,12 @@ def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None
     labels = ["RMSE [dB]", *([f"RMSE relative to {relative_to}"] if relative_to else [])]
     figure = panels("number of measurements", labels)
     for place, (name, values) in enumerate(curves.items()):
-        colour, x = COLOURS[place % len(COLOURS)], np.arange(values.shape[1])
+        color, x = COLORS[place % len(COLORS)], np.arange(values.shape[1])
         parts = [values, *([values / curves[relative_to].mean(0)] if relative_to else [])]
         for axes, shown in zip(figure.axes, parts, strict=False):
             mean, deviation = shown.mean(0), shown.std(0)
-            axes.plot(x, mean, color=colour, marker="o", markersize=3.5, label=name)
-            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
+            axes.plot(x, mean, color=color, marker="o", markersize=3.5, label=name)
+            axes.fill_between(x, mean - deviation, mean + deviation, color=color, alpha=0.18, linewidth=0)
     figure.axes[0].legend(frameon=False, fontsize=9)
     return figure
 
@@ -188,8 +186,8 @@ def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figu
         np.atleast_1d(figure.subplots(1, len(stops), sharey=True)), stops.items(), strict=True
     ):
         offsets = values - oracle
-        for chosen, colour in ((offsets < 0, COLOURS[4]), (offsets == 0, COLOURS[2]), (offsets > 0, COLOURS[3])):
-            axes.hist(offsets[chosen], bins=bins.tolist(), color=colour)
+        for chosen, color in ((offsets < 0, COLORS[4]), (offsets == 0, COLORS[2]), (offsets > 0, COLORS[3])):
+            axes.hist(offsets[chosen], bins=bins.tolist(), color=color)
         axes.set(xlabel="stopping index minus the oracle's", title=f"{name}: O = {np.abs(offsets).mean():.2f}")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("sessions")
@@ -206,7 +204,7 @@ def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     for place, (name, points) in enumerate(curves.items()):
         x, y = zip(*sorted(points), strict=True)
         style = "--" if name.startswith("static") else "-"
-        figure.axes[0].plot(x, y, style, marker="o", markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
+        figure.axes[0].plot(x, y, style, marker="o", markersize=4, color=COLORS[place % len(COLORS)], label=name)
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.axes[0].set_xscale("log")
     return figure

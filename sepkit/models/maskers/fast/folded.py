@@ -1,34 +1,33 @@
-"""Maskers with global layer norm on a processor, without a pass over memory for any norm: for evaluation.
+"""Maskers with global layer norm on CPUs, without a pass over memory for any norm: for evaluation.
 
 A global layer norm (gLN) of x (C, F) has one mean and one variance for all values, and is affine in them:
 
     gLN(x)[c, f] = s[c] x[c, f] + b[c],    s = gamma / sqrt(variance + eps),    b = beta - mean s
 
-Only its two sums need all of x; what it does can be left to the linear map that follows. Let the activations before a
-norm be h, and the map after it be
+Only its two sums need all of x. The affine map can be folded into the linear map that follows. Let h be the activations
+before a norm, and the map after it be
 
 * a 1x1 convolution: W (s h + b) + v = (W diag(s)) h + (W b + v).
 * a depthwise convolution with taps w[c, j] at offsets o[j], whose padding is zeros *behind* the norm:
-  sum_j w[c, j] (s[c] h[c, f + o[j]] + b[c]) over those j for which 0 <= f + o[j] < F. Taps are multiplied by s, the
-  constant b[c] sum_j w[c, j] is that of frames inside, and at either end b[c] w[c, j] is taken away again for each tap
-  that falls outside: exact everywhere.
-* a sum over resolutions (SuDoRM-RF): constants of all terms add up to one.
+  sum_j w[c, j] (s[c] h[c, f + o[j]] + b[c]) over those j for which 0 <= f + o[j] < F. Taps are multiplied by s. Frames
+  inside get the constant b[c] sum_j w[c, j]. At either end b[c] w[c, j] is subtracted for each tap that falls outside,
+  so that the result is exact everywhere.
+* a sum over resolutions (SuDoRM-RF): the constants of all terms add up to one constant.
 
-The folded weights belong to one utterance, as its statistics do; a batch is a loop. The trained weights are left alone.
+The folded weights belong to one utterance, as its statistics do, so a batch is a loop. Trained weights do not change.
 
 Constants of residual and skip sums are carried beside them as vectors, so that no pass adds them. The two 1x1
 convolutions of a block of Conv-TasNet are one product that accumulates in place.
 
-Features are laid out as (F, C), so that factors of channels are contiguous, a depthwise convolution is a few
-multiply-adds of shifted rows, and a product with a 1x1 convolution's matrix needs no copy. All is done in tiles of
-some thousand frames that stay in the cache from one operation to the next; one buffer (F, hidden channels) is the
-largest that there is.
+Features are laid out as (F, C). Factors of channels are then contiguous, a depthwise convolution is a few multiply-adds
+of shifted rows, and a product with a 1x1 convolution's matrix needs no copy. Everything is computed in tiles of about a
+thousand frames, which stay in the cache from one operation to the next. The largest buffer is (F, hidden channels).
 
-Sums are of float32 inside a tile and of float64 across tiles: E[h^2] - E[h]^2 in float32 drifts with length. Where the
-variance is so small beside the square of the mean that the difference loses digits, squares are summed again about the
-mean. Silence, NaN and a single frame come out as they do by the modules.
+Sums are float32 inside a tile and float64 across tiles, because E[h^2] - E[h]^2 in float32 drifts with length. If the
+variance is so small relative to the squared mean that the difference loses digits, squares are summed again about the
+mean. Silence, NaN and a single frame give the same result as the modules.
 
-Source of the layers: see `conv_tasnet` and `sudormrf`. Result: that of the modules, but for rounding.
+Source of the layers: see `conv_tasnet` and `sudormrf`. Result: that of the modules, except for rounding.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ from sepkit.models.norms import GlobalLayerNorm
 
 __all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "sudormrf_trunk"]
 
-# Frames in a tile: with 512 channels of float32 two MB, which stay in a cache.
+# Frames in a tile: with 512 channels of float32 these are 2 MB, which stay in a cache.
 _TILE = 1024
-# A variance below this share of the square of the mean has lost too many digits in E[h^2] - E[h]^2.
+# A variance below this share of the squared mean has lost too many digits in E[h^2] - E[h]^2.
 LEAST_RELATIVE_VARIANCE = 1e-2
 
 
@@ -76,7 +75,7 @@ def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Te
 
 
 def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    # (F, C) in memory; torch calls it (C, F).
+    # The memory layout is (F, C); the shape is (C, F).
     return torch.stack([function(utterance) for utterance in features]).transpose(1, 2)
 
 
@@ -86,11 +85,11 @@ def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     """(F, C) of features (K, F)."""
     channels = masker.bottleneck_channels
-    # Torch's containers do not tell the types of what they hold; `is_foldable` has seen to them.
+    # Torch's containers do not know the types of their modules; the guard has checked them.
     blocks: list[Any] = list(masker.blocks)
     hidden_channels = blocks[0].depthwise.out_channels
     frames = features.shape[-1]
-    # Residual and skip sums side by side, and what is still to be added to every frame of them.
+    # Residual and skip sums side by side, and the constants still to be added to every frame.
     sums = features.new_zeros(frames, channels + masker.skip_channels)
     carried = features.new_zeros(channels + masker.skip_channels)
     norm: Any = masker.norm
@@ -104,7 +103,7 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
         matrix, constant = _folded_pointwise(block.output, *moments.affine(block.norm, hidden))
         carried += constant
         following = blocks[index + 1] if index + 1 < len(blocks) else None
-        # Of the last block only the part that the masks are made of.
+        # The masks need only a part of the last block.
         used = slice(channels if following is None and masker.skip_channels else 0, None)
         moments = _Moments()
         for rows in _tiles(frames):
@@ -156,12 +155,12 @@ def _sudormrf(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor)
             if block.project.bias is not None:
                 carried += block.project.bias
         else:
-            _project_and_normalise(block, hidden, scale, shift, activation, x)
+            _project_and_normalize(block, hidden, scale, shift, activation, x)
     return x.add_(carried)
 
 
 def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tensor, merged: _Moments) -> None:
-    """All resolutions of x + constant, summed into `hidden` before the norm of the sum, whose moments are taken."""
+    """Sum all resolutions of x + constant into `hidden`, before the norm of the sum, and add to that norm's moments."""
     parts: Any = resolutions
     widen, norm, activation = parts.expand
     moments = _Moments()
@@ -187,7 +186,7 @@ def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tens
         scale, shift = moments.affine(norm, levels[-1])
         scales.append(scale)
         shifts.append(shift)
-    # What all norms add is added once, to the coarsest resolution, and rises from it with the rest.
+    # The offsets of all norms are added once, to the coarsest resolution, and are upsampled with it.
     coarser = torch.addcmul(sum(shifts[1:], shifts[0]), levels[-1], scales[-1], out=levels[-1])
     for finer, scale in zip(levels[-2::-1], scales[-2::-1], strict=True):
         for phase in range(2):
@@ -201,7 +200,7 @@ def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tens
 def _project(
     block: ImprovedSuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
 ) -> None:
-    """Adds the block's projection, without its bias, to x."""
+    """Add the block's projection, without its bias, to x."""
     matrix = block.project.weight[..., 0].t()
     for rows in _tiles(len(x)):
         tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
@@ -209,10 +208,10 @@ def _project(
         x[rows].addmm_(tile, matrix)
 
 
-def _project_and_normalise(
+def _project_and_normalize(
     block: SuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
 ) -> None:
-    """Puts the output of a block of the first version in the place of its input x."""
+    """Overwrite the input x of a block of the first version with its output."""
     parts: Any = block
     project, project_norm = parts.project
     norm, output_activation = parts.output
@@ -238,7 +237,7 @@ def _project_and_normalise(
 
 @dataclass
 class _Moments:
-    """Sums over values that come tile by tile, of which a norm's mean and variance are made."""
+    """Sums over values that come tile by tile, for a norm's mean and variance."""
 
     total: float = 0.0
     squares: float = 0.0
@@ -251,12 +250,12 @@ class _Moments:
         self.count += values.numel()
 
     def affine(self, norm: GlobalLayerNorm, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift (C,) by which the norm maps the values: all that were added, two-dimensional."""
+        """Scale and shift (C,) by which the norm maps the values, (F, C), which are all that were added."""
         mean = self.total / self.count
         variance = self.squares / self.count - mean**2
         if math.isfinite(mean) and variance < LEAST_RELATIVE_VARIANCE * mean**2:
-            centred = (float((tile - mean).square().sum(dtype=torch.float64)) for tile in values.split(_TILE))
-            variance = sum(centred) / self.count
+            centered = (float((tile - mean).square().sum(dtype=torch.float64)) for tile in values.split(_TILE))
+            variance = sum(centered) / self.count
         scale = norm.gamma * (variance + norm.eps) ** -0.5
         return scale, norm.beta - mean * scale
 
@@ -294,7 +293,7 @@ def _folded_pointwise(layer: nn.Conv1d, scale: Tensor, shift: Tensor) -> tuple[T
 
 
 def _folded_bottleneck(norm: GlobalLayerNorm, layer: nn.Conv1d, features: Tensor, out: Tensor) -> None:
-    """The 1x1 convolution of normalised features (K, F), as (F, C)."""
+    """The 1x1 convolution of normalized features (K, F), as (F, C)."""
     moments, values = _Moments(), features.contiguous()
     for rows in values.split(max(1, _TILE * len(values) // values.shape[-1])):
         moments.add(rows)
@@ -305,9 +304,9 @@ def _folded_bottleneck(norm: GlobalLayerNorm, layer: nn.Conv1d, features: Tensor
 def _depthwise(
     layer: nn.Conv1d, source: Tensor, scale: Tensor | None, shift: Tensor | None, frames: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Rows, and a depthwise convolution's output (F', C) in them, of scale * source + shift (F, C), tile by tile.
+    """Yield the output of a depthwise convolution of scale * source + shift (F, C): rows, and their values (F', C).
 
-    Once a tile is out, its rows of a source of the same length may be overwritten; the tile lasts until the next one.
+    The caller may overwrite the rows of a yielded tile in a source of the same length. A tile is valid until the next.
     """
     stride, dilation, padding = layer.stride[0], layer.dilation[0], int(layer.padding[0])
     taps = layer.weight[:, 0].t()
@@ -330,8 +329,8 @@ def _depthwise(
         begun = False
         for tap in order:
             offset = offsets[tap]
-            # Of output frames from `first` to `last` the tap lies within the source, and from `kept` on not in rows
-            # of the source that earlier tiles may have overwritten.
+            # For output frames from `first` to `last` the tap lies within the source. From `kept` on it does not lie
+            # in rows of the source that the caller may have overwritten.
             first = min(max(start, -(offset // stride)), rows.stop)
             last = max(min(rows.stop, (len(source) - 1 - offset) // stride + 1), first)
             kept = min(max(-((offset - start * stride) // stride), first), last) if stride == 1 else first

@@ -1,16 +1,16 @@
-"""The blocks of Conv-TasNet on a processor, without a pass over memory for any norm, and with gradient: for training.
+"""The blocks of Conv-TasNet on CPUs, without a pass over memory for any norm, and with gradients: for training.
 
-What autograd would keep for the backward pass is six tensors of the hidden channels a block: gigabytes in a step, whose
-pages cost more time than arithmetic does. Here the blocks are one function that keeps their inputs, of the few
-bottleneck channels, and each norm's mean and deviation; the rest is made again, one utterance at a time, in buffers
-that stay in the cache. One product of nine is so made twice.
+For the backward pass autograd keeps six tensors of the hidden channels a block: gigabytes in a step, whose memory pages
+cost more time than the arithmetic. Here the blocks are one function that keeps only their inputs, which have the few
+bottleneck channels, and each norm's mean and deviation. The rest is computed again, one utterance at a time, in buffers
+that stay in the cache. One product of nine is therefore computed twice.
 
 Forward, as in `folded`, with the notation there: a block takes x (C, F) through
 
     u = W x + w,    p = PReLU(u),    d = D(s p + b) + v,    q = PReLU(d),    y = O (s' q + b') + o.
 
-Backward, of the gradient g of y, with G the sum of g over frames (all of its sums follow from products that are needed
-anyway, so that no norm has a pass of its own here either):
+Backward, of the gradient g of y, with G the sum of g over frames. All sums follow from products that are needed anyway,
+so that no norm has a pass of its own here either:
 
 * 1x1 convolution behind a norm. Its gradient is (g q^T) diag(s') + G b'^T. That of the norm's output, z = O^T g, has
   for each channel the sums  h = sum_f z = O^T G  and  r = sum_f z q = sum over outputs of O * (g q^T).
@@ -28,7 +28,7 @@ anyway, so that no norm has a pass of its own here either):
   taps of its transpose.
 * PReLU: of its slope, the product of the gradient of p with min(u, 0).
 
-Source of the layers: see `conv_tasnet`. Result and gradients: those of the modules, but for rounding.
+Source of the layers: see `conv_tasnet`. Result and gradients: those of the modules, except for rounding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sepkit.models.norms import GlobalLayerNorm
 
 __all__ = ["is_recomputable", "temporal_blocks"]
 
-# Squares are summed in float32 over so many values, and those sums in float64.
+# Squares of this many values are summed in float32, and those sums in float64.
 _SUMMED_IN_FLOAT32 = 512
 _PARAMETERS_A_BLOCK = 12
 
@@ -74,7 +74,7 @@ def is_recomputable(masker: ConvTasNetMasker, x: Tensor) -> bool:
 
 
 def _is_usual(block: nn.Module) -> bool:
-    """Whether the block's layers are those it was built with, for all that their types do not tell."""
+    """Whether the block's layers stand in their original order, with biases and scalar slopes."""
     parts: Any = block
     layers = [*parts.expand, parts.depthwise, parts.activation, parts.norm, parts.output]
     types = [nn.Conv1d, nn.PReLU, GlobalLayerNorm] * 2 + [nn.Conv1d]
@@ -102,7 +102,7 @@ def temporal_blocks(masker: ConvTasNetMasker, x: Tensor) -> Tensor:
 
 
 def _parameters(block: TemporalBlock) -> list[Tensor]:
-    # Torch's containers do not tell the types of what they hold; `is_recomputable` has seen to them.
+    # Torch's containers do not know the types of their modules; `is_recomputable` has checked them.
     parts: Any = block
     widen, activation, norm = parts.expand
     depthwise, output_activation, output_norm, output = parts.depthwise, parts.activation, parts.norm, parts.output
@@ -115,11 +115,11 @@ def _parameters(block: TemporalBlock) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a block's parameters do not tell.
+    """A block's constants beside its parameters.
 
     Args:
         dilation: of the depthwise convolution.
-        padding: of it, at the beginning; what exists of the end is cut to as many frames as came in.
+        padding: of the depthwise convolution at the beginning; its output is cut to the length of its input.
         eps: of the first norm.
         output_eps: of the second.
     """
@@ -134,7 +134,7 @@ class _Block:
     """A block's parameters, as matrices and vectors.
 
     Args:
-        shape: the rest of what it is.
+        shape: its constants.
         parameters: in the order of `_parameters`.
     """
 
@@ -149,7 +149,7 @@ class _Block:
         self.offsets = [tap * shape.dilation - shape.padding for tap in range(self.taps.shape[1])]
 
     def forward(self, sums: Tensor, p: Tensor, d: Tensor, scratch: Tensor) -> tuple[_Moments, _Moments]:
-        """Adds the output to residual and skip sums (C + C', F); statistics of both norms.
+        """Add the output to residual and skip sums (C + C', F); return the statistics of both norms.
 
         Args:
             sums: the first C channels are the block's input.
@@ -166,7 +166,7 @@ class _Block:
         return moments, output_moments
 
     def convolve(self, p: Tensor, moments: _Moments, out: Tensor) -> None:
-        """The depthwise convolution of the normalised p, (H, F)."""
+        """The depthwise convolution of the normalized p, (H, F)."""
         scale, shift = self.norm.affine(moments)
         outside = self.taps * shift[:, None]
         taps = self.taps * scale[:, None]
@@ -282,7 +282,7 @@ class _Norm:
     eps: float
 
     def affine(self, moments: _Moments) -> tuple[Tensor, Tensor]:
-        """Scale and shift (C,) that it comes to."""
+        """Scale and shift (C,) of the norm as an affine map."""
         scale = self.gamma * moments.scale
         return scale, self.beta - scale * moments.mean
 
@@ -305,7 +305,7 @@ class _Norm:
 
 
 def _activation_backward(gradient: Tensor, x: Tensor, slope: float, scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of the input x of a PReLU, in the place of its output's; and that of the slope (1,)."""
+    """Overwrite the gradient of a PReLU's output with that of its input x; return it and that of the slope (1,)."""
     below = torch.clamp(x, max=0.0, out=scratch)
     of_slope = torch.dot(gradient.view(-1), below.view(-1))
     torch.ops.aten.leaky_relu_backward.grad_input(gradient, x, slope, False, grad_input=gradient)

@@ -1,25 +1,25 @@
-"""The dual-path recurrent masker on a processor with few passes over memory.
+"""The dual-path recurrent masker on CPUs, with few passes over memory.
 
-The features of the chunks are laid out as (time, B, other axis, C), time first for the recurrent network that comes
-next: such a network reads its input, and a linear layer its output, where they lie. What a path adds, u, goes through
-the global layer norm (gLN) and the residual sum, which is written with the axes exchanged for the next path:
+The features of the chunks are laid out as (time, B, other axis, C), with the time axis of the next recurrent network
+first. The network and the linear layer then read their inputs without a copy. The update u of a path goes through the
+global layer norm (gLN) and the residual sum, which is written with the axes exchanged for the next path:
 
     y[d, b, a, c] = x[a, b, d, c] + gamma[c] (u[a, b, d, c] - mean[b]) r[b] + beta[c],   r = 1 / sqrt(variance + eps)
 
-The mean is taken away before squares are summed, and sums of rows are added in float64: no digits are lost, however
-long the input. With g = dL/dy, its axes exchanged back, v = (u - mean) r, and means over everything but the batch,
+The mean is subtracted before squares are summed, and sums of rows are added in float64: no digits are lost, however
+long the input is. With g = dL/dy, its axes exchanged back, v = (u - mean) r, and means over everything but the batch,
 
     dL/dx = g,    dL/dbeta = sum g,    dL/dgamma = sum g v,    dL/du = r (gamma g - mean(gamma g) - v mean(gamma g v))
 
-All sums follow from sum g and sum g u of each channel, so that the backward pass needs u alone, which is kept as it is.
+All sums follow from sum g and sum g u of each channel, so that the backward pass needs only u.
 
 The end of the masker, in evaluation: chunks are added, and everything between the PReLU and the gate is linear. The
-hypotheses' 1x1 convolution W, w goes behind the sum over the k[f] chunks that hold a frame f, and into the 1x1
-convolutions V, v behind it:
+hypotheses' 1x1 convolution W, w can follow the sum over the k[f] chunks that hold a frame f, and can be folded into the
+1x1 convolutions V, v after it:
 
     V sum_chunks (W p + w) + v = (V W) sum_chunks p + k[f] V w + v
 
-Source of the layers: see `dual_path_rnn`. Result: that of the modules, but for rounding.
+Source of the layers: see `dual_path_rnn`. Result: that of the modules, except for rounding.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class _AddNormalized(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, update: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
         """See the module; eps is added to the variance."""
         out = x.new_empty(x.shape[2], x.shape[1], x.shape[0], x.shape[3])
-        normalised = update.detach().clone()
-        mean, scale = _add_normalized(x, normalised, gamma, beta, eps, out)
+        normalized = update.detach().clone()
+        mean, scale = _add_normalized(x, normalized, gamma, beta, eps, out)
         ctx.save_for_backward(update, gamma, mean, scale)
         return out
 
@@ -76,7 +76,7 @@ class _AddNormalized(torch.autograd.Function):
         """Gradients of x, the update, gamma and beta."""
         update, gamma, mean, scale = ctx.saved_tensors
         grad = grad.transpose(0, 2).contiguous()
-        # Rows of one position are summed in the type they have, positions in float64: (B, C) each.
+        # Rows of one position are summed in their own type, positions in float64: (B, C) each.
         sums = grad.sum(2).sum(0, dtype=torch.float64)
         product = grad * update
         products = product.sum(2).sum(0, dtype=torch.float64)
@@ -107,7 +107,7 @@ def _add_normalized(
     x + gLN(update)."""
     count = update.shape[0] * update.shape[2] * update.shape[3]
     mean = update.sum(-1).sum((0, 2), dtype=torch.float64) / count
-    # By the mean as it is taken away, rounded.
+    # The mean as it is subtracted: rounded.
     mean = mean.to(x.dtype).double()
     update.sub_(_row(mean[:, None], x))
     power = torch.linalg.vector_norm(update, dim=-1).double().square().sum((0, 2)) / count
@@ -146,7 +146,7 @@ def dual_path_trunk(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
 
 
 def _padded_rows(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
-    """Frames (B, F', C) behind the bottleneck, among the zeros that `segment` puts around; F' of whole hops."""
+    """The bottleneck's frames (B, F', C) with the zeros of `segment` at both ends; F' is a multiple of the hop."""
     batch, _, frames = features.shape
     chunk_size, hop_size = masker.chunk_size, masker.hop_size
     count = (frames + chunk_size) // hop_size + 1
@@ -180,6 +180,6 @@ def dual_path_values(masker: DualPathRNNMasker, summary: Tensor) -> Tensor:
 
 
 def _behind(convolution: nn.Module, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weight, constant for each chunk and constant of a 1x1 convolution behind another one and a sum over chunks."""
+    """Weight, constant per chunk and constant of a 1x1 convolution after another one and a sum over chunks."""
     after = convolution.weight[:, :, 0]  # type: ignore[index]
     return after @ weight, after @ bias, convolution.bias  # type: ignore[return-value]

@@ -1,0 +1,100 @@
+"""Where free hypotheses for points settle at one temperature: the minimum of the free energy downhill of a start.
+
+Repeated averaging (f_k = sum_y q y / sum_y q) gets there too, but moves by less and less just below a critical
+temperature, where it has to leave a saddle point, and while groups that are about to meet close in on each other.
+Newton steps within a trust region follow negative curvature away from saddle points and end at a minimum.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+__all__ = ["settle_points"]
+
+_MAX_STEPS = 300
+_MOST_DENSE = 256
+
+
+def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
+    """The (n, d) hypotheses of least free energy -T mean_y log mean_k exp(-|f_k - y|^2 / T) downhill of a start.
+
+    Args:
+        points: (N, d), float64.
+        start: (n, d) hypotheses.
+        temperature: T, in the unit of squared distances, > 0.
+        tolerance: the largest gradient that counts as none, in units of sqrt(T / 2) times the mass of a hypothesis.
+    """
+    energy = _FreeEnergy(points.cpu(), temperature)
+    radius = math.sqrt(start.numel())
+    # One matrix product costs as much as a few products with vectors, of which a step near a saddle point takes dozens.
+    dense = start.numel() <= _MOST_DENSE
+    found = scipy.optimize.minimize(
+        energy.value_and_gradient,
+        (start.cpu() / energy.unit).flatten().numpy(),
+        jac=True,
+        method="trust-exact" if dense else "trust-ncg",
+        **({"hess": energy.hessian} if dense else {"hessp": energy.curvature}),
+        options={
+            "gtol": tolerance / len(start), "maxiter": _MAX_STEPS,
+            "initial_trust_radius": 0.1 * radius, "max_trust_radius": radius,
+        },
+    )  # fmt: skip
+    return torch.from_numpy(found.x).view_as(start).to(start.device) * energy.unit
+
+
+class _FreeEnergy:
+    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), as SciPy asks for it.
+
+    Its gradient is mean q_k r_k with q = softmax(-|r|^2 / 2); its curvature along v is
+    mean(q_k) v_k + mean q_k (sum_l q_l <r_l, v_l> - <r_k, v_k>) r_k.
+    """
+
+    def __init__(self, points: Tensor, temperature: float) -> None:
+        self.unit = math.sqrt(temperature / 2)
+        self.points = points / self.unit
+        self._place: np.ndarray | None = None
+
+    def value_and_gradient(self, place: np.ndarray) -> tuple[float, np.ndarray]:
+        self._move_to(place)
+        gradient = self.weights.sum(0).unsqueeze(1) * self.hypotheses - self.weights.mT @ self.points
+        return self.value, (gradient / len(self.points)).flatten().numpy()
+
+    def curvature(self, place: np.ndarray, along: np.ndarray) -> np.ndarray:
+        self._move_to(place)
+        v = torch.from_numpy(along).view_as(self.hypotheses)
+        products = self.weights * ((self.hypotheses * v).sum(1) - self.points @ v.mT)
+        change = self.weights * products.sum(1, keepdim=True) - products
+        own = self.weights.sum(0).unsqueeze(1) * v + change.sum(0).unsqueeze(1) * self.hypotheses
+        return ((own - change.mT @ self.points) / len(self.points)).flatten().numpy()
+
+    def hessian(self, place: np.ndarray) -> np.ndarray:
+        """All curvatures: the products q_k r_k with each other, less q_k r_k r_k within a hypothesis, plus its mass."""
+        self._move_to(place)
+        n, d = self.hypotheses.shape
+        residuals = self.hypotheses - self.points.unsqueeze(1)
+        weighted = self.weights.unsqueeze(2) * residuals
+        flat = weighted.flatten(1)
+        result = flat.mT @ flat
+        own = self.weights.sum(0)[:, None, None] * torch.eye(d, dtype=flat.dtype)
+        own = own - torch.einsum("yka,ykb->kab", weighted, residuals)
+        blocks = result.view(n, d, n, d)
+        for k in range(n):
+            blocks[k, :, k] += own[k]
+        return (result / len(self.points)).numpy()
+
+    def _move_to(self, place: np.ndarray) -> None:
+        if self._place is not None and np.array_equal(self._place, place):
+            return
+        self._place = place.copy()
+        self.hypotheses = torch.from_numpy(self._place).view(-1, self.points.shape[1])
+        # Not from inner products: what steps change at the end is less than these are rounded by.
+        distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
+        exponents = distances.square_().mul_(-0.5)
+        total = exponents.logsumexp(1)
+        self.weights = (exponents - total.unsqueeze(1)).exp_()
+        self.value = -float(total.mean())

@@ -1,0 +1,254 @@
+"""What WSJ0-mix is made of: the mixing lists, the table of active levels, and the recordings that the lists name."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from sepkit.corpora._verify import check_whole
+from sepkit.corpora.active_level import active_speech_level
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.parallel import Failed, for_each
+
+__all__ = ["CONDITIONS", "WSJ0_RATE", "Line", "Part", "Recording", "find_recordings", "read_levels", "read_lists"]
+
+CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
+"""Name of a list -> name of its manifest."""
+
+WSJ0_RATE = 16000
+# Active levels are measured at this rate, whatever the mixtures are made at.
+_LEVEL_RATE = 8000
+_SUFFIXES = (".wav", ".flac", ".wv1", ".sph")
+# Number of recordings that are measured to see whether the table of levels is theirs.
+_CHECKED_LEVELS = 40
+_LEVEL_TOLERANCE_DB = 1.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of a line of a list: the path as the list has it, and its level relative to the others."""
+
+    listed: str
+    snr_db: float
+
+    @property
+    def utterance(self) -> str:
+        """What the level table calls it."""
+        return self.listed.split("/")[-1].replace(".wav", "")
+
+    @property
+    def speaker(self) -> str:
+        """The folder of the recording: WSJ0 has one a speaker."""
+        return PurePosixPath(self.listed).parent.name or self.utterance[:3]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a mixing list."""
+
+    where: str
+    parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        """What the mixture's files are called: utterances and relative levels, 8 significant digits."""
+        return "_".join(f"{part.utterance}_{part.snr_db:.8g}" for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording that was looked at, and its active level as a power."""
+
+    path: Path
+    level: float
+
+
+def read_lists(folder: Path, speakers: int) -> dict[str, list[Line]]:
+    """Condition -> lines of its list.
+
+    Raises:
+        UserError: no such folder, none of the lists, or a line that does not hold a path and a level for each speaker.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with mix_{speakers}_spk_tr.txt ... and activlev/")
+    paths = {condition: folder / f"mix_{speakers}_spk_{condition}.txt" for condition in CONDITIONS}
+    found = {condition: _read_list(path, speakers) for condition, path in paths.items() if path.is_file()}
+    if not found:
+        raise UserError(f"{folder}: holds none of {', '.join(path.name for path in paths.values())}; get the lists")
+    return found
+
+
+def _read_list(path: Path, speakers: int) -> list[Line]:
+    lines: list[Line] = []
+    for number, text in _text_lines(path):
+        words, where = text.split(), f"{path}:{number}"
+        if len(words) != 2 * speakers:
+            raise UserError(
+                f"{where}: {len(words)} columns, expected {2 * speakers}: path and relative level of {speakers} "
+                "speakers; the list is of another version, or of another number of speakers"
+            )
+        parts = zip(words[::2], words[1::2], strict=True)
+        lines.append(Line(where, tuple(Part(name, _number(level, where)) for name, level in parts)))
+    if not lines:
+        raise UserError(f"{path}: is empty; get the list again")
+    return lines
+
+
+def read_levels(folder: Path) -> dict[str, float]:
+    """Utterance -> active level, a power; empty where there is no table.
+
+    Raises:
+        UserError: a line that is not `utterance level`, or two tables that contradict each other.
+    """
+    levels: dict[str, float] = {}
+    where_found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
+        for number, text in _text_lines(path):
+            words, where = text.split(), f"{path}:{number}"
+            if len(words) != 2:
+                raise UserError(f"{where}: {len(words)} columns, expected two: utterance and active level")
+            name, level = words[0].replace(".wav", ""), _number(words[1], where)
+            if not level > 0:
+                raise UserError(f"{where}: level {words[1]}, expected a power above 0")
+            if levels.setdefault(name, level) != level:
+                raise UserError(
+                    f"{where}: {name} has another level than in {where_found[name]}; keep one version of the tables"
+                )
+            where_found.setdefault(name, where)
+    return levels
+
+
+def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text ({error}); get the file again") from error
+    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: found {text!r}, expected a finite number")
+    return value
+
+
+class _Finder:
+    """Where the recordings that lists name lie: as wav or flac, or as the sphere files that the LDC ships."""
+
+    def __init__(self, wsj0: Path) -> None:
+        if not wsj0.is_dir():
+            raise UserError(f"{wsj0}: no such folder; expected the folder wsj0 of LDC93S6A, or the one above it")
+        self._wsj0 = wsj0
+        self._folders: dict[Path, dict[str, Path]] = {}
+
+    def find(self, listed: str) -> Path | None:
+        """The file that a list means; None where there is none.
+
+        Raises:
+            UserError: there is only that of the far microphone, or a wav that was made from it.
+        """
+        for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
+            files = self._files(relative.parent)
+            stem = relative.stem.lower()
+            found = [files[stem + suffix] for suffix in (relative.suffix, *_SUFFIXES) if stem + suffix in files]
+            far = files.get(f"{stem}.wv2") or files.get(f"{stem}.wv2.wav") or files.get(f"{stem}_wv2.wav")
+            if far is not None and (not found or f"{stem}.wv1" not in files):
+                state = f"and {found[0].name} beside it seems to be made of it" if found else "and there is no wv1"
+                raise UserError(
+                    f"{far}: is of the far microphone (wv2), {state}; WSJ0-mix is made of wv1, wv2 costs 1 to 4 dB: "
+                    f"put the wv1 files, or wavs made of them (sph2pipe -p -f wav), into {relative.parent}, without wv2"
+                )
+            if found:
+                return found[0]
+        return None
+
+    def _files(self, folder: Path) -> dict[str, Path]:
+        if folder not in self._folders:
+            present = folder.iterdir() if folder.is_dir() else ()
+            self._folders[folder] = {path.name.lower(): path for path in sorted(present)}
+        return self._folders[folder]
+
+
+def find_recordings(
+    wsj0: Path,
+    lines: Mapping[str, Sequence[Line]],
+    table: Mapping[str, float],
+    processes: int | None,
+    skipped: dict[str, str],
+) -> dict[str, Recording | str]:
+    """Path in the lists -> recording, or why it cannot be used. Bad ones are added to `skipped`."""
+    finder = _Finder(wsj0)
+    parts = {part.listed: part for members in lines.values() for line in members for part in line.parts}
+    paths = {listed: finder.find(listed) for listed in parts}
+    if not any(paths.values()):
+        raise UserError(
+            f"{wsj0}: none of the {len(parts)} recordings of the lists is there, the first: {next(iter(parts))} "
+            f"(or .flac, .wv1, .sph); give the folder that holds si_tr_s, si_dt_05 and si_et_05"
+        )
+    present = [(path, table.get(parts[listed].utterance)) for listed, path in paths.items() if path is not None]
+    unlisted = sum(level is None for _, level in present)
+    if table and unlisted:
+        print(f"{unlisted} of {len(present)} recordings have no level in the table: measured here (ITU-T P.56)")
+    elif unlisted:
+        print("no table of active levels (activlev/*.txt): measured here (ITU-T P.56)")
+    examined: dict[Path, Recording | str] = {}
+    for (path, _), result in for_each(_examine, present, processes, "reading"):
+        if isinstance(result, Failed):
+            examined[path] = skipped[str(path)] = result.reason
+        else:
+            examined[path] = result
+    _compare_levels([recording for recording in examined.values() if isinstance(recording, Recording)], table)
+    recordings: dict[str, Recording | str] = {}
+    for listed, path in paths.items():
+        if path is None:
+            recordings[listed] = skipped[listed] = f"{listed}: no such file in {wsj0}, nor as .flac, .wv1 or .sph"
+        else:
+            recordings[listed] = examined[path]
+    return recordings
+
+
+def _examine(item: tuple[Path, float | None]) -> Recording:
+    path, level = item
+    header = check_whole(path)
+    if header.sample_rate != WSJ0_RATE or header.channels != 1:
+        raise UserError(
+            f"{path}: {header.sample_rate} Hz, {header.channels} channel(s); WSJ0 has {WSJ0_RATE} Hz and one channel: "
+            "convert it from the original wv1"
+        )
+    return Recording(path, _measure(path) if level is None else level)
+
+
+def _measure(path: Path) -> float:
+    waveform = audio.read(path, sample_rate=_LEVEL_RATE, resampler="scipy_poly")
+    level = active_speech_level(waveform, _LEVEL_RATE)
+    if level == 0:
+        raise UserError(f"{path}: digital silence; get the file again")
+    return level
+
+
+def _compare_levels(recordings: Sequence[Recording], table: Mapping[str, float]) -> None:
+    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalised."""
+    with_level = [recording for recording in recordings if table.get(recording.path.stem) == recording.level]
+    sample = with_level[:: max(1, len(with_level) // _CHECKED_LEVELS)]
+    differences: list[float] = []
+    for recording in sample:
+        try:
+            differences.append(10 * math.log10(_measure(recording.path) / recording.level))
+        except UserError:
+            continue  # it fails again where it is mixed, and is listed there
+    if differences and abs(median := float(np.median(differences))) > _LEVEL_TOLERANCE_DB:
+        print(
+            f"warning: recordings are {median:+.1f} dB from the published active levels (median of {len(differences)}),"
+            " where wv1 is within 0.5 dB: made from wv2, or normalised? Scores will not compare with published ones",
+            file=sys.stderr,
+        )

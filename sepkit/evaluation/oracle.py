@@ -1,0 +1,154 @@
+"""Ceilings of a filterbank: what masks made with the true sources reach. No model with such masks passes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepkit.data.dataset import MixtureDataset
+from sepkit.errors import UserError
+from sepkit.evaluation.statistics import summarise
+from sepkit.files import write_json
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.filterbanks import STFTFilterbank
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+
+__all__ = ["ORACLE_MASKS", "measure_oracle", "oracle_estimates"]
+
+_TINY = 1e-12
+
+
+def _binary(sources: Tensor, mixture: Tensor) -> Tensor:
+    loudest = sources.abs().argmax(1, keepdim=True)
+    return torch.zeros_like(sources.abs()).scatter_(1, loudest, 1.0)
+
+
+def _ratio(sources: Tensor, mixture: Tensor) -> Tensor:
+    magnitudes = sources.abs()
+    return magnitudes / magnitudes.sum(1, keepdim=True).clamp_min(_TINY)
+
+
+def _wiener(sources: Tensor, mixture: Tensor) -> Tensor:
+    powers = sources.abs().square()
+    return powers / powers.sum(1, keepdim=True).clamp_min(_TINY)
+
+
+def _quotient(sources: Tensor, mixture: Tensor) -> Tensor:
+    return sources * mixture.conj() / mixture.abs().square().clamp_min(_TINY)
+
+
+def _phase_sensitive(sources: Tensor, mixture: Tensor) -> Tensor:
+    return _quotient(sources, mixture).real.clamp(0, 1)
+
+
+def _positive(sources: Tensor, mixture: Tensor) -> Tensor:
+    return _quotient(sources, mixture).real.clamp_min(0)
+
+
+def _real(sources: Tensor, mixture: Tensor) -> Tensor:
+    return _quotient(sources, mixture).real
+
+
+def _complex(sources: Tensor, mixture: Tensor) -> Tensor:
+    quotient = _quotient(sources, mixture)
+    return quotient / quotient.abs().clamp_min(1)
+
+
+ORACLE_MASKS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "binary": (_binary, "1 where the source is the loudest, else 0"),
+    "ratio": (_ratio, "magnitude of the source over the sum of all"),
+    "wiener": (_wiener, "power of the source over the sum of all"),
+    "phase_sensitive": (_phase_sensitive, "real part of source over mixture, within 0 and 1 (sigmoid masks)"),
+    "phase_sensitive_positive": (_positive, "the same, 0 or more (relu, softplus and log-normal masks)"),
+    "phase_sensitive_signed": (_real, "the same, of either sign (linear masks)"),
+    "complex": (_complex, "source over mixture, modulus at most 1 (complex masks)"),
+}
+"""Name -> (mask (B, m, bins, F) of sources (B, m, bins, F) and mixture (B, 1, bins, F), and what it is)."""
+
+
+def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tensor) -> dict[str, Tensor]:
+    """Estimates (B, m, T) by every mask of `ORACLE_MASKS`, with the sources known.
+
+    What is in the mixture beside the sources (noise) counts as one more source in sums, and is left out.
+
+    Args:
+        model: whose STFT is taken.
+        mixture: (B, T).
+        sources: (B, m, T).
+
+    Raises:
+        UserError: a model with another filterbank.
+
+    Source: H. Erdogan et al., "Phase-sensitive and recognition-boosted speech separation", ICASSP 2015.
+    """
+    bank = model.filterbank
+    if not isinstance(bank, STFTFilterbank):
+        raise UserError(
+            "--oracle: this model's filterbank is learned, and has no bins in which sources add up; expected one with"
+            " the stft filterbank"
+        )
+    signals = torch.cat([mixture.unsqueeze(1), sources, (mixture - sources.sum(1)).unsqueeze(1)], dim=1)
+    left, right = bank.padding_for(mixture.shape[-1], model.pad)
+    padded = torch.nn.functional.pad(signals.flatten(0, 1), (left, right))
+    # Deviations of gaussian encodings stand behind the coefficients.
+    coefficients = bank.encode(padded)[:, : bank.full_dim].unflatten(0, signals.shape[:2]).double()
+    bins = torch.complex(*coefficients.chunk(2, dim=2))
+    whole, parts = bins[:, :1], bins[:, 1:]
+    estimates = {}
+    for name, (mask_of, _) in ORACLE_MASKS.items():
+        masked = mask_of(parts, whole)[:, : sources.shape[1]] * whole
+        decoded = bank.decode(torch.cat([masked.real, masked.imag], dim=2).to(mixture))
+        estimates[name] = decoded[..., left : left + mixture.shape[-1]]
+    return estimates
+
+
+@torch.no_grad()
+def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path) -> dict[str, Any]:
+    """SI-SDR improvement of every oracle mask on manifests, also written to OUT/oracle.json.
+
+    Args:
+        model: whose STFT is taken; on the CPU.
+        manifests: of mixtures with sources.
+        out: folder.
+
+    Returns:
+        "filterbank", "masks": one for each manifest and mask, with mean, ci95, and n in dB of SI-SDRi.
+
+    Raises:
+        UserError: a model without an STFT, or mixtures at another rate or without sources.
+    """
+    rows: list[dict[str, Any]] = []
+    for manifest in manifests:
+        data = MixtureDataset(manifest, sample_rate=model.sample_rate)
+        found: dict[str, list[float]] = {name: [] for name in ORACLE_MASKS}
+        for index in range(len(data)):
+            example = data[index]
+            sources = example.sources[example.active].unsqueeze(0)
+            # A single source is no mixture.
+            if sources.shape[1] < 2:
+                continue
+            mixture = example.mixture.unsqueeze(0)
+            before = _si_sdr_db(mixture.unsqueeze(1).expand_as(sources), sources)
+            for name, estimates in oracle_estimates(model, mixture, sources).items():
+                found[name].append(_si_sdr_db(estimates, sources) - before)
+        if not found["binary"]:
+            raise UserError(f"{manifest}: no mixture has two sources that speak; expected mixtures with their sources")
+        for name, scores in found.items():
+            summary = summarise(scores)
+            rows.append(
+                {"manifest": manifest, "mask": name, "what": ORACLE_MASKS[name][1], "si_sdri_db": summary.mean,
+                 "ci95": summary.ci95, "n": summary.n}
+            )  # fmt: skip
+    bank = model.filterbank
+    result = {"filterbank": {"kernel_size": bank.kernel_size, "stride": bank.stride}, "masks": rows}
+    write_json(out / "oracle.json", result)
+    return result
+
+
+def _si_sdr_db(estimates: Tensor, sources: Tensor) -> float:
+    """Mean over sources, estimate k against source k."""
+    return -pairwise_neg_si_sdr(estimates, sources)[0].diagonal().mean().item()

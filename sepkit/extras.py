@@ -1,0 +1,42 @@
+"""Which extra of the package brings what is imported only where it is needed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+__all__ = ["EXTRAS", "is_installed", "missing"]
+
+EXTRAS = {
+    "lightning": "train",
+    "tensorboard": "train",
+    "fast_bss_eval": "evaluate",
+    "pystoi": "evaluate",
+    "matplotlib": "report",
+    "PIL": "report",
+    "pyloudnorm": "prepare",
+    "pesq": "metrics",
+    "pyroomacoustics": "reverb",
+    "speechbrain": "sepformer",
+    "torchaudio": "sepformer",
+    "asteroid": "peers",
+    "zuko": "flow",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "espeakng_loader": "tts",
+}
+"""Module -> extra that installs it."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    return find_spec(module) is not None
+
+
+def missing(module: str, what: str) -> str:
+    """Return the line that says what to install.
+
+    Args:
+        module: a key of `EXTRAS`.
+        what: needs it.
+    """
+    return f"{what} needs {module}, which is not installed: pip install 'sepkit[{EXTRAS[module]}]'"

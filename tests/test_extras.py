@@ -1,0 +1,123 @@
+"""What has to be installed: declared, small for separating, and told in one line where it is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data import audio
+from sepkit.extras import EXTRAS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+# Module -> what it is called on the package index, where that is another name.
+DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}
+
+
+def name_of(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
+
+
+CORE = {name_of(requirement) for requirement in PROJECT["dependencies"]}
+OF_EXTRA = {name: {name_of(one) for one in wanted} for name, wanted in PROJECT["optional-dependencies"].items()}
+
+
+def imported_modules() -> dict[str, Path]:
+    """Top-level third-party modules that the package imports, each with a file that does."""
+    found: dict[str, Path] = {}
+    for path in sorted((REPOSITORY / "sepkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            found |= {name.partition(".")[0]: path for name in names}
+    return {name: path for name, path in found.items() if name not in {*sys.stdlib_module_names, "sepkit"}}
+
+
+def test_everything_imported_is_declared_and_everything_declared_is_used() -> None:
+    modules = imported_modules()
+    for module, path in modules.items():
+        distribution = name_of(DISTRIBUTIONS.get(module, module))
+        declared = OF_EXTRA[EXTRAS[module]] if module in EXTRAS else CORE
+        assert distribution in declared, f"{path} imports {module}"
+    used = {name_of(DISTRIBUTIONS.get(module, module)) for module in modules}
+    assert used >= CORE
+
+
+def test_extras_name_modules_that_they_install() -> None:
+    for module, extra in EXTRAS.items():
+        assert name_of(DISTRIBUTIONS.get(module, module)) in OF_EXTRA[extra]
+    everything = set().union(*(OF_EXTRA[name] for name in OF_EXTRA))
+    assert (
+        f"sepkit[{','.join(name for name in OF_EXTRA if name not in ('demo', 'all'))}]"
+        == (PROJECT["optional-dependencies"]["all"][0])
+    )
+    assert {"lightning", "pesq"} <= everything
+
+
+def without_extras(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in which nothing can be imported that an extra brings."""
+    blocked = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {set(EXTRAS) | {"librosa", "pandas", "sklearn"}}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+from sepkit.cli.main import main
+"""
+    command = [sys.executable, "-c", blocked + script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_core_separates_and_says_what_else_would_take(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    recording = audio.write(tmp_path / "talk.wav", 0.1 * noise, 8000)
+    script = """
+code = main(["separate", sys.argv[1], "--out", sys.argv[2], "--device", "cpu", "--no-predict"])
+others = [main(words) for words in (
+    ["models"],
+    ["train", "--config", "recurrent_stft", "--data.train", "x", "--data.dev", "x", "--out", sys.argv[2] + "/exp"],
+    ["report", sys.argv[2], "--out", "x.html"],
+)]
+print("codes", code, *others)
+"""
+    done = without_extras(script, recording, tmp_path / "out")
+    assert "codes 0 0 2 2" in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "out" / "talk_s2.wav").is_file()
+    for extra in ("train", "report"):
+        assert f"pip install 'sepkit[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_newest_of_everything_resolves_and_the_core_is_small() -> None:
+    """Where a network is: at most 60 packages to separate, and a torch that torchaudio works with."""
+
+    def resolved(*extras: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header"]
+        options = [word for extra in extras for word in ("--extra", extra)]
+        done = subprocess.run(
+            [*command, str(REPOSITORY / "pyproject.toml"), *options], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
+        return dict(line.split(";")[0].strip().split("==") for line in done.stdout.splitlines() if "==" in line)
+
+    assert len(resolved()) < 60
+    for extra in ("sepformer", "peers", "all"):
+        found = resolved(extra)
+        assert found["torch"].split(".")[:2] == found["torchaudio"].split(".")[:2]
