@@ -106,6 +106,13 @@ class Separator:
             "precision": options.precision,
         }
 
+    def __call__(self, *arguments: Any, **options: Any) -> Separated:
+        """Return what `separate` makes of the same arguments."""
+        return self.separate(*arguments, **options)
+
+    def __repr__(self) -> str:
+        return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
+
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
         """Return whether a recording of this length, at this rate in Hz, is separated in chunks."""
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)

@@ -114,6 +114,10 @@ class Point:
         """Elementwise zeros: a point carries no rate term, whatever the prior."""
         return torch.zeros_like(self.value)
 
+    def base_entropy(self) -> Tensor:
+        """Elementwise zeros, as for the rate."""
+        return torch.zeros_like(self.value)
+
 
 @register(DeterministicConfig)
 class Deterministic:
