@@ -9,12 +9,12 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 from sepkit.errors import UserError
 
-__all__ = ["Choice", "field_types", "from_dict", "pick", "to_dict"]
+__all__ = ["Choice", "convert", "did_you_mean", "field_types", "from_dict", "pick", "to_dict"]
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     for key in data:
         if key not in hints:
             raise UserError(
-                f"{_join(where, key)}: unknown field{_hint(str(key), hints)}; known here: {', '.join(hints)}"
+                f"{_join(where, key)}: unknown field{did_you_mean(str(key), hints)}; known here: {', '.join(hints)}"
             )
     return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
@@ -92,7 +92,8 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     if name not in choices:
         found = "no name" if name is None else f"unknown choice {name!r}"
         place = (where or kind.__name__) if key == "name" else _join(where, key)
-        raise UserError(f"{place}: {found}{_hint(str(name), choices)}; expected one of {', '.join(sorted(choices))}")
+        known = ", ".join(sorted(choices))
+        raise UserError(f"{place}: {found}{did_you_mean(str(name), choices)}; expected one of {known}")
     return choices[name]
 
 
@@ -106,25 +107,35 @@ def _join(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
 
 
-def _hint(word: str, known: Any) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " (did you mean X?)" for the known word that is most like `word`; empty if none is alike."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
+    """Return plain data as a value of type `hint`; raise UserError, which begins with `where`, if it is none."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):
             return None
-        (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return convert(inner, value, where)
+        kinds = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        errors = []
+        for kind in kinds:
+            try:
+                return convert(kind, value, where)
+            except UserError as error:
+                errors.append(str(error))
+        expected = " or ".join(error.rpartition("expected ")[2].removeprefix("one of ") for error in errors)
+        raise UserError(errors[0] if len(errors) == 1 else f"{where}: found {value!r}, expected {expected}")
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is Literal:
         known = typing.get_args(hint)
         if value not in known:
+            words = [str(word) for word in known]
             raise UserError(
-                f"{where}: found {value!r}{_hint(str(value), known)}, expected one of {', '.join(map(str, known))}"
+                f"{where}: found {value!r}{did_you_mean(str(value), words)}, expected one of {', '.join(words)}"
             )
         return value
     if origin in (tuple, list):

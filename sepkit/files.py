@@ -12,7 +12,7 @@ from typing import Any
 
 from sepkit.errors import UserError
 
-__all__ = ["atomic_output", "read_json", "read_yaml", "write_json", "write_text", "write_yaml"]
+__all__ = ["atomic_output", "check_writable", "read_json", "read_yaml", "write_json", "write_text", "write_yaml"]
 
 
 @contextmanager
@@ -39,6 +39,13 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after."""
+    with atomic_output(folder / ".writable") as temporary:
+        temporary.touch()
+    (folder / ".writable").unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -16,9 +16,12 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
@@ -26,7 +29,7 @@ from typing import Any, TypeVar
 
 from sepkit.errors import UserError
 
-__all__ = ["Failed", "available_processes", "for_each"]
+__all__ = ["Failed", "Pool", "ProcessDied", "Task", "available_processes", "for_each"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,6 +37,8 @@ Result = TypeVar("Result")
 # Items that go to a process at a time: enough that sending them costs nothing, few enough that all finish together.
 _MOST_IN_CHUNK = 32
 _CHUNKS_PER_PROCESS = 8
+# Chunks that wait for each process. If a process dies, these are worked on again, each alone.
+_WAITING = 4
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -61,7 +66,7 @@ def for_each(
     description: str = "preparing",
     unit: str = "file",
 ) -> Iterator[tuple[Item, Result | Failed]]:
-    """Each item with what the function makes of it, in the order of the items.
+    """Yield each item with what the function makes of it, in the order of the items.
 
     Args:
         function: see above; it, the items and the results can be pickled.
@@ -78,7 +83,7 @@ def for_each(
     if processes is not None and processes < 1:
         raise UserError(f"--processes {processes}: expected at least 1")
     processes = min(processes or available_processes(), len(items))
-    results = _here(function, items) if processes <= 1 else _elsewhere(function, items, processes)
+    results = (_call(function, item) for item in items) if processes <= 1 else _elsewhere(function, items, processes)
     try:
         yield from tqdm(zip(items, results, strict=True), description, len(items), unit=unit, disable=None)
     except OSError as error:
@@ -91,54 +96,121 @@ def for_each(
         ) from error
 
 
-def _here(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result | Failed]:
-    for item in items:
-        yield _call(function, item)
-
-
 def _elsewhere(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result | Failed]:
     size = max(1, min(_MOST_IN_CHUNK, len(items) // (processes * _CHUNKS_PER_PROCESS)))
-    chunks = [items[first : first + size] for first in range(0, len(items), size)]
-    executor, waiting = _submit(function, chunks, processes)
+    named = function.func if isinstance(function, partial) else function
+    with Pool(processes, ["scipy.signal", named.__module__]) as pool:
+        waiting: deque[tuple[Sequence[Item], Task]] = deque()
+        for first in range(0, len(items), size):
+            chunk = items[first : first + size]
+            waiting.append((chunk, pool.submit(_call_all, function, chunk)))
+            if len(waiting) == processes * _WAITING:
+                yield from _results(function, *waiting.popleft())
+        while waiting:
+            yield from _results(function, *waiting.popleft())
+
+
+def _results(function: Callable[[Item], Result], chunk: Sequence[Item], task: Task) -> list[Result | Failed]:
     try:
-        for number, chunk in enumerate(chunks):
+        return task.result()
+    except ProcessDied as error:
+        if len(chunk) == 1:
+            return [Failed(str(error))]
+    with Pool(1) as pool:
+        tasks = [([item], pool.submit(_call_all, function, [item])) for item in chunk]
+        return [result for item, task in tasks for result in _results(function, item, task)]
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result | Failed:
+    try:
+        return function(item)
+    except UserError as error:
+        return Failed(str(error))
+
+
+def _call_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Failed]:
+    return [_call(function, item) for item in items]
+
+
+# --------------------------------------------------------------------------------------------------------------- tasks
+
+
+class ProcessDied(RuntimeError):
+    """The process that ran a task ended without an answer."""
+
+
+class Pool:
+    """Runs functions in processes of one thread each, or at once and here if there are none.
+
+    A function that brings its process down (a crash in a library, too little memory) takes those with it that run
+    beside it: they are run again, each alone, and only the guilty one raises `ProcessDied`.
+
+    Args:
+        processes: how many; 0: none.
+        preloaded: modules that every process needs; a server imports them once, and processes are copies of it.
+    """
+
+    def __init__(self, processes: int, preloaded: Sequence[str] = ()) -> None:
+        self._processes, self._preloaded = processes, list(preloaded)
+        self._executor = _start(processes, self._preloaded) if processes else None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Task:
+        """Return the task of calling a function that another process can import; arguments are pickled."""
+        if self._executor is None:
+            future: Future[Any] = Future()
             try:
-                results = waiting[number].result()
-            except BrokenProcessPool:
-                # Whoever did it, this chunk is worked on with each item by itself, and the others start again.
-                executor.shutdown(cancel_futures=True)
-                results = [_call_alone(function, item) for item in chunk]
-                executor, again = _submit(function, chunks[number + 1 :], processes)
-                waiting[number + 1 :] = again
-            yield from results
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-_Chunk = list[Any]
-
-
-def _submit(
-    function: Callable[[Item], Result], chunks: Sequence[Sequence[Item]], processes: int
-) -> tuple[ProcessPoolExecutor, list[Future[_Chunk]]]:
-    executor = _start(function, processes)
-    waiting: list[Future[_Chunk]] = []
-    for chunk in chunks:
+                with _one_thread():
+                    future.set_result(function(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+            return Task(future, function, arguments)
         try:
-            waiting.append(executor.submit(_call_all, function, chunk))
-        except BrokenProcessPool as error:
-            broken: Future[_Chunk] = Future()
-            broken.set_exception(error)
-            waiting.append(broken)
-    return executor, waiting
+            return Task(self._executor.submit(function, *arguments), function, arguments)
+        except BrokenProcessPool:
+            self._executor = _start(self._processes, self._preloaded)
+            return Task(self._executor.submit(function, *arguments), function, arguments)
 
 
-def _start(function: Callable[..., Any], processes: int) -> ProcessPoolExecutor:
+class Task:
+    """A call that is under way, see `Pool.submit`."""
+
+    def __init__(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._future, self._function, self._arguments = future, function, arguments
+
+    def done(self) -> bool:
+        """Return whether `result` returns without waiting for other processes that are alive."""
+        return self._future.done()
+
+    def result(self) -> Any:
+        """Return what the function returned.
+
+        Raises:
+            ProcessDied: the function ended its process.
+            Exception: whatever the function raised.
+        """
+        try:
+            return self._future.result()
+        except BrokenProcessPool:
+            pass
+        with _start(1, []) as alone:
+            try:
+                return alone.submit(self._function, *self._arguments).result()
+            except BrokenProcessPool as error:
+                raise ProcessDied("the process that worked on it crashed, or ran out of memory") from error
+
+
+def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     # Not fork: a notebook that calls this may hold threads, and an accelerator, which do not survive it.
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-    if context.get_start_method() == "forkserver":
-        named = function.func if isinstance(function, partial) else function
-        context.set_forkserver_preload(["scipy.signal", named.__module__])
+    if preloaded and context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(preloaded)
     executor = ProcessPoolExecutor(processes, context, _prepare_process)
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
@@ -157,22 +229,19 @@ def _start(function: Callable[..., Any], processes: int) -> ProcessPoolExecutor:
 def _prepare_process() -> None:
     # An interrupt is for the process that the user sees; it ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
-def _call(function: Callable[[Item], Result], item: Item) -> Result | Failed:
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums are the same to the last bit, wherever a task runs, only if they are cut into the same pieces."""
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 1
     try:
-        return function(item)
-    except UserError as error:
-        return Failed(str(error))
-
-
-def _call_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Failed]:
-    return [_call(function, item) for item in items]
-
-
-def _call_alone(function: Callable[[Item], Result], item: Item) -> Result | Failed:
-    with _start(function, 1) as alone:
-        try:
-            return alone.submit(_call, function, item).result()
-        except BrokenProcessPool:
-            return Failed("the process that worked on it crashed, or ran out of memory")
+        if torch:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(threads)

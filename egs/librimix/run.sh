@@ -21,6 +21,7 @@
 # Size, licenses, limits, traps and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
+stage=0
 conf="conv_tasnet paper"
 task=clean
 speakers=2

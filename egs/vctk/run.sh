@@ -18,6 +18,7 @@
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 model=
+stage=0
 conf="conv_tasnet paper"
 libri_options=
 task=clean

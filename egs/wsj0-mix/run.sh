@@ -17,6 +17,7 @@
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 wsj0=
+stage=0
 conf="dual_path_rnn amcl_paper"
 speakers=2
 lists=

@@ -28,7 +28,7 @@ from sepkit.config import AnnealedMCLConfig, CostConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.objective import PairwiseCosts
+from sepkit.objectives.term import PairwiseCosts
 from sepkit.registry import build
 
 __all__ = [
@@ -368,7 +368,7 @@ def of_model(
         f"--objective.assignment.temperature.initial {initial:g} "
         f"--objective.assignment.temperature.decay {decay:.6f} --objective.assignment.temperature.end {epochs}"
     )
-    is_si_sdr = cost.name == "neg_si_sdr" and not math.isnan(spread)
+    is_si_sdr = pairwise.cost.measures_spread and not math.isnan(spread)
     lines = [
         f"initial temperature: {initial:g} {unit}"
         + (f" ({initial / spread:.3g} times the spread of the sources, {spread:.3g} dB)" if is_si_sdr else ""),

@@ -13,13 +13,13 @@ import inspect
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import docstring_parser
 
-from sepkit.choices import convert, field_types
+from sepkit.choices import convert, did_you_mean, field_types
 from sepkit.errors import UserError
 
 DEVICE = "auto"
@@ -92,12 +92,6 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         columns = min(100, shutil.get_terminal_size((100, 24)).columns)
         super().__init__(prog, max_help_position=26, width=columns - 1)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" for the known word that is most like `word`; empty if none is alike."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _option_meant(name: str, known: Sequence[str]) -> str:
@@ -214,7 +208,8 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     parameters.sort(key=lambda parameter: not (parameter.is_required or parameter.is_positional))
     required = [parameter.usage for parameter in parameters if parameter.is_required or parameter.is_positional]
     usage = " ".join([program, *required, "[options]"])
-    description = docstring_parser.parse(function.__doc__ or "").short_description or ""
+    text = docstring_parser.parse(function.__doc__ or "")
+    description = " ".join(part for part in (text.short_description, text.long_description) if part)
     parser = Parser(program, usage, description, takes_model)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     order = [*titles, *(p.name for p in parameters if p.name not in titles)]

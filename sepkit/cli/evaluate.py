@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from sepkit.cli._parser import DEVICE
+
 
 def main(
     *,
+    manifest: list[str],
     out: str,
-    manifest: list[str] | None = None,
     model: str | None = None,
     estimates: str | None = None,
     metrics: list[str] | None = None,
@@ -19,17 +21,14 @@ def main(
     speakers: Literal["auto"] | None = None,
     calibration: bool = False,
     apart: bool = False,
-    device: str = "cpu",
+    device: str = DEVICE,
     processes: int | None = None,
-    continuity: float | None = None,
     oracle: bool = False,
-    leaderboard: list[str] | None = None,
-    format: Literal["md", "latex", "csv"] = "md",
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
     Args:
-        out: Folder for utterances.csv and summary.json; with --leaderboard the file for the table.
+        out: Folder for utterances.csv and summary.json.
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
@@ -44,15 +43,10 @@ def main(
             predictor of): correlation, interval, mean SI-SDR of the best x %; curves in calibration.csv and
             risk_coverage.csv.
         apart: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
-        device: Where the model computes: cpu, cuda, cuda:1 ..., auto.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
-        continuity: Instead of metrics, of long recordings in chunks of so many seconds (5): how often the estimates of
-            --estimates change speakers, and what that costs; continuity.json and continuity.csv.
         oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
             Wiener, phase-sensitive and complex masks reach; oracle.json.
-        leaderboard: Instead of measuring: folders of evaluations to make one table of.
-        format: Of the leaderboard: md, latex or csv.
 
     Raises:
         UserError: both or neither of a model and estimates, a bad manifest, model or folder, or calibration of what
@@ -60,22 +54,12 @@ def main(
     """
     from sepkit.errors import UserError
 
-    if leaderboard is not None:
-        return _write_leaderboard(leaderboard, format, Path(out))
     if (model is None) == (estimates is None):
         raise UserError("--model, --estimates: expected one of the two")
-    if manifest is None:
-        raise UserError("--manifest: none given, expected one or more, as sepkit prepare writes them")
-
-    if continuity is not None:
-        return _continuity(manifest, estimates, Path(out), continuity)
-
     if oracle:
         return _oracle(model, manifest, Path(out))
-
     if speakers is not None and model is None:
         raise UserError(f"--speakers {speakers}: estimates in files have no scores to choose by; give --model")
-
     if calibration and model is None:
         raise UserError("--calibration: estimates in files have no prediction to compare with; give --model")
 
@@ -135,24 +119,6 @@ def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
                 f"--manifest {path}: another has the name {folder.name} too; with --apart each needs its own"
             )
     return [([path], folder) for path, folder in zip(manifests, folders, strict=True)]
-
-
-def _continuity(manifests: list[str], estimates: str | None, out: Path, chunk_seconds: float) -> Path:
-    from sepkit.errors import UserError
-    from sepkit.evaluation.continuity import measure_continuity
-
-    if estimates is None or len(manifests) > 1:
-        raise UserError("--continuity: expected --estimates, which `sepkit separate` wrote, and one manifest")
-    for found in measure_continuity(manifests[0], estimates, out, chunk_seconds)["mixtures"]:
-        counted = found["n_chunks"] - found["n_excluded"]
-        print(f"{found['id']}: all speak in {found['n_chunks']} chunks, {counted} of them separated by 3 dB or more")
-        if counted:
-            per_minute, share = found["changes_per_minute"], 100 * found["minority_share"]
-            print(f"  {found['changes']} changes, {per_minute:.2f} a minute; {share:.1f} % on the minority assignment")
-        if found["n_chunks"]:
-            best, fixed = found["oracle_si_sdri_db"], found["fixed_si_sdri_db"]
-            print(f"  SI-SDRi {best:.2f} dB with the best assignment of each chunk, {fixed:.2f} dB with one for all")
-    return out
 
 
 def _oracle(model: str | None, manifests: list[str], out: Path) -> Path:
@@ -262,23 +228,14 @@ def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
     print(f"{folder / 'summary.json'} lists them all", file=sys.stderr)
 
 
-def _write_leaderboard(folders: list[str], format: str, path: Path) -> Path:
-    from sepkit.files import write_text
-    from sepkit.reporting.leaderboard import leaderboard
-
-    table = leaderboard(folders, format)
-    write_text(path, table)
-    print(table)
-    return path
-
-
 def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibration: bool) -> dict[str, Any]:
     from sepkit.cli._ranks import device_of_rank
     from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
+    from sepkit.inference.speakers import check_speakers
 
     separator = load_model(model, device_of_rank(device))
-    separator.check_speakers(speakers)
+    check_speakers(speakers, separator.model)
     if calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "

@@ -21,7 +21,7 @@ def main(
     Args:
         model: MODEL to write
         out: file to write, FILE.onnx
-        int8: quantise weights and activations to 8 bits (matrix products, LSTMs, convolutions), and measure what it
+        int8: quantize weights and activations to 8 bits (matrix products, LSTMs, convolutions), and measure what it
             costs
         manifest: mixtures to measure the cost of --int8 on; default: noise
         first: how many of them, from the beginning of the manifest; default: all

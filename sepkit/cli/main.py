@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from sepkit.choices import did_you_mean
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.errors import UserError
 from sepkit.extras import EXTRAS, missing
@@ -22,8 +23,12 @@ COMMANDS = {
     "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
+    "stream": "separate raw PCM from standard input while it comes in",
+    "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "continuity": "how often the estimates of a long recording change speakers",
+    "leaderboard": "one table of several evaluations",
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
@@ -34,7 +39,12 @@ COMMANDS = {
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
 }
 
-MOVED: dict[tuple[str, str], str] = {}
+MOVED = {
+    ("separate", "--stream"): "sepkit stream",
+    ("separate", "--hierarchy"): "sepkit replay",
+    ("evaluate", "--leaderboard"): "sepkit leaderboard",
+    ("evaluate", "--continuity"): "sepkit continuity",
+}
 """(Command, option) that is a command of its own now -> that command."""
 
 USAGE = """usage: sepkit [-h] [--version] COMMAND ...
@@ -91,7 +101,7 @@ def _complain(line: str, code: int) -> int:
 
 def _run(command: str, arguments: list[str]) -> Any:
     if command not in COMMANDS:
-        raise UserError(f"unknown command{_did_you_mean(command, COMMANDS)}; `sepkit --help` lists them all")
+        raise UserError(f"unknown command{did_you_mean(command, COMMANDS)}; `sepkit --help` lists them all")
     for argument in arguments:
         if moved := MOVED.get((command, argument.partition("=")[0])):
             raise UserError(f"{argument.partition('=')[0]} is a command of its own now: {moved} (see its --help)")
@@ -107,12 +117,6 @@ def _run(command: str, arguments: list[str]) -> Any:
     return call(function, program, arguments, getattr(module, "GROUPS", None))
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    from sepkit.cli._parser import did_you_mean
-
-    return did_you_mean(word, known)
-
-
 def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]:
     kinds: dict[str, Callable[..., Any]] = module.COMMANDS
     if arguments and arguments[0] in kinds:
@@ -126,7 +130,7 @@ def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]
         print(text)
         raise SystemExit(0)
     found = repr(arguments[0]) if arguments else "nothing"
-    hint = _did_you_mean(arguments[0], kinds) if arguments else ""
+    hint = did_you_mean(arguments[0], kinds) if arguments else ""
     raise UserError(f"found {found}{hint}, expected one of {', '.join(kinds)}")
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 MODEL_FORMS = {
-    "EXP, EXP/model": "a folder, or a file in it, that `sepkit train --out EXP` wrote",
-    "boxed_8k": "a model that ships with sepkit; the default",
-    "FILE.onnx": "a file that `sepkit export` wrote; separates and evaluates only",
+    "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
+    "boxed_8k": "shipped with sepkit; the default",
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
-    "asteroid:FILE": "an asteroid checkpoint of ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet",
-    "asteroid:OWNER/NAME": "such a checkpoint on the hub",
-    "speechbrain:FOLDER": "a SepFormer of speechbrain: hyperparams.yaml and its .ckpt files",
-    "speechbrain:OWNER/NAME": "such a SepFormer on the hub",
+    "asteroid:FILE or asteroid:OWNER/NAME": "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid",
+    "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
+    "FILE.onnx": "written by `sepkit export`; separates and evaluates only",
 }
 """What MODEL can be -> what that is."""
 
@@ -37,7 +35,7 @@ def main(*, model: str | None = None, measure: bool = False) -> None:
 
 def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
-    lines += [f"  {form:<23} {meaning}" for form, meaning in MODEL_FORMS.items()]
+    lines += [f"  {form:<45} {meaning}" for form, meaning in MODEL_FORMS.items()]
     lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sepkit.cli._parser import DEVICE
+
 
 def main(
     runs: list[str],
@@ -12,7 +14,7 @@ def main(
     names: list[str] | None = None,
     title: str | None = None,
     examples: int = 1,
-    device: str = "cpu",
+    device: str = DEVICE,
 ) -> Path:
     """Write one self-contained HTML page about a run, or comparing several: scores, figures, sound, training.
 

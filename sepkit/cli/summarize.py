@@ -53,12 +53,12 @@ def main(
     if rates and (over_seeds or evidence or metric or group or len(drops) > 1):
         raise UserError(
             "--figure rate-distortion: makes tables of its own, found another figure, --metric, --group or several "
-            "--drop-from beside it; summarise twice"
+            "--drop-from beside it; summarize twice"
         )
     if evidence and (over_seeds or metric or group or drops):
         raise UserError(
             "--figure evidence: makes a table of its own, found another figure, --metric, --group or --drop-from "
-            "beside it; summarise twice"
+            "beside it; summarize twice"
         )
     loaded = [load_run(folder) for folder in runs]
     if test_set is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sepkit.choices import Choice
 from sepkit.config.maskers import ConvTasNetConfig, MaskerConfig
@@ -108,10 +108,16 @@ class BetaConfig(LatentConfig, name="beta"):
 class PriorConfig(Choice):
     """What the posteriors' rates are measured from."""
 
+    of_encodings_only: ClassVar[bool] = False
+    needs_rate: ClassVar[bool] = True
+    """Whether it is a mistake with deterministic latents, which have no rate."""
+
 
 @dataclass
 class StandardPriorConfig(PriorConfig, name="standard"):
-    """What goes with the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+    """The standard of the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
+
+    needs_rate: ClassVar[bool] = False
 
 
 @dataclass
@@ -151,12 +157,15 @@ class AdaptivePriorConfig(PriorConfig, name="adaptive"):
     """Of encodings: the convolution of the sources' posteriors, as though encodings added up (thesis, eq. 5). Where
     sources are not known, and for the sources themselves, it is the standard prior."""
 
+    of_encodings_only: ClassVar[bool] = True
+
 
 @dataclass
 class FlowPriorConfig(PriorConfig, name="flow"):
     """Of gaussian encodings: a learned autoregressive flow that shifts each dimension by the ones before it (needs the
     extra `flow`)."""
 
+    of_encodings_only: ClassVar[bool] = True
     transforms: int = 6
     """Masked networks in a row; every other one goes through the dimensions backwards."""
     hidden_features: int = 1024

@@ -15,7 +15,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, write_text
+from sepkit.files import check_writable, write_text
 
 __all__ = [
     "SPLITS",
@@ -222,17 +222,6 @@ def hold_out_speakers(
     for utterance in utterances:
         divided[held_out.get(utterance.speaker, "train")].append(utterance)
     return divided
-
-
-def check_writable(folder: Path) -> None:
-    """Make the folder if it does not exist, and check before the work begins that it can be written to.
-
-    Raises:
-        UserError: it cannot be made or written to.
-    """
-    with atomic_output(folder / ".writable") as temporary:
-        temporary.touch()
-    (folder / ".writable").unlink(missing_ok=True)
 
 
 def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from sepkit.corpora._recordings import check_writable, write_skipped
 from sepkit.corpora.options import ShardsOptions
-from sepkit.data._tar_index import index_path
 from sepkit.data.manifest import read_manifest, write_manifest
-from sepkit.data.shards import plan_shards, read_shard, write_shard
+from sepkit.data.shards import index_path, plan_shards, read_shard, write_shard
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 

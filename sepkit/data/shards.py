@@ -32,7 +32,7 @@ from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
-__all__ = ["Shard", "plan_shards", "read_shard", "write_shard"]
+__all__ = ["Shard", "index_path", "plan_shards", "read_shard", "write_shard"]
 
 _BLOCK = tarfile.BLOCKSIZE
 

@@ -34,7 +34,7 @@ COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
 
 _RESAMPLES = 2000
-# A point of the calibration curve is the mean of at least so many predictions, and there are at most as many points.
+# A point of the calibration curve is the mean of at least N predictions, and there are at most N points.
 _LEAST_IN_BIN, _MOST_BINS = 10, 10
 
 

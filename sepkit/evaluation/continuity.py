@@ -28,7 +28,7 @@ from sepkit.evaluation.estimates import find_estimates
 from sepkit.files import atomic_output, write_json
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
-__all__ = ["ChunkScore", "measure_continuity", "score_chunks", "summarise_chunks"]
+__all__ = ["ChunkScore", "measure_continuity", "score_chunks", "summarize_chunks"]
 
 LEAST_SI_SDRI_DB = 3.0
 """Chunks whose oracle SI-SDRi is below are not separated: their assignment says nothing."""
@@ -64,7 +64,7 @@ def measure_continuity(
     out: str | os.PathLike[str],
     chunk_seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """What `out/continuity.json` holds then: see `summarise_chunks`, for each mixture and together.
+    """What `out/continuity.json` holds then: see `summarize_chunks`, for each mixture and together.
 
     `out/continuity.csv` has every chunk. A chunk at a time is in memory.
 
@@ -88,7 +88,7 @@ def measure_continuity(
             raise UserError(f"{manifest}: mixture {entry.id} has {len(entry.sources)} sources, expected at least 2")
         scored[entry.id] = score_chunks(entry, find_estimates(folder, entry), chunk_seconds)
         minutes = entry.duration_seconds / 60
-        mixtures.append({"id": entry.id} | summarise_chunks(scored[entry.id], minutes))
+        mixtures.append({"id": entry.id} | summarize_chunks(scored[entry.id], minutes))
     result = {"manifest": str(manifest), "estimates": str(estimates), "chunk_seconds": chunk_seconds}
     result |= {"mixtures": mixtures}
     with atomic_output(out / "continuity.csv") as temporary, open(temporary, "w", newline="") as file:
@@ -141,7 +141,7 @@ def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -
     return chunks
 
 
-def summarise_chunks(chunks: list[ChunkScore], minutes: float) -> dict[str, Any]:
+def summarize_chunks(chunks: list[ChunkScore], minutes: float) -> dict[str, Any]:
     """Numbers of one recording.
 
     * `n_chunks`: in which all sources speak; `n_excluded`: of those, with an oracle SI-SDRi below 3 dB.

@@ -26,15 +26,17 @@ from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
 from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.pool import Pool, Task
-from sepkit.evaluation.results import Row, columns_of, summarise_rows, write_rows
+from sepkit.evaluation.results import Row, columns_of, summarize_rows, write_rows
 from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
 from sepkit.files import write_json
+from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
 __all__ = ["Evaluation", "Separate", "SeparatedLike", "evaluate"]
 
+# What processes that score import.
+_PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
 # Utterances that wait for their scores, for each process that scores.
 _WAITING = 4
 
@@ -163,7 +165,7 @@ def evaluate(
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
     journal = Journal(out, rank if world_size > 1 else None)
-    with journal.writing(), Pool(processes) as pool:
+    with journal.writing(), Pool(processes, _PRELOADED) as pool:
         share = utterances[rank::world_size]
         job = _Job(journal, pool, separate, options, rank, _WAITING * processes)
         for _ in tqdm(job.run(share), total=len(share), desc="evaluate", unit="mixture", disable=None):
@@ -173,7 +175,7 @@ def evaluate(
         return None
     rows = [journal.rows[utterance.key] for utterance in utterances]
     columns = columns_of(rows, options.metrics)
-    summary = summarise_rows(rows, columns) | {
+    summary = summarize_rows(rows, columns) | {
         "model": model,
         "estimates": None if estimates is None else str(estimates),
         "manifest": [str(path) for path in manifests],

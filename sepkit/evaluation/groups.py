@@ -10,7 +10,7 @@ import numpy as np
 
 from sepkit.data.manifest import MixtureEntry
 from sepkit.evaluation.metrics import si_sdr_db
-from sepkit.evaluation.statistics import summarise_columns
+from sepkit.evaluation.statistics import summarize_columns
 
 __all__ = ["PROPERTIES", "by_group", "describe_mixture"]
 
@@ -73,7 +73,7 @@ def by_group(
 
 
 def _short(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {name: {"mean": s.mean, "ci95": s.ci95, "n": s.n} for name, s in summarise_columns(columns).items()}
+    return {name: {"mean": s.mean, "ci95": s.ci95, "n": s.n} for name, s in summarize_columns(columns).items()}
 
 
 def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
 NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS})
-"""Columns with a mean of which neither more nor less is better."""
+"""Columns that are not scores: higher is neither better nor worse."""
 
 LABELS = {
     "si_sdr_db": "SI-SDR [dB]",

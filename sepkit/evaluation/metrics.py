@@ -70,7 +70,7 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
     Source: Le Roux et al., "SDR - half-baked or well done?", ICASSP 2019, eq. 4.
     """
     (e, s), restore = _prepare(estimates, sources)
-    e, s, silent_source, silent_estimate = _centre(e, s)
+    e, s, silent_source, silent_estimate = _center(e, s)
     target = s * ((e * s).sum(-1) / s.square().sum(-1)).unsqueeze(-1)
     ratio = target.square().sum(-1) / (target - e).square().sum(-1)
     return restore(_in_range(10 * torch.log10(ratio), silent_source, silent_estimate))
@@ -109,7 +109,7 @@ def snr_db(estimates: Signal, sources: Signal) -> Any:
         ValueError: lengths that differ, or no samples.
     """
     (e, s), restore = _prepare(estimates, sources)
-    silent_source = _centre(e, s)[2]
+    silent_source = _center(e, s)[2]
     ratio = s.square().sum(-1) / (s - e).square().sum(-1)
     values = (10 * torch.log10(ratio)).clamp(-LIMIT_DB, LIMIT_DB)
     return restore(torch.where(silent_source, torch.nan, values))
@@ -136,7 +136,7 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
     from fast_bss_eval.torch import sdr_loss
 
     (e, s), restore = _prepare(estimates, sources)
-    silent_source, silent_estimate = _centre(e, s)[2:]
+    silent_source, silent_estimate = _center(e, s)[2:]
     # numpy's: torch's own loads its symbolic shapes, and sympy with them, which takes seconds in every process.
     shape = np.broadcast_shapes(e.shape, s.shape)
     finite = e.isfinite().all(-1) & s.isfinite().all(-1)
@@ -178,7 +178,7 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
         raise ValueError(
             f"signals of shape {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)"
         )
-    silent_source, silent_estimate = _centre(e, s)[2:]
+    silent_source, silent_estimate = _center(e, s)[2:]
     usable = e.isfinite().all(-1).all(-1) & s.isfinite().all(-1).all(-1) & ~silent_source.any(-1)
     values = torch.full((3, *e.shape[:-1]), torch.nan, dtype=torch.float64, device=e.device)
     if usable.any():
@@ -209,7 +209,7 @@ def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
         ValueError: lengths that differ, or no samples.
     """
     (e, x), restore = _prepare(estimates, mixture)
-    e, x, silent_mixture, silent_estimate = _centre(e, x)
+    e, x, silent_mixture, silent_estimate = _center(e, x)
     values = (10 * torch.log10(x.square().sum(-1) / e.square().sum(-1))).clamp(-LIMIT_DB, LIMIT_DB)
     return restore(torch.where(silent_mixture, torch.nan, torch.where(silent_estimate, LIMIT_DB, values)))
 
@@ -326,14 +326,14 @@ def _to_numpy(values: torch.Tensor) -> Any:
     return values.numpy()[()]
 
 
-def _centre(
+def _center(
     estimates: torch.Tensor, sources: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Both without their means, and which of them (sources, estimates) are silent."""
     e, s = (signal - signal.mean(-1, keepdim=True) for signal in (estimates, sources))
     silent_estimate, silent_source = (
-        centred.square().sum(-1) <= _ROUNDING * signal.square().sum(-1)
-        for centred, signal in ((e, estimates), (s, sources))
+        centered.square().sum(-1) <= _ROUNDING * signal.square().sum(-1)
+        for centered, signal in ((e, estimates), (s, sources))
     )
     return e, s, silent_source, silent_estimate
 
@@ -345,7 +345,7 @@ def _in_range(values: torch.Tensor, silent_source: torch.Tensor, silent_estimate
 
 def _each_pair(metric: Callable[[np.ndarray, np.ndarray], float], estimates: Any, sources: Any) -> Any:
     (e, s), restore = _prepare(estimates, sources)
-    silent_source = _centre(e, s)[2]
+    silent_source = _center(e, s)[2]
     e, s = torch.broadcast_tensors(e, s)
     unusable = silent_source | ~e.isfinite().all(-1) | ~s.isfinite().all(-1)
     unusable = unusable.expand(e.shape[:-1]).reshape(-1).tolist()

@@ -14,10 +14,10 @@ import numpy as np
 from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTIONS
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
-from sepkit.evaluation.statistics import summarise_columns
+from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import atomic_output
 
-__all__ = ["Row", "columns_of", "summarise_matching", "summarise_rows", "write_rows"]
+__all__ = ["Row", "columns_of", "summarize_matching", "summarize_rows", "write_rows"]
 
 Row = dict[str, Any]
 """What the journal keeps of an utterance; with "reason" in it, it was skipped."""
@@ -46,10 +46,10 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
     return asked + [column for column in PER_UTTERANCE if present[column]]
 
 
-def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
+def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     """The figures of summary.json: over all rows, by manifest where there are several, and by kind of mixture.
 
-    "matching" tells what became of the hypotheses, see `summarise_matching`.
+    "matching" tells what became of the hypotheses, see `summarize_matching`.
 
     Args:
         rows: of utterances, in order.
@@ -57,7 +57,7 @@ def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     """
     done = _done(rows)
     scores = _means(done, columns)
-    summary = _counts(rows) | {"metrics": {name: asdict(s) for name, s in summarise_columns(scores).items()}}
+    summary = _counts(rows) | {"metrics": {name: asdict(s) for name, s in summarize_columns(scores).items()}}
     failures = _failures(done)
     if failures:
         summary["failures"] = failures
@@ -69,13 +69,13 @@ def summarise_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     if len(manifests) > 1:
         summary["by_manifest"] = _by_manifest(rows, manifests, columns)
     if done:
-        summary["matching"] = summarise_matching(done)
+        summary["matching"] = summarize_matching(done)
     properties = {name: [row["mixture"][name] for row in done] for name in PROPERTIES}
     summary["by"] = by_group({"speakers": [str(_scores(row).active_sources) for row in done]} | properties, scores)
     return summary
 
 
-def summarise_matching(rows: Sequence[Row]) -> dict[str, Any]:
+def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
     """What became of the hypotheses over a test set.
 
     `hypothesis_usage`: of the sources that speak, the share that each hypothesis is the best for (MCL, ties to the
@@ -98,7 +98,7 @@ def summarise_matching(rows: Sequence[Row]) -> dict[str, Any]:
     }
     counts = [(one.active_sources, one.speaker_count) for one in scores if one.speaker_count is not None]
     if counts:
-        found["speaker_count"] = _summarise_counts(counts)
+        found["speaker_count"] = _summarize_counts(counts)
     if any(row.get("only_speakers") for row in rows):
         missed = sum(one.missed_sources for one in scores)
         matched = sum(k >= 0 for one in scores for k in one.assignment)
@@ -110,7 +110,7 @@ def summarise_matching(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def _summarise_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _summarize_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Of pairs (how many speak, how many were found)."""
     true, found = np.array(counts).T
     numbers = range(int(found.max()) + 1)
@@ -207,7 +207,7 @@ def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequenc
     found: list[dict[str, Any]] = []
     for manifest in manifests:
         mine = [row for row in rows if row["manifest"] == manifest]
-        scores = summarise_columns(_means(_done(mine), columns))
+        scores = summarize_columns(_means(_done(mine), columns))
         metrics = {name: asdict(summary) for name, summary in scores.items()}
         if found:
             for name, summary in metrics.items():

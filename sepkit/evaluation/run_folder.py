@@ -18,7 +18,7 @@ import yaml
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS
-from sepkit.evaluation.statistics import summarise_columns
+from sepkit.evaluation.statistics import summarize_columns
 
 __all__ = [
     "CURVES",
@@ -119,7 +119,7 @@ class EvaluationFolder:
         for manifest in self.manifests:
             rows = [row for row in self.rows if row.get("manifest") == manifest]
             part = EvaluationFolder(self.folder, Path(manifest).stem, {**self.summary, "manifest": [manifest]}, rows)
-            scores = summarise_columns({name: part.scores(name) for name in self.metrics})
+            scores = summarize_columns({name: part.scores(name) for name in self.metrics})
             part.summary["metrics"] = {name: asdict(score) for name, score in scores.items()}
             part.summary["n_utterances"] = len(rows)
             parts.append(part)

@@ -131,7 +131,7 @@ class UtteranceScores:
 
 
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
-    """Nothing, where all metrics can be computed.
+    """Raise UserError unless all metrics can be computed.
 
     Args:
         options: what is asked for.
@@ -313,7 +313,7 @@ def _measured(name: str, matched: _Matched) -> Sequence[np.ndarray]:
         return missing
     try:
         return _MEASURES[name](matched)
-    # A metric is a guest: whatever it raises concerns its own column alone.
+    # Third-party metrics may raise anything; a failure empties only that metric's column.
     except Exception as error:
         matched.reasons[name] = _reason(error)
         return missing
@@ -377,7 +377,7 @@ def _double(waveform: np.ndarray) -> np.ndarray:
 
 
 def _word_accuracy(matched: _Matched, j: int) -> float:
-    """1 - errors / words: below 0 where more is recognised than was said."""
+    """1 - errors / words: below 0 where more is recognized than was said."""
     text, command = matched.texts[j], matched.options.asr_command
     if text is None:
         raise metrics.NoScore("the manifest has no text for this source")

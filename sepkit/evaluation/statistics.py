@@ -13,8 +13,8 @@ __all__ = [
     "Summary",
     "bootstrap_ci95",
     "paired_difference",
-    "summarise",
-    "summarise_columns",
+    "summarize",
+    "summarize_columns",
     "times_drawn",
 ]
 
@@ -58,18 +58,18 @@ class PairedDifference:
     share_better: float | None
 
 
-def summarise(scores: ArrayLike, seed: int = 0) -> Summary:
+def summarize(scores: ArrayLike, seed: int = 0) -> Summary:
     """The summary of scores; NaN means that there is none and is left out.
 
     Args:
         scores: one an utterance.
         seed: of the bootstrap.
     """
-    return summarise_columns({"": scores}, seed)[""]
+    return summarize_columns({"": scores}, seed)[""]
 
 
-def summarise_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
-    """The summary of every column, as `summarise` makes it; columns that have the same scores missing share the draws.
+def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
+    """The summary of every column, as `summarize` makes it; columns that have the same scores missing share the draws.
 
     Args:
         columns: name -> one score an utterance.

@@ -14,7 +14,7 @@ from sepkit.data import audio
 
 __all__ = ["transcribe", "word_errors", "words"]
 
-# Longer than any recogniser takes for one utterance; one that hangs must not hang the evaluation.
+# Longer than any recognizer takes for one utterance; one that hangs must not hang the evaluation.
 _TIMEOUT_SECONDS = 600
 
 
@@ -31,7 +31,7 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
     """
     with tempfile.TemporaryDirectory(prefix="sepkit-asr-") as folder:
         path = Path(folder) / "utterance.wav"
-        # 16 bits are what every recogniser reads; the level is brought into their range.
+        # 16 bits are what every recognizer reads; the level is brought into their range.
         peak = max(float(np.abs(waveform).max(initial=0.0)), 1e-9)
         audio.write(path, (waveform * min(1.0, 0.99 / peak)).astype(np.float32), sample_rate, subtype="PCM_16")
         parts = shlex.split(command if "{wav}" in command else f"{command} {{wav}}")
@@ -56,7 +56,7 @@ def word_errors(reference: list[str], transcript: list[str]) -> int:
 
     Args:
         reference: what was said.
-        transcript: what was recognised.
+        transcript: what was recognized.
     """
     row = list(range(len(transcript) + 1))
     for i, said in enumerate(reference, start=1):

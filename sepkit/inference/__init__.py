@@ -1,6 +1,22 @@
 """How recordings are separated: arrays in memory, and files to files."""
 
-from sepkit.inference.files import FilesReport, separate_files
-from sepkit.inference.separator import Separated, Separator, load_model
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sepkit.inference.files import FilesReport, separate_files
+    from sepkit.inference.separator import Separated, Separator, load_model
 
 __all__ = ["FilesReport", "Separated", "Separator", "load_model", "separate_files"]
+
+
+def __getattr__(name: str) -> Any:
+    # Checking the inputs of a command must not take the second that importing torch takes.
+    from importlib import import_module
+
+    if name in ("FilesReport", "separate_files"):
+        return getattr(import_module("sepkit.inference.files"), name)
+    if name in ("Separated", "Separator", "load_model"):
+        return getattr(import_module("sepkit.inference.separator"), name)
+    raise AttributeError(f"module 'sepkit.inference' has no attribute {name!r}")

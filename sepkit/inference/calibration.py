@@ -14,6 +14,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
 from sepkit.inference.uncertainty import check_samples, recording_features
@@ -64,7 +65,7 @@ def calibrate(
         raise UserError(f"first: found {first}, expected at least 1 mixture")
     entries = list(read_manifest(manifest))[:first]
     # Without a predictor of its own, whose time would be lost.
-    plain = Separator(separator.model, separator.device, precision=separator.precision)
+    plain = Separator(separator.model, separator.device, SeparatorOptions(precision=separator.options.precision))
     skipped: dict[str, str] = {}
     rows: list[dict[str, np.ndarray]] = []
     targets: list[np.ndarray] = []

@@ -12,29 +12,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from sepkit.corpora._recordings import check_writable
 from sepkit.data import audio
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, write_json, write_text
+from sepkit.files import atomic_output, check_writable, write_json, write_text
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
-from sepkit.inference.separator import Separated, Separator, Speakers
+from sepkit.inference.separated import Separated
+from sepkit.inference.separator import Separator
+from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
-
-Subtype = Literal["FLOAT", "PCM_16"]
-FileFormat = Literal["wav", "flac"]
 
 
 @dataclass(frozen=True)
@@ -50,56 +49,42 @@ def separate_files(
     inputs: Sequence[str | os.PathLike[str]],
     separator: Separator,
     out: str | os.PathLike[str],
+    options: OutputOptions | None = None,
     *,
-    channel: int | None = None,
-    speakers: Speakers = None,
-    subtype: Subtype | None = None,
-    file_format: FileFormat = "wav",
-    rttm: bool = False,
-    spread: bool = False,
-    samples: int = 8,
     model_name: str = "",
     processes: int = 1,
     rank: int = 0,
     world_size: int = 1,
 ) -> FilesReport:
-    """What became of each recording; calling it again goes on where it stopped.
+    """Separate recordings to files and return what became of each; the same call again continues where it stopped.
 
-    Writes OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one for each hypothesis kept, then
-    OUT/<relative path>.json; files that the JSON of an earlier call names and this one does not make are removed. A
-    recording that cannot be separated is listed in OUT/failed.jsonl and the rest goes on. Long recordings go from file
-    to file in bounded memory, see `Separator.separate_long`.
+    Write OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one per kept hypothesis, then
+    OUT/<relative path>.json. Remove files that the JSON of an earlier call names and this one does not make. List a
+    recording that cannot be separated in OUT/failed.jsonl and continue with the rest. Long recordings are separated in
+    bounded memory, see `Separator.separate_long`.
 
     Args:
         inputs: audio files, and folders that are searched for them.
         separator: the model.
         out: folder of the outputs, made if absent.
-        channel: which channel to separate, from 0; None: the mean of all.
-        speakers: which hypotheses to keep, see `Separator.separate`.
-        subtype: "FLOAT" keeps levels beyond full scale; "PCM_16" is used only where no estimate would clip, which
-            would be written as a wav of floats. None: FLOAT for wav, PCM_16 for flac.
-        file_format: of the estimates.
-        rttm: also write OUT/<relative path>.rttm, who speaks when, see `sepkit.inference.activity`.
-        spread: also write OUT/<relative path>_s1_spread.npy ..., (T,) float32 in the unit of the wavs: the standard
-            deviation of every sample of an estimate over samples of the latents.
-        samples: how many of those.
+        options: what is written; None: the defaults.
         model_name: how the JSON files name the model.
-        processes: that separate recordings side by side, on a CPU; 1: this one alone.
+        processes: how many separate recordings side by side, on a CPU; 1: this one alone.
         rank: of this process among those that share the recordings: each takes every `world_size`-th. Its list of
             failures is OUT/failed_rank<rank>.jsonl then.
         world_size: how many processes share them.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
-            written to or is an input, `speakers` that the model cannot tell, flac of floats, several processes on an
-            accelerator, or a spread of a deterministic model or of fewer than two samples.
+            written to or is an input, `speakers` that the model cannot tell, several processes on an accelerator, or a
+            spread of a deterministic model or of fewer than two samples.
     """
-    began, out = time.perf_counter(), Path(out)
-    separator.check_speakers(speakers)
-    if spread:
-        _check_spread(separator, samples)
-    if file_format == "flac" and subtype == "FLOAT":
-        raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")
+    began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
+    check_speakers(options.speakers, separator.model)
+    if options.spread:
+        check_samples(options.samples)
+        if not is_variational(separator.model):
+            raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
     if processes > 1 and separator.device.type != "cpu":
         raise UserError(
             f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
@@ -112,13 +97,13 @@ def separate_files(
         "weights": separator.fingerprint(),
         "model_sample_rate": separator.sample_rate,
         **separator.way(),
-        "channel": channel,
-        "speakers": speakers,
-        "score_threshold": separator.score_threshold if speakers == "auto" else None,
-        "subtype": subtype or ("FLOAT" if file_format == "wav" else "PCM_16"),
-        "format": file_format,
-        "rttm": rttm,
-        "spread_samples": samples if spread else None,
+        "channel": options.channel,
+        "speakers": options.speakers,
+        "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
+        "subtype": options.subtype or ("FLOAT" if options.format == "wav" else "PCM_16"),
+        "format": options.format,
+        "rttm": options.rttm,
+        "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
     separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1), out)
@@ -133,12 +118,6 @@ def separate_files(
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
-
-
-def _check_spread(separator: Separator, samples: int) -> None:
-    check_samples(samples)
-    if not is_variational(separator.model):
-        raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
 
 def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> float | None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ from sepkit.inference.files import (
     name_outputs,
     write_failures,
 )
-from sepkit.inference.separator import Levels, Separator, load_model
+from sepkit.inference.options import Levels, Subtype
+from sepkit.inference.separator import Separator, load_model
 from sepkit.models.checkpoints import read_description
 from sepkit.version import __version__
 
@@ -159,9 +160,9 @@ def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
     Args:
         estimates: (n, T).
     """
-    centred = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
-    norms = np.linalg.norm(centred, axis=1, keepdims=True)
-    directions = np.divide(centred, norms, out=np.zeros_like(centred), where=norms > 0)
+    centered = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
+    norms = np.linalg.norm(centered, axis=1, keepdims=True)
+    directions = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 0)
     shared = np.clip((directions @ directions.T) ** 2, 0, 1)
     silent = norms[:, 0] == 0
     shared[np.ix_(silent, silent)] = 1
@@ -217,7 +218,7 @@ def separate_hierarchy(
     device: str = "cpu",
     channel: int | None = None,
     levels: Levels = "mixture",
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    subtype: Subtype = "FLOAT",
     draw: Callable[[Hierarchy, Path], None] | None = None,
 ) -> FilesReport:
     """What became of each recording; calling it again goes on where it stopped.
@@ -241,7 +242,7 @@ def separate_hierarchy(
     """
     out, models = Path(out), find_kept_models(experiment)
     recordings = name_outputs(find_recordings(inputs, out))
-    separators = [load_model(model.folder, device, levels) for model in models]
+    separators = [load_model(model.folder, device, levels=levels) for model in models]
     if len({separator.hypotheses for separator in separators}) > 1:
         raise UserError(
             f"{experiment}: its kept models have different numbers of hypotheses; expected those of one run"

@@ -1,4 +1,4 @@
-"""What quantisation costs: the SI-SDR of an exported model of 8 bits against the one it was made of."""
+"""What quantization costs: the SI-SDR of an exported model of 8 bits against the one it was made of."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class QuantizationCost:
     Args:
         where: name of the manifest, or "noise".
         mixtures: how many.
-        against_float_db: SI-SDR of the quantised estimates against those of the model in float.
+        against_float_db: SI-SDR of the quantized estimates against those of the model in float.
         float_db: SI-SDR of the float estimates against the sources, in the best matching; None without sources.
-        int8_db: of the quantised ones.
+        int8_db: of the quantized ones.
     """
 
     where: str
@@ -60,7 +60,7 @@ def quantization_cost(
     *,
     first: int | None = None,
 ) -> QuantizationCost:
-    """How much worse a quantised model is than the one it was made of.
+    """How much worse a quantized model is than the one it was made of.
 
     Args:
         whole: exported model in float.

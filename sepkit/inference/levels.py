@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-__all__ = ["Consistency", "Levels", "Products", "distribute_residual", "gains_of", "products_of", "residual_shares"]
+from sepkit.inference.options import Consistency, Levels
 
-Levels = Literal["mixture", "model"]
-Consistency = Literal["mixture"]
+__all__ = ["Products", "distribute_residual", "gains_of", "products_of", "residual_shares"]
 
 
 @dataclass
@@ -29,7 +27,7 @@ class Products:
     sums: np.ndarray
     num_samples: int
 
-    def centred(self) -> np.ndarray:
+    def centered(self) -> np.ndarray:
         """(n, n) inner products of the estimates less their means."""
         return self.gram - np.outer(self.sums, self.sums) / self.num_samples
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 
 from sepkit.data.audio import quantize_pcm16
 from sepkit.errors import UserError
+from sepkit.inference.options import SampleFormat
 from sepkit.inference.streaming import Stream
 
-__all__ = ["PipeReport", "SampleFormat", "separate_pipe"]
-
-SampleFormat = Literal["s16le", "f32le"]
-"""Little-endian samples: 16-bit integers, or floats with full scale 1."""
+__all__ = ["PipeReport", "separate_pipe"]
 
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 # The most that is read at a time; a pipe that holds less is not waited for.

@@ -1,23 +1,21 @@
-"""In which precision a model separates."""
+"""The precision that a model computes in."""
 
 from __future__ import annotations
-
-from typing import Literal, get_args
 
 import torch
 from torch import nn
 
 from sepkit.errors import UserError
+from sepkit.inference.options import Precision
 from sepkit.models.maskers import DualPathRNNMasker
 
-__all__ = ["Precision", "set_precision"]
-
-Precision = Literal["float32", "bfloat16"]
-"""bfloat16: the recurrent networks of dual_path_rnn and the layers behind them; all else stays in float32."""
+__all__ = ["set_precision"]
 
 
 def set_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Has a model compute so.
+    """Make a model compute in this precision.
+
+    bfloat16 concerns the recurrent networks of dual_path_rnn and the layers behind them; all else stays in float32.
 
     Args:
         model: an `EncoderMaskerDecoder` or an exported model.
@@ -25,10 +23,8 @@ def set_precision(model: nn.Module, precision: Precision, device: torch.device) 
         device: where it computes.
 
     Raises:
-        UserError: no such precision, or bfloat16 where the model or the processor has no way to compute so.
+        UserError: bfloat16, but the model or the processor cannot compute in it.
     """
-    if precision not in get_args(Precision):
-        raise UserError(f"precision: found {precision!r}, expected {' or '.join(get_args(Precision))}")
     masker = getattr(model, "masker", None)
     if isinstance(masker, DualPathRNNMasker):
         # In emulation it would be slower than float32.
@@ -37,4 +33,4 @@ def set_precision(model: nn.Module, precision: Precision, device: torch.device) 
         masker.low_precision = precision == "bfloat16"
     elif precision != "float32":
         what = type(model).__name__ if masker is None else type(masker).__name__
-        raise UserError(f"precision: found {precision}, which {what} has no way for, only dual_path_rnn; use float32")
+        raise UserError(f"precision: found {precision}, which {what} cannot use, only dual_path_rnn; use float32")

@@ -35,7 +35,7 @@ class Trait:
 
     Args:
         name: of the trait.
-        per_second: independent observations in a second of frames; neighbouring frames are much alike.
+        per_second: independent observations in a second of frames; neighboring frames are much alike.
         drift: variance of a chunk's mean about the speaker's, whatever its length, in units of that inside chunks.
         spread: precision, in the same units, with which the mean over all speakers tells that of one.
     """
@@ -48,7 +48,8 @@ class Trait:
 
 TRAITS = (Trait("cepstra", 7.0, 0.12, 4.0), Trait("pitch", 7.0, 0.1, 0.4))
 """Measured on clean speech (utterances of one speaker against each other, speakers against each other), with twice the
-drift: estimates hold something of the others too. What they are matters less than that they are not too sure."""
+drift: estimates hold something of the others too. Their exact values matter little as long as they are not
+overconfident."""
 
 
 @dataclass
@@ -91,10 +92,10 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
     for of_one, of_one_long, count in zip(frames, long_frames, counts, strict=True):
         cepstra.append(_cepstra(of_one[count], sample_rate))
         pitches.append(_log_pitch(of_one_long[count], sample_rate))
-    return {"cepstra": _summarise(cepstra, _CEPSTRA), "pitch": _summarise(pitches, 1)}
+    return {"cepstra": _summarize(cepstra, _CEPSTRA), "pitch": _summarize(pitches, 1)}
 
 
-def _summarise(values: Sequence[np.ndarray], dimensions: int) -> Measured:
+def _summarize(values: Sequence[np.ndarray], dimensions: int) -> Measured:
     """Of (F, D) for each estimate."""
     means = np.stack([rows.mean(0) if len(rows) else np.zeros(dimensions) for rows in values])
     deviations = np.concatenate([rows - mean for rows, mean in zip(values, means, strict=True)])
@@ -150,9 +151,9 @@ def _log_pitch(frames: np.ndarray, sample_rate: int) -> np.ndarray:
     of_window = autocorrelation(window)
     own = autocorrelation((frames - frames.mean(-1, keepdims=True)) * window)
     with np.errstate(divide="ignore", invalid="ignore"):
-        normalised = own / own[:, :1] * of_window[0] / of_window
+        normalized = own / own[:, :1] * of_window[0] / of_window
     lags = np.arange(shortest, min(longest, length - 1) + 1)
-    candidates = np.nan_to_num(normalised[:, lags])
+    candidates = np.nan_to_num(normalized[:, lags])
     # Twice the period fits as well as once: the shorter one is meant.
     best = (candidates - 0.1 * np.log2(lags / lags[0])).argmax(-1)
     voiced = candidates[np.arange(len(candidates)), best] > _VOICED
@@ -176,7 +177,7 @@ class Profiles:
     def __init__(self, chunks: Sequence[Mapping[str, Measured]], hop_seconds: float) -> None:
         self._keep = float(np.exp(-hop_seconds / MEMORY_SECONDS))
         self._traits = [
-            found for trait in TRAITS if (found := _standardise([c[trait.name] for c in chunks], trait)) is not None
+            found for trait in TRAITS if (found := _standardize([c[trait.name] for c in chunks], trait)) is not None
         ]
         self._speakers = len(chunks[0][TRAITS[0].name].seconds) if chunks else 0
 
@@ -205,7 +206,7 @@ class Profiles:
 class RunningProfiles:
     """Profiles of the speakers of the chunks that were added, the last one counting most; see `Profiles`."""
 
-    def __init__(self, traits: Sequence[_Standardised], speakers: int, keep: float) -> None:
+    def __init__(self, traits: Sequence[_Standardized], speakers: int, keep: float) -> None:
         self._traits, self._keep, self._speakers = traits, keep, speakers
         self.states: list[_State] = [
             (np.zeros(speakers), np.zeros((speakers, trait.means.shape[-1]))) for trait in traits
@@ -248,7 +249,7 @@ class RunningProfiles:
 
 
 @dataclass(frozen=True)
-class _Standardised:
+class _Standardized:
     """Means (K, n, D) in units of frames' deviations inside chunks, and their precisions (K, n): 0 where unknown."""
 
     means: np.ndarray
@@ -256,7 +257,7 @@ class _Standardised:
     spread: float
 
 
-def _standardise(chunks: Sequence[Measured], trait: Trait) -> _Standardised | None:
+def _standardize(chunks: Sequence[Measured], trait: Trait) -> _Standardized | None:
     """None where too few frames count to tell how much they vary."""
     frames = sum(chunk.frames for chunk in chunks)
     if not chunks or frames < 10 * chunks[0].means.shape[-1]:
@@ -266,8 +267,8 @@ def _standardise(chunks: Sequence[Measured], trait: Trait) -> _Standardised | No
     scatter = scatter + (1e-3 * np.trace(scatter) / dimensions + 1e-9) * np.eye(dimensions)
     seconds = np.stack([chunk.seconds for chunk in chunks])
     means = np.stack([chunk.means for chunk in chunks])
-    centre = (seconds[..., None] * means).sum((0, 1)) / seconds.sum()
-    whitened = np.linalg.solve(np.linalg.cholesky(scatter), (means - centre).reshape(-1, dimensions).T).T
+    center = (seconds[..., None] * means).sum((0, 1)) / seconds.sum()
+    whitened = np.linalg.solve(np.linalg.cholesky(scatter), (means - center).reshape(-1, dimensions).T).T
     with np.errstate(divide="ignore"):
         precisions = 1 / (1 / (trait.per_second * seconds) + trait.drift)
-    return _Standardised(whitened.reshape(means.shape), precisions, trait.spread)
+    return _Standardized(whitened.reshape(means.shape), precisions, trait.spread)

@@ -34,9 +34,9 @@ FEATURES_VERSION = 1
 COVERAGE = 0.9
 
 EXAMPLES_PER_FEATURE = 3
-"""Fewer examples than so many for each feature are refused."""
+"""Fit only with at least this many examples per feature."""
 
-# Standardised features beyond this are taken at it: a straight line is no guide to where no example was.
+# Standardized features beyond this are taken at it: a straight line is no guide to where no example was.
 _FARTHEST = 4.0
 # Of the ridge's strength, times the number of examples. Where the strongest is best there is nothing to learn.
 _STRENGTHS = np.logspace(-5, 1, 25)
@@ -46,7 +46,7 @@ _STRENGTHS = np.logspace(-5, 1, 25)
 class RidgePredictor:
     """SI-SDR as a linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
 
-    Standardised features are limited to four deviations. The interval is the prediction plus two numbers, so that it
+    Standardized features are limited to four deviations. The interval is the prediction plus two numbers, so that it
     is as wide for all.
 
     Args:
@@ -81,8 +81,8 @@ class RidgePredictor:
             features: (n,) each, by name, these at least.
         """
         table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
-        standardised = _standardise(table, np.array(self.means), np.array(self.scales))
-        return self.intercept + standardised @ np.array(self.coefficients)
+        standardized = _standardize(table, np.array(self.means), np.array(self.scales))
+        return self.intercept + standardized @ np.array(self.coefficients)
 
     def interval(self, predicted: np.ndarray) -> np.ndarray:
         """(n, 2) dB, lower and upper end."""
@@ -122,6 +122,19 @@ class QualityPredictor:
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
+
+    def predict(self, features: Mapping[str, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the expected SI-SDR (n,), the ends of its interval (n, 2) and the baseline's SI-SDR (n,), dB, float32.
+
+        Args:
+            features: (n,) each, by name; None: there is nothing to tell from, everything is NaN.
+        """
+        if features is None:
+            predicted = baseline = np.full(self.hypotheses, np.nan)
+        else:
+            predicted, baseline = self.model.predict(features), self.baseline.predict(features)
+        interval = self.model.interval(predicted)
+        return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
 
     def digest(self) -> str:
         """Hexadecimal digest of everything: tells predictions of this from those of another."""
@@ -183,9 +196,9 @@ def fit_ridge(
         raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
     table = np.stack([np.asarray(features[name], np.float64) for name in names], axis=-1)
     means, scales = table.mean(0), table.std(0)
-    standardised = _standardise(table, means, scales)
-    centre = standardised.mean(0)
-    left, singular, right = np.linalg.svd(standardised - centre, full_matrices=False)
+    standardized = _standardize(table, means, scales)
+    center = standardized.mean(0)
+    left, singular, right = np.linalg.svd(standardized - center, full_matrices=False)
     along = left.T @ (targets - targets.mean())
 
     def left_out_errors(ridge: float) -> np.ndarray:
@@ -205,7 +218,7 @@ def fit_ridge(
         means=means.tolist(),
         scales=scales.tolist(),
         coefficients=coefficients.tolist(),
-        intercept=float(targets.mean() - centre @ coefficients),
+        intercept=float(targets.mean() - center @ coefficients),
         ridge=ridge,
         interval_db=_interval(errors, coverage),
         rank_correlation=_plain(scipy.stats.spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
@@ -251,7 +264,7 @@ def _varies(values: np.ndarray) -> bool:
     return bool(np.ptp(values) > 1e-9 * max(1e-3, float(np.abs(values).max())))
 
 
-def _standardise(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _standardize(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return np.clip((table - means) / scales, -_FARTHEST, _FARTHEST)
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
 from sepkit.inference.levels import Products, distribute_residual
+from sepkit.inference.options import StitcherKind
 from sepkit.inference.run_model import run_model
-from sepkit.inference.stitching import Chunking, Stitcher, StitcherKind
+from sepkit.inference.separated import Separated
+from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
 
 __all__ = [
@@ -31,7 +33,7 @@ __all__ = [
     "separate_long",
 ]
 
-# An accelerator separates as many chunks at once nearly as fast as one; on a CPU they would only take memory.
+# An accelerator separates this many chunks nearly as fast as one; on a CPU they would only take memory.
 _BATCH_ON_ACCELERATOR = 8
 _BLOCK_SECONDS = 5.0
 
@@ -384,7 +386,7 @@ class LongSeparation:
         shares: (k,) of what they leave of the mixture, see `residual_shares`; None: it is left.
     """
 
-    separated: Any
+    separated: Separated
     joined: Joined
     recording: Recording
     model_rate: int
@@ -403,6 +405,16 @@ class LongSeparation:
             if mixture is not None and self.shares is not None:
                 block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
             yield block
+
+    def in_memory(self) -> Separated:
+        """Return everything, with the estimates as one array; then the temporary file is gone."""
+        estimates, done = np.empty((len(self.kept), self.recording.num_samples), np.float32), 0
+        for block in self.blocks():
+            estimates[:, done : done + block.shape[-1]] = block
+            done += block.shape[-1]
+        self.close()
+        self.separated.estimates = estimates
+        return self.separated
 
     def _resampled(self) -> Iterator[np.ndarray]:
         if not self.kept.size:

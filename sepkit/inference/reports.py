@@ -12,7 +12,7 @@ import torch
 from sepkit.files import atomic_output, write_json
 from sepkit.version import __version__
 
-__all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures", "write_summary"]
+__all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures"]
 
 FAILED = "failed.jsonl"
 
@@ -84,11 +84,6 @@ def write_failures(path: Path, failed: dict[str, str]) -> None:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    """Write a summary, see `FilesReport.to_plain`."""
-    write_json(path, summary)
-
-
 def merge_summaries(path: Path, world_size: int) -> None:
     """Write the sum of the ranks' summaries, PATH.rank0 ..., where all of them are there.
 
@@ -106,7 +101,7 @@ def merge_summaries(path: Path, world_size: int) -> None:
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in counts}
     # Ranks work side by side: the slowest is how long it took.
     seconds = max(part["wall_seconds"] for part in parts)
-    write_summary(
+    write_json(
         path,
         total
         | {

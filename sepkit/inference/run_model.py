@@ -1,4 +1,4 @@
-"""One call of a model, and what the rest of this package wants of it."""
+"""One call of a model: estimates, scores and rates as arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class ModelOutput:
 
 
 def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bool = False) -> ModelOutput:
-    """The output of a model in evaluation mode; a model of which only estimates come never holds all its masks.
+    """Return the output of a model in evaluation mode.
+
+    If only estimates are needed, masks are computed tile by tile and never held in full.
 
     Args:
         model: or an exported one.
@@ -61,10 +63,6 @@ def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bo
 
 
 def check_finite(waveforms: np.ndarray) -> None:
-    """Nothing, where all samples are finite.
-
-    Raises:
-        UserError: some are not.
-    """
+    """Raise UserError unless all samples are finite."""
     if not np.isfinite(waveforms).all():
         raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")

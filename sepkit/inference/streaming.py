@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,10 @@ from torch import Tensor
 
 from sepkit.data.resampling import PolyphaseStream
 from sepkit.errors import UserError
-from sepkit.inference.levels import Levels
+from sepkit.inference.options import Levels
+from sepkit.inference.waveforms import to_mono
+from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.streaming import ModelStream
-
-if TYPE_CHECKING:
-    from sepkit.models import EncoderMaskerDecoder
 
 __all__ = ["RunningGains", "Stream"]
 
@@ -168,21 +167,11 @@ class RunningGains:
 
 
 def _checked(block: Any, start: int) -> np.ndarray:
-    """(T,) float32: the block, or the mean of its channels."""
-    if isinstance(block, Tensor):
-        # Half-precision tensors have no numpy type of their own.
-        block = (block.float() if block.is_floating_point() else block).detach().cpu().numpy()
-    samples = np.asarray(block)
-    if not np.issubdtype(samples.dtype, np.floating):
-        raise UserError(
-            f"block: found {samples.dtype} samples, expected floating point, full scale 1.0 (int16: divide by 32768)"
-        )
-    if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[0] == 0):
-        raise UserError(f"block: found shape {samples.shape}, expected (samples,) or (channels, samples)")
-    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
+    """Return (T,) float32: the block, or the mean of its channels."""
+    mono = to_mono(block, "block")
     if not np.isfinite(mono).all():
         position = start + int(np.flatnonzero(~np.isfinite(mono))[0])
         raise UserError(
             f"block: sample {position} of the stream is NaN or infinite, expected finite numbers; leave out the block"
         )
-    return np.ascontiguousarray(mono, dtype=np.float32)
+    return mono

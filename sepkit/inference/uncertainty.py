@@ -55,7 +55,7 @@ SHORTEST_SECONDS = 0.5
 """Shorter recordings have no features: a statistic of a few frames tells nothing."""
 
 LONGEST_SECONDS = 30.0
-"""Of a longer recording, evenly spaced excerpts of so many seconds in all are looked at."""
+"""Features of a longer recording come from evenly spaced excerpts of this total length."""
 
 EXCERPT_SECONDS = 5.0
 
@@ -128,11 +128,7 @@ def is_variational(model: EncoderMaskerDecoder) -> bool:
 
 
 def check_samples(samples: int) -> None:
-    """Nothing, where so many samples of the latents can be drawn.
-
-    Raises:
-        UserError: fewer than two, which have no deviation, or more than can be meant.
-    """
+    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and not absurdly large."""
     if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
         raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
@@ -386,28 +382,28 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     """
     mixture = mixture.astype(np.float64)
     level = float(np.mean(np.square(mixture)))
-    centred = mixture - mixture.mean()
-    power = float(np.mean(np.square(centred)))
-    frame = min(len(centred), round(_FRAME_SECONDS * sample_rate))
-    frequencies, spectrum = scipy.signal.welch(centred, sample_rate, nperseg=frame, detrend="constant")
+    centered = mixture - mixture.mean()
+    power = float(np.mean(np.square(centered)))
+    frame = min(len(centered), round(_FRAME_SECONDS * sample_rate))
+    frequencies, spectrum = scipy.signal.welch(centered, sample_rate, nperseg=frame, detrend="constant")
     # Every window's own mean is removed: the first bin tells nothing.
     frequencies, spectrum = frequencies[1:], _floored(spectrum[1:], -120.0)
-    energies = np.square(centred[: len(centred) // frame * frame].reshape(-1, frame)).mean(-1)
+    energies = np.square(centered[: len(centered) // frame * frame].reshape(-1, frame)).mean(-1)
     levels = 10 * np.log10(_floored(energies, _LEAST_DB))
     return {
         "level_dbfs": 10 * math.log10(level),
-        "crest_factor_db": 10 * math.log10(float(np.square(centred).max()) / power),
+        "crest_factor_db": 10 * math.log10(float(np.square(centered).max()) / power),
         "spectral_flatness_db": 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean())),
         "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
-        "zero_crossing_rate": float(np.mean(np.signbit(centred[1:]) != np.signbit(centred[:-1]))),
-        "log_kurtosis": math.log(float(np.mean(centred**4)) / power**2),
+        "zero_crossing_rate": float(np.mean(np.signbit(centered[1:]) != np.signbit(centered[:-1]))),
+        "log_kurtosis": math.log(float(np.mean(centered**4)) / power**2),
         "level_deviation_db": float(levels.std()),
         "log_duration_seconds": math.log(len(mixture) / sample_rate),
     }
 
 
 def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
-    """Powers of at least so many dB of the largest, and more than zero: a click at the end is in no whole frame."""
+    """Raise powers to at least this many dB relative to the largest; a click at the end is in no whole frame."""
     return np.maximum(powers, max(float(powers.max()) * 10 ** (least_db / 10), np.finfo(np.float64).tiny))
 
 

@@ -8,7 +8,7 @@ import torch
 from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
-from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, ModelConfig, PriorConfig, StandardPriorConfig
+from sepkit.config import ModelConfig, PriorConfig
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
@@ -298,10 +298,10 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
 
 def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
     if not family.variational:
-        if not isinstance(config, StandardPriorConfig):
+        if config.needs_rate:
             raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
         return None
-    if what == "mask" and isinstance(config, AdaptivePriorConfig | FlowPriorConfig):
+    if what == "mask" and config.of_encodings_only:
         raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
     return build(config, family=family, encoding_dim=encoding_dim)
 

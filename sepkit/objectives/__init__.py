@@ -4,18 +4,19 @@ from sepkit.objectives import assignment, costs, likelihoods, schedules
 from sepkit.objectives.objective import (
     Objective,
     SeparationTerm,
-    Term,
     build_objective,
     hard_pit_si_sdr_db,
 )
 from sepkit.objectives.rates import Latents
 from sepkit.objectives.scoring import ScoringTerm
+from sepkit.objectives.term import Step, Term
 
 __all__ = [
     "Latents",
     "Objective",
     "ScoringTerm",
     "SeparationTerm",
+    "Step",
     "Term",
     "assignment",
     "build_objective",

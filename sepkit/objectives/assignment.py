@@ -19,7 +19,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -52,7 +52,15 @@ class TooFewHypothesesError(UserError, ValueError):
 
 
 class Assignment(ABC):
-    """Base of all assignments; a subclass says in `_match` how hypotheses are weighted for each source."""
+    """Base of all assignments; a subclass says in `_match` how hypotheses are weighted for each source.
+
+    Attributes:
+        one_to_one: whether each hypothesis gets one source at most.
+        needs_spread: whether parameters are multiples of the spread of the training data, see `set_spread`.
+    """
+
+    one_to_one: ClassVar[bool] = False
+    needs_spread: bool = False
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
@@ -126,12 +134,16 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Sets every scheduled parameter to its value after that many epochs."""
+        """Set every scheduled parameter to its value after that many epochs."""
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
+    def set_spread(self, spread: float) -> None:  # noqa: B027
+        """Take the spread of the training data in the cost's unit, if parameters are multiples of it."""
+
     def _set(self, name: str, value: float | Schedule) -> None:
-        self._adjustable.append(name)
+        if name not in self._adjustable:
+            self._adjustable.append(name)
         if callable(value):
             self._schedules[name] = value
             value = value(0.0)
@@ -147,6 +159,8 @@ class PIT(Assignment):
 
     Source: Kolbaek et al., "Multitalker speech separation with utterance-level permutation invariant training", 2017.
     """
+
+    one_to_one = True
 
     def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
         """The hypothesis of each source, (B, m) int64, -1 where the source is inactive.
@@ -197,7 +211,7 @@ class RelaxedWTA(Assignment):
     Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
     """
 
-    def __init__(self, epsilon: float | Schedule = 0.05) -> None:
+    def __init__(self, epsilon: float | Schedule) -> None:
         super().__init__()
         self._set("epsilon", epsilon)
 
@@ -229,8 +243,7 @@ class AnnealedMCL(Assignment):
     Args:
         temperature: in the cost's unit, >= 0, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
-        unit: "cost": a schedule gives temperatures in the cost's unit; "spread": in multiples of `spread`.
-        spread: the spread of the training data in the cost's unit, `sepkit.annealing.free_hypotheses.spread_db`.
+        unit: "cost": temperatures are in the cost's unit; "spread": in multiples of what `set_spread` is told.
 
     Raises:
         ValueError: a negative or NaN temperature.
@@ -238,20 +251,18 @@ class AnnealedMCL(Assignment):
     Source: aMCL paper, section 3, eq. 7 and 8. Its source separation experiments give T0 in multiples of the spread.
     """
 
-    def __init__(
-        self,
-        temperature: float | Schedule = 1.0,
-        floor: float = 1e-4,
-        unit: Literal["cost", "spread"] = "cost",
-        spread: float = 1.0,
-    ) -> None:
+    def __init__(self, temperature: float | Schedule, floor: float, unit: Literal["cost", "spread"]) -> None:
         super().__init__()
         self.floor = floor
-        factor = spread if unit == "spread" else 1.0
-        if callable(temperature) and factor != 1.0:
-            self._set("temperature", Scaled(temperature, factor))
-        else:
-            self._set("temperature", temperature if callable(temperature) else temperature * factor)
+        self.needs_spread = unit == "spread"
+        self._given = temperature
+        self._set("temperature", temperature)
+
+    def set_spread(self, spread: float) -> None:
+        """Take the spread of the training data in dB (`sepkit.annealing.free_hypotheses.spread_db`)."""
+        if self.needs_spread:
+            given = self._given
+            self._set("temperature", Scaled(given, spread) if callable(given) else spread * given)
 
     @property
     def temperature(self) -> float:
@@ -293,7 +304,10 @@ class Sinkhorn(Assignment):
     the damping log(1 + d) / d.
     """
 
-    def __init__(self, regularization: float | Schedule = 1.0) -> None:
+    # Towards regularization 0 it is PIT.
+    one_to_one = True
+
+    def __init__(self, regularization: float | Schedule) -> None:
         super().__init__()
         self._set("regularization", regularization)
 

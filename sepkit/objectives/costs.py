@@ -164,7 +164,12 @@ def _negative_db(power: Tensor) -> Tensor:
 
 
 class PairwiseCost:
-    """A cost function with its parameters, and the unit that says how it enters an objective.
+    """A cost function with its parameters, and what an objective needs to know of it.
+
+    Attributes:
+        takes_active: whether the function is told which sources are active.
+        takes_scales: whether it takes the decoder's own deviation, `scale` (B, n, T).
+        measures_spread: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
     Args:
         function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). One that takes `active` is told it.
@@ -176,7 +181,10 @@ class PairwiseCost:
         self.function = function
         self.unit = unit
         self.parameters = parameters
-        self.takes_active = "active" in inspect.signature(function).parameters
+        taken = inspect.signature(function).parameters
+        self.takes_active = "active" in taken
+        self.takes_scales = "scale" in taken
+        self.measures_spread = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
         """The cost of every pair, (B, n, m); that of inactive sources is finite, and of no meaning."""

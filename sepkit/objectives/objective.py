@@ -3,85 +3,38 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from sepkit.config import AnnealedMCLConfig, ObjectiveConfig, PITConfig, SinkhornConfig
+from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
-from sepkit.objectives.costs import PairwiseCost, pairwise_neg_si_sdr
+from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.term import PairwiseCosts, Step, Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
 
 __all__ = [
     "SAME_SI_SDR_DB",
     "Objective",
-    "PairwiseCosts",
     "SeparationTerm",
-    "Term",
     "build_objective",
     "hard_pit_si_sdr_db",
     "hard_si_sdr_db",
     "matching_statistics",
 ]
 
-Term = Callable[[Batch, Separation], Tensor]
-
 SAME_SI_SDR_DB = 50.0
 """A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
 
 
-class PairwiseCosts:
-    """The cost of every (hypothesis, source) pair of a batch, (B, n, m), computed once for all terms that look at it.
-
-    Costs in nats compare signals divided by the model's stored training deviation. In a padded batch each utterance
-    counts with its own length. Columns of inactive sources hold finite numbers of no meaning.
-
-    Args:
-        cost: the pairwise cost.
-        signal_std: the model's stored training deviation.
-    """
-
-    def __init__(self, cost: PairwiseCost, signal_std: float = 1.0) -> None:
-        self.cost = cost
-        self.signal_std = signal_std
-        self._last: tuple[weakref.ref[Tensor], Tensor] | None = None
-
-    @property
-    def unit(self) -> str:
-        """Of the cost: "dB", "nats" ..."""
-        return self.cost.unit
-
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
-        """(B, n, m); the same tensor again for the estimates it was last called with."""
-        if self._last is not None and self._last[0]() is separation.estimates:
-            return self._last[1]
-        cost = self.of(separation.estimates, batch, separation.estimate_scales)
-        self._last = (weakref.ref(separation.estimates), cost)
-        return cost
-
-    def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
-        """(B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
-        # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that is not told which they
-        # are compares with the mixture, which is silent less often than zeros.
-        instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)
-        sources = batch.sources.where(batch.active.unsqueeze(2), instead)
-        more = {"lengths": batch.lengths, "active": batch.active}
-        if self.unit != "nats":
-            return self.cost(estimates, sources, **more)
-        if scales is not None:
-            more["scale"] = scales / self.signal_std
-        return self.cost(estimates / self.signal_std, sources / self.signal_std, **more)
-
-
-class SeparationTerm:
+class SeparationTerm(Term):
     """Cost and assignment together: how far the estimates are from the sources they are matched to.
 
     dB costs: mean over the active sources. Costs in nats: sum over the active sources over T, so that it is a
@@ -97,20 +50,20 @@ class SeparationTerm:
         self.assignment = assignment
         self._statistics: dict[str, Tensor] = {}
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,)."""
-        cost, active = self.costs(batch, separation), batch.active
+        cost, active = step.cost(self.costs), step.batch.active
         weights = self.assignment.weights(cost, active)
         self._statistics = matching_statistics(cost, weights, active)
         value = self.assignment.value(cost, weights, active)
-        return value * active.sum(1) / batch.lengths if self.costs.unit == "nats" else value
+        return value * active.sum(1) / step.batch.lengths if self.costs.unit == "nats" else value
 
     def statistics(self) -> dict[str, Tensor]:
-        """Those of the last call, see `matching_statistics`."""
+        """Return `matching_statistics` of the last call."""
         return self._statistics
 
     def set_progress(self, t_epochs: float) -> None:
-        """Sets the assignment's scheduled parameters."""
+        """Set the assignment's scheduled parameters."""
         self.assignment.set_progress(t_epochs)
 
     @property
@@ -146,11 +99,9 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
 class Objective:
     """What is minimised: the weighted sum of named terms.
 
-    A term may have a `weight` of its own that changes as training goes on; it multiplies the one given here.
-
     Args:
-        terms: name -> (batch, separation) -> (B,).
-        weights: name -> factor; a term that is not named here has weight 1.
+        terms: by name.
+        weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here.
         steerings: weights of terms that follow from the rates of past steps.
 
     Raises:
@@ -172,26 +123,24 @@ class Objective:
 
     def __call__(self, batch: Batch, separation: Separation) -> Losses:
         """The loss of each utterance and what it is made of."""
-        values = {name: term(batch, separation) for name, term in self.terms.items()}
-        loss = torch.stack([self._weight(name) * value for name, value in values.items()]).sum(0)
+        step = Step(batch, separation)
+        values = {name: term(step) for name, term in self.terms.items()}
+        weighted = [self.weights[name] * self.terms[name].weight * value for name, value in values.items()]
         statistics: dict[str, Tensor] = {}
         for term in self.terms.values():
-            statistics |= getattr(term, "statistics", dict)()
-        return Losses(loss, values, statistics, batch.active.any(1))
-
-    def _weight(self, name: str) -> float:
-        return self.weights[name] * getattr(self.terms[name], "weight", 1.0)
+            statistics |= term.statistics()
+        return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """What the model is to be called with beside the mixtures, for the terms that look at more than estimates."""
-        wants = set[str]().union(*(getattr(term, "wants", ()) for term in self.terms.values()))
+        wants = set[str]().union(*(term.wants for term in self.terms.values()))
         more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
         if "sources" in wants and batch.sources.shape[1] > 0:
             more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return more
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapts steered weights to a step's statistics, means over the utterances of all ranks."""
+        """Adapt steered weights to a step's statistics, means over the utterances of all ranks."""
         for steering in self.steerings:
             steering.after_step(means)
 
@@ -205,7 +154,7 @@ class Objective:
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes back to that."""
+        """Go back to that."""
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -214,18 +163,16 @@ class Objective:
         """The present value of every scheduled parameter of every term, by name."""
         values: dict[str, float] = {}
         for term in self.terms.values():
-            values |= getattr(term, "scheduled", {})
+            values |= term.scheduled
         return values
 
     def set_progress(self, t_epochs: float) -> None:
-        """Sets every scheduled parameter of every term to its value after that many epochs."""
+        """Set every scheduled parameter of every term to its value after that many epochs."""
         for term in self.terms.values():
-            set_progress = getattr(term, "set_progress", None)
-            if set_progress is not None:
-                set_progress(t_epochs)
+            term.set_progress(t_epochs)
 
 
-class ReconstructionTerm:
+class ReconstructionTerm(Term):
     """How far decoded encodings are from what was encoded, without masks: of the active sources, or of the mixture.
 
     The scale is that of the separation: costs in nats are summed over the signals and divided by T, others averaged.
@@ -242,12 +189,13 @@ class ReconstructionTerm:
         self.costs = costs
         self.wants = {"reconstructions", "sources"} if what == "source" else {"reconstructions"}
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,).
 
         Raises:
             ValueError: a separation without the reconstructions.
         """
+        batch, separation = step.batch, step.separation
         if self.what == "mixture":
             found, signals = separation.reconstructions, batch.mixture.unsqueeze(1)
             active = torch.ones_like(signals[..., 0], dtype=torch.bool)
@@ -268,7 +216,7 @@ class ReconstructionTerm:
         return cost / (batch.lengths if self.costs.unit == "nats" else active.sum(1).clamp_min(1))
 
 
-class MarginTerm:
+class MarginTerm(Term):
     """How far standardised estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
 
     Zero, without gradient, where no source is active.
@@ -282,8 +230,9 @@ class MarginTerm:
     def __init__(self, signal_std: float = 1.0) -> None:
         self.signal_std = signal_std
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,)."""
+        batch, separation = step.batch, step.separation
         beyond = ((separation.estimates / self.signal_std).abs() - 1).clamp_min(0).square()
         inside = torch.arange(beyond.shape[-1], device=beyond.device) < batch.lengths[:, None]
         mean = beyond.mean(1).where(inside, 0.0).sum(1) / batch.lengths
@@ -313,14 +262,12 @@ def build_objective(
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
     """
-    needed = {"spread": spread} if isinstance(config.assignment, AnnealedMCLConfig) else {}
-    costs = PairwiseCosts(build(config.cost), signal_std)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, build(config.assignment, **needed))}
+    costs, assignment = PairwiseCosts(build(config.cost), signal_std), build(config.assignment)
+    assignment.set_spread(spread)
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
     weights: dict[str, float] = {}
     if scored:
-        # Optimal transport matches one to one too: it becomes PIT as its regularisation vanishes.
-        one_to_one = isinstance(config.assignment, PITConfig | SinkhornConfig)
-        terms["scoring"] = ScoringTerm(costs, one_to_one, config.scoring.kind)
+        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, config.scoring.kind)
         weights["scoring"] = config.scoring.weight
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
@@ -345,7 +292,7 @@ def build_objective(
             " expected 0 or more, and more than 0"
         )
     if config.silence.weight > 0:
-        if not isinstance(config.assignment, PITConfig | SinkhornConfig):
+        if not assignment.one_to_one:
             raise UserError(
                 f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
                 " not silence; use pit or sinkhorn, or a weight of 0"

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
+from sepkit.objectives.term import Step, Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
-from sepkit.types import Batch, Density, Latent, Separation
+from sepkit.types import Density, Latent, Separation
 
 __all__ = ["Latents", "RateTerm", "Steering", "build_rates", "elementwise_rate", "total_rate"]
 
@@ -148,7 +149,7 @@ class Steering:
         return math.fsum(means.get(name, math.nan) for name in self.statistics)
 
 
-class RateTerm:
+class RateTerm(Term):
     """A rate, in nats a sample of the utterance, so that it stands beside a likelihood divided by T.
 
     Zero, without gradient, where no source is active, unless mixtures alone are learnt from too. In a padded batch only
@@ -184,14 +185,14 @@ class RateTerm:
         self.per = per
         self.steering = steering
         self.of_all = of_all
-        self.wants = {"sources"} if what == "source" or (what == "encoding" and latents.adaptive) else set[str]()
+        self.wants = {"sources"} if what == "source" or (what == "encoding" and latents.adaptive) else set()
         self._beta = schedule(0.0)
         self._statistics: dict[str, Tensor] = {}
         self._checked: Density | None = None
 
     @property
-    def weight(self) -> float:
-        """What multiplies the term now."""
+    def weight(self) -> float:  # type: ignore[override]
+        """The product of the scheduled and the steered weight."""
         return self._beta * (1.0 if self.steering is None else self.steering.weight)
 
     @property
@@ -207,14 +208,15 @@ class RateTerm:
         """The rate of the last call, free nats aside, (B,) nats per tick, sample or utterance."""
         return self._statistics
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,) nats a sample.
 
         Raises:
             ValueError: a separation without the latents or the prior in question, or priors of masks that are not
                 identical over hypotheses.
         """
-        posterior, prior, sample = self._latents_of(separation)
+        batch = step.batch
+        posterior, prior, sample = self._latents_of(step.separation)
         rate = elementwise_rate(posterior, prior, sample, self.estimator)
         if self.what == "source":
             rate = rate.where(batch.active[..., None, None], 0.0)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sepkit.objectives.assignment import MCL, PIT
-from sepkit.types import Batch, Separation
+from sepkit.objectives.term import PairwiseCosts, Step, Term
 
 __all__ = ["ScoringTerm"]
 
 
-class ScoringTerm:
+class ScoringTerm(Term):
     """How far a model's scores are from who won: a hypothesis wins the sources that it is the best one for.
 
     `binary`: binary cross-entropy of each score against whether its hypothesis won an active source or more, mean over
-    hypotheses. An utterance in which nobody speaks has no winner, and says so to all scores.
+    hypotheses. If nobody speaks there is no winner: every target is 0.
     `cross_entropy`: cross-entropy of the softmax of the scores over hypotheses against each one's share of the active
     sources; zero, without gradient, where nobody speaks.
 
@@ -26,7 +25,7 @@ class ScoringTerm:
     or, where matching is one to one, the best one-to-one matching (PIT).
 
     Args:
-        costs: of all pairs of hypotheses and sources, (B, n, m); those that the separation term looks at.
+        costs: of all pairs of hypotheses and sources, (B, n, m); the same as the separation term has.
         one_to_one: each hypothesis wins one source at most.
         kind: see above.
 
@@ -35,7 +34,7 @@ class ScoringTerm:
 
     def __init__(
         self,
-        costs: Callable[[Batch, Separation], Tensor],
+        costs: PairwiseCosts,
         one_to_one: bool = False,
         kind: Literal["binary", "cross_entropy"] = "binary",
     ) -> None:
@@ -43,16 +42,17 @@ class ScoringTerm:
         self.matching = PIT() if one_to_one else MCL()
         self.kind = kind
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,) nats.
 
         Raises:
             ValueError: a separation without scores.
             TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
         """
+        batch, separation = step.batch, step.separation
         if separation.scores is None:
             raise ValueError("the separation has no scores; give the model a scoring head")
-        cost = self.costs(batch, separation)
+        cost = step.cost(self.costs)
         wins = self.matching.weights(cost, batch.active).sum(2)
         scores = separation.scores.to(cost.dtype)
         if self.kind == "cross_entropy":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from sepkit.objectives.assignment import PIT
-from sepkit.types import Batch, Separation
+from sepkit.objectives.term import PairwiseCosts, Step, Term
 
 __all__ = ["SilenceTerm"]
 
 
-class SilenceTerm:
+class SilenceTerm(Term):
     """Level of the hypotheses without a source relative to the mixture, dB, mean over these hypotheses.
 
         10 log10( |e|^2 / |x|^2 + tau ),   tau = 10^(-threshold_db / 10)
@@ -29,14 +27,15 @@ class SilenceTerm:
     Source: S. Wisdom et al., "What's all the fuss about free universal sound separation data?", ICASSP 2021, eq. 2.
     """
 
-    def __init__(self, costs: Callable[[Batch, Separation], Tensor], threshold_db: float = 30.0) -> None:
+    def __init__(self, costs: PairwiseCosts, threshold_db: float = 30.0) -> None:
         self.costs = costs
         self.threshold_db = threshold_db
 
-    def __call__(self, batch: Batch, separation: Separation) -> Tensor:
+    def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,)."""
+        batch, separation = step.batch, step.separation
         active = batch.active
-        matched = (PIT().weights(self.costs(batch, separation).detach(), active) > 0).any(2)
+        matched = (PIT().weights(step.cost(self.costs).detach(), active) > 0).any(2)
         free = ~matched & active.any(1, keepdim=True)
         inside = torch.arange(batch.mixture.shape[-1], device=active.device) < batch.lengths[:, None]
         energies = separation.estimates.where(inside.unsqueeze(1), 0.0).square().sum(-1)

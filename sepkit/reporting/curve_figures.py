@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
-from sepkit.reporting.figures import COLOURS, panels
+from sepkit.reporting.figures import COLORS, panels
 
 __all__ = ["DRAWERS", "calibration_curve", "optimum", "rate_distortion_curve", "risk_coverage_curve", "running_mean"]
 
@@ -32,15 +32,15 @@ def rate_distortion_curve(curve: Curve) -> Figure:
     for axes, name in drawn:
         for place, (condition, (rates, values)) in enumerate(curve.panels[name].items()):
             several = len(curve.panels[name]) > 1
-            colour = "black" if place == 0 and several else COLOURS[(place - several) % len(COLOURS)]
+            color = "black" if place == 0 and several else COLORS[(place - several) % len(COLORS)]
             order = np.argsort(rates, kind="stable")
             x, y = rates[order], values[order]
             style = _STYLES[place % len(_STYLES)] if several else "-"
-            axes.plot(x, running_mean(y), style, color=colour, linewidth=1.6, label=condition or None)
-            axes.plot(x, y, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
+            axes.plot(x, running_mean(y), style, color=color, linewidth=1.6, label=condition or None)
+            axes.plot(x, y, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
             best = optimum(name, y)
             if best is not None:
-                axes.plot(x[best], y[best], "*", color=colour, markersize=12, markeredgecolor="white")
+                axes.plot(x[best], y[best], "*", color=color, markersize=12, markeredgecolor="white")
     _legend(figure.axes[0])
     return figure
 
@@ -56,8 +56,8 @@ def calibration_curve(curve: Curve) -> Figure:
         everything = np.concatenate([values for pair in curve.panels[name].values() for values in pair])
         everything = everything[np.isfinite(everything)]
         for place, (who, (predicted, measured)) in enumerate(curve.panels[name].items()):
-            colour = COLOURS[place % len(COLOURS)]
-            axes.plot(predicted, measured, color=colour, marker="o", markersize=4, linewidth=1.6, label=who or None)
+            color = COLORS[place % len(COLORS)]
+            axes.plot(predicted, measured, color=color, marker="o", markersize=4, linewidth=1.6, label=who or None)
         if len(everything):
             ends = [everything.min(), everything.max()]
             axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
@@ -75,10 +75,8 @@ def risk_coverage_curve(curve: Curve) -> Figure:
     for axes, name in drawn:
         for place, (order, (percents, means)) in enumerate(curve.panels[name].items()):
             possible = order == "best possible"
-            colour, style = ("black", ":") if possible else (COLOURS[place % len(COLOURS)], "-")
-            axes.plot(
-                percents, means, style, color=colour, marker="o", markersize=4, linewidth=1.6, label=order or None
-            )
+            color, style = ("black", ":") if possible else (COLORS[place % len(COLORS)], "-")
+            axes.plot(percents, means, style, color=color, marker="o", markersize=4, linewidth=1.6, label=order or None)
             if not place:
                 axes.axhline(means[np.argmax(percents)], color="black", alpha=0.6, linestyle="--", linewidth=1.2)
     _legend(figure.axes[0])
@@ -86,7 +84,7 @@ def risk_coverage_curve(curve: Curve) -> Figure:
 
 
 def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
-    """(R,) the mean of each value and of its neighbours; at the ends, of those that there are.
+    """(R,) the mean of each value and of its neighbors; at the ends, of those that there are.
 
     Args:
         values: (R,) in order; NaN is left out.

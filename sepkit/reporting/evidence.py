@@ -13,7 +13,7 @@ from sepkit.evaluation.calibration import agreement
 from sepkit.evaluation.labels import MIXTURE_ELBO
 from sepkit.evaluation.run_folder import Run
 from sepkit.files import atomic_output, write_text
-from sepkit.reporting.figures import COLOURS, panels
+from sepkit.reporting.figures import COLORS, panels
 from sepkit.reporting.markdown import escaped, markdown_table
 
 __all__ = ["evidence_figure", "evidence_points", "write_evidence"]
@@ -94,7 +94,7 @@ def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]) 
         "negative bound on the mixture's evidence [nats per sample]", ["distortion [nats per sample]"] * len(found)
     )
     colors = {
-        name: COLOURS[k % len(COLOURS)] for k, name in enumerate(dict.fromkeys(n for m in found.values() for n in m))
+        name: COLORS[k % len(COLORS)] for k, name in enumerate(dict.fromkeys(n for m in found.values() for n in m))
     }
     for axes, (test_set, models) in zip(figure.axes, found.items(), strict=True):
         axes.set_title(test_set, fontsize=10)

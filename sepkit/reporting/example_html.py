@@ -40,8 +40,8 @@ def example_html(example: Example, metric: str, name: str) -> str:
         peak = float(np.abs(gain * waveform).max(initial=0))
         waveform = gain * waveform * (_PEAK / peak if peak > 1 else 1.0)
         text += f" · turned down {20 * np.log10(peak / _PEAK):.0f} dB" * (peak > 1)
-        colour = figures.COLOURS[kind % len(figures.COLOURS)]
-        figure = figures.signal_view(waveform, rate, colour=colour, peak=1.0, top_db=top_db)
+        color = figures.COLORS[kind % len(figures.COLORS)]
+        figure = figures.signal_view(waveform, rate, color=color, peak=1.0, top_db=top_db)
         picture = page.figure_html(figure, f"example-{name}-{place}", f"Waveform and spectrogram: {title}, {text}")
         sound = page.player(waveform, rate, f"{title}, {text}")
         return f'<div class="signal"><p><b>{escape(title)}</b>{escape(text)}</p>{picture}{sound}</div>'

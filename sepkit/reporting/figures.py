@@ -1,6 +1,6 @@
 """Figures of scores, signals and training: each function returns a matplotlib figure and leaves pyplot alone.
 
-Text and lines are black, everything behind them is left transparent when a figure is saved so, and the colours of
+Text and lines are black, everything behind them is left transparent when a figure is saved so, and the colors of
 data are legible on white and on black.
 """
 
@@ -17,8 +17,8 @@ from scipy.signal import ShortTimeFFT, get_window
 from sepkit.evaluation.run_folder import TrainingLog
 
 __all__ = [
-    "COLOURS",
-    "SIGNAL_COLOUR",
+    "COLORS",
+    "SIGNAL_COLOR",
     "TRAINING_PANELS",
     "curves",
     "input_output_scatter",
@@ -33,10 +33,10 @@ __all__ = [
     "waveforms",
 ]
 
-COLOURS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4aa3a8", "#8b7bd0")
+COLORS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4aa3a8", "#8b7bd0")
 """Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
 
-SIGNAL_COLOUR = COLOURS[0]
+SIGNAL_COLOR = COLORS[0]
 
 TRAINING_PANELS = {
     "loss": ("train_loss", "dev_loss"),
@@ -68,12 +68,12 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
     if everything.size:
         count = min(40, max(8, round(2 * len(everything) ** (1 / 3))))
         bins = np.histogram_bin_edges(everything, bins=count).tolist()
-        for colour, (name, values) in _coloured(kept):
+        for color, (name, values) in _colored(kept):
             if len(values):
                 weights = np.full(len(values), 100 / len(values))
-                axes.hist(values, bins=bins, weights=weights, color=colour, alpha=0.25 if len(kept) < 3 else 0.1)
-                axes.hist(values, bins=bins, weights=weights, color=colour, histtype="step", linewidth=1.6, label=name)
-                axes.axvline(float(values.mean()), color=colour, linestyle="--", linewidth=1.4)
+                axes.hist(values, bins=bins, weights=weights, color=color, alpha=0.25 if len(kept) < 3 else 0.1)
+                axes.hist(values, bins=bins, weights=weights, color=color, histtype="step", linewidth=1.6, label=name)
+                axes.axvline(float(values.mean()), color=color, linestyle="--", linewidth=1.4)
     axes.set(xlabel=label, ylabel="utterances [%]")
     _legend(axes, len(kept))
     return figure
@@ -91,12 +91,12 @@ def input_output_scatter(
     """
     figure, axes = _figure()
     drawn = []
-    for colour, (name, (before, after)) in _coloured(points):
+    for color, (name, (before, after)) in _colored(points):
         x, y = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
         known = np.isfinite(x) & np.isfinite(y)
         x, y = x[known], y[known]
         axes.scatter(
-            x, y, s=14, color=colour, alpha=0.55, linewidths=0, label=name, rasterized=len(x) > _MAX_POINTS_AS_LINES
+            x, y, s=14, color=color, alpha=0.55, linewidths=0, label=name, rasterized=len(x) > _MAX_POINTS_AS_LINES
         )
         drawn.append(x)
     everything = np.concatenate([*drawn, np.empty(0)])
@@ -118,13 +118,13 @@ def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improve
     """
     figure, axes = _figure(height=max(2.2, 0.55 * len(scores) + 1.1))
     generator = np.random.default_rng(0)
-    for row, (colour, (_, values)) in enumerate(_coloured(scores)):
+    for row, (color, (_, values)) in enumerate(_colored(scores)):
         known = _finite(values)
         if not len(known):
             continue
         heights = row + generator.uniform(-0.28, 0.28, len(known))
         many = len(known) > _MAX_POINTS_AS_LINES
-        axes.scatter(known, heights, s=8, color=colour, alpha=0.35, linewidths=0, rasterized=many)
+        axes.scatter(known, heights, s=8, color=color, alpha=0.35, linewidths=0, rasterized=many)
         axes.boxplot(
             known, positions=[row], orientation="horizontal", widths=0.62, whis=(5, 95), showfliers=False,
             medianprops={"color": "black", "linewidth": 1.6},
@@ -145,20 +145,20 @@ def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
     """
     figure = Figure(figsize=(4.8, max(1.4, 0.95 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True, sharey=True))
-    for axes, (colour, (name, waveform)) in zip(rows, _coloured(signals), strict=False):
-        _draw_waveform(axes, np.asarray(waveform), sample_rate, colour)
+    for axes, (color, (name, waveform)) in zip(rows, _colored(signals), strict=False):
+        _draw_waveform(axes, np.asarray(waveform), sample_rate, color)
         axes.set_title(name, fontsize=10, loc="left")
     rows[-1].set_xlabel("time [s]")
     return figure
 
 
 def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
-    """Spectrograms one below the other on one scale of colours.
+    """Spectrograms one below the other on one scale of colors.
 
     Args:
         signals: name -> (T,).
         sample_rate: Hz.
-        range_db: how far below the loudest bin of all signals colours go, dB.
+        range_db: how far below the loudest bin of all signals colors go, dB.
     """
     figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
@@ -176,7 +176,7 @@ def signal_view(
     waveform: ArrayLike,
     sample_rate: int,
     *,
-    colour: str = SIGNAL_COLOUR,
+    color: str = SIGNAL_COLOR,
     peak: float | None = None,
     top_db: float | None = None,
     range_db: float = 70.0,
@@ -186,16 +186,16 @@ def signal_view(
     Args:
         waveform: (T,).
         sample_rate: Hz.
-        colour: of the waveform.
+        color: of the waveform.
         peak: upper end of the waveform's axis; by default its own peak. Give the same to compare.
-        top_db: level of the brightest colour, dB; by default the loudest bin's. Give the same to compare.
-        range_db: how far below that colours go, dB.
+        top_db: level of the brightest color, dB; by default the loudest bin's. Give the same to compare.
+        range_db: how far below that colors go, dB.
     """
     samples = np.asarray(waveform)
     figure = Figure(figsize=(4.8, 2.5))
     upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 2.1))
     figure.subplots_adjust(left=0.1, right=0.99, top=0.98, bottom=0.17, hspace=0.08)
-    _draw_waveform(upper, samples, sample_rate, colour, peak)
+    _draw_waveform(upper, samples, sample_rate, color, peak)
     upper.tick_params(axis="x", length=0, labelbottom=False)
     level = _level_db(samples, sample_rate)
     top = float(level.max()) if top_db is None else top_db
@@ -238,7 +238,7 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
 
 
 def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequence[str]] | None = None) -> Figure:
-    """Quantities of training against the optimiser's steps, one panel below the other.
+    """Quantities of training against the optimizer's steps, one panel below the other.
 
     A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
 
@@ -256,7 +256,7 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
             text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
             place = list(logs).index(run) if len(logs) > 1 else names.index(name)
             style = _STYLES[names.index(name) % len(_STYLES)] if len(logs) > 1 else "-"
-            _draw_log(axes, logs[run], name, COLOURS[place % len(COLOURS)], style, text)
+            _draw_log(axes, logs[run], name, COLORS[place % len(COLORS)], style, text)
         if label == "learning rate":
             axes.set_yscale("log")
         axes.set_ylabel(label)
@@ -274,8 +274,8 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
         y_label: of the vertical axis.
     """
     figure, axes = _figure()
-    for colour, (name, (x, y)) in _coloured(series):
-        axes.plot(np.asarray(x), np.asarray(y), color=colour, marker="o", markersize=4, linewidth=1.6, label=name)
+    for color, (name, (x, y)) in _colored(series):
+        axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
     axes.set(xlabel=x_label, ylabel=y_label)
     _legend(axes, len(series))
     return figure
@@ -313,8 +313,8 @@ def _legend(axes: Axes, entries: int) -> None:
         axes.legend(frameon=False, fontsize=9)
 
 
-def _coloured(named: Mapping[str, object]) -> list:
-    return [(COLOURS[place % len(COLOURS)], item) for place, item in enumerate(named.items())]
+def _colored(named: Mapping[str, object]) -> list:
+    return [(COLORS[place % len(COLORS)], item) for place, item in enumerate(named.items())]
 
 
 def _split(name: str) -> str:
@@ -330,15 +330,15 @@ def _equal(log: TrainingLog, name: str, other: str) -> bool:
     return name != other and np.array_equal(log.series(name)[1], log.series(other)[1], equal_nan=True)
 
 
-def _draw_log(axes: Axes, log: TrainingLog, name: str, colour: str, style: str, label: str) -> None:
+def _draw_log(axes: Axes, log: TrainingLog, name: str, color: str, style: str, label: str) -> None:
     steps, values = log.series(name, "epoch")
     fine_steps, fine_values = log.series(name, "step")
     coarse = len(steps) > 1 or not len(fine_steps)
     if coarse:
-        axes.plot(fine_steps, fine_values, style, color=colour, alpha=0.3, linewidth=0.9)
-        axes.plot(steps, values, style, color=colour, linewidth=1.8, marker="o", markersize=3, label=label)
+        axes.plot(fine_steps, fine_values, style, color=color, alpha=0.3, linewidth=0.9)
+        axes.plot(steps, values, style, color=color, linewidth=1.8, marker="o", markersize=3, label=label)
     else:
-        axes.plot(fine_steps, fine_values, style, color=colour, linewidth=1.6, label=label)
+        axes.plot(fine_steps, fine_values, style, color=color, linewidth=1.6, label=label)
 
 
 def _finite(values: ArrayLike) -> np.ndarray:
@@ -346,12 +346,12 @@ def _finite(values: ArrayLike) -> np.ndarray:
     return array[np.isfinite(array)]
 
 
-def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, colour: str, peak: float | None = None) -> None:
+def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str, peak: float | None = None) -> None:
     """The lowest and highest sample of each of up to 500 stretches, which is all that a screen can show."""
     if len(samples):
         starts = np.unique(np.linspace(0, len(samples), 501)[:-1].astype(int))
         low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
-        axes.fill_between(starts / sample_rate, low, high, color=colour, linewidth=0.6)
+        axes.fill_between(starts / sample_rate, low, high, color=color, linewidth=0.6)
         axes.set_xlim(0, len(samples) / sample_rate)
     limit = peak or float(np.abs(samples).max(initial=0)) or 1.0
     axes.set(ylim=(-limit, limit), yticks=[])

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from sepkit.annealing.free_hypotheses import PointAnnealing, SourceAnnealing
-from sepkit.reporting.figures import COLOURS, curves
+from sepkit.reporting.figures import COLORS, curves
 
 __all__ = [
     "bifurcations",
@@ -33,14 +33,14 @@ def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
     """
     figure = curves({}, "temperature", "position on the longest axis")
     axes = figure.axes[0]
-    centre = points.mean(0)
+    center = points.mean(0)
     axis = np.linalg.eigh(np.cov(points.T, bias=True).reshape(points.shape[1], -1))[1][:, -1]
-    places = np.stack([(hypotheses.cpu().numpy() - centre) @ axis for hypotheses in found.hypotheses])
+    places = np.stack([(hypotheses.cpu().numpy() - center) @ axis for hypotheses in found.hypotheses])
     for place in places.T:
-        axes.plot(found.temperatures, place, color=COLOURS[0], marker="o", markersize=3, linewidth=1.3, alpha=0.8)
+        axes.plot(found.temperatures, place, color=COLORS[0], marker="o", markersize=3, linewidth=1.3, alpha=0.8)
     for number, split in enumerate(found.splits):
         label = "split found" if number == 0 else None
-        axes.axvline(split.temperature, color=COLOURS[1], linestyle="--", linewidth=1.2, label=label)
+        axes.axvline(split.temperature, color=COLORS[1], linestyle="--", linewidth=1.2, label=label)
     axes.axvline(found.critical_temperature, color="black", linestyle=":", linewidth=1.6, label="first split expected")
     _falling(axes)
     axes.legend(frameon=False, fontsize=9)
@@ -62,7 +62,7 @@ def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db:
     for place, multiple in enumerate((2, 10), 1):
         style = ("-.", "--")[place - 1]
         label = f"{multiple} times the spread"
-        axes.axvline(multiple * spread_db, color=COLOURS[place], linestyle=style, linewidth=1.2, label=label)
+        axes.axvline(multiple * spread_db, color=COLORS[place], linestyle=style, linewidth=1.2, label=label)
     axes.set_ylim(bottom=0.9)
     _falling(axes)
     axes.legend(frameon=False, fontsize=9)
@@ -86,8 +86,8 @@ def entropy_by_temperature(
     figure = curves({"hypotheses of the model": (temperatures, percent)}, f"temperature [{unit}]", "")
     axes = figure.axes[0]
     axes.axhline(100 * share, color="black", linestyle=":", linewidth=1.6, label=f"{100 * share:.0f} %")
-    axes.axvline(initial, color=COLOURS[1], linestyle="--", linewidth=1.4, label=f"T0 = {initial:g}")
-    axes.axvline(initial / 2, color=COLOURS[2], linestyle="-.", linewidth=1.4, label="T0 / 2")
+    axes.axvline(initial, color=COLORS[1], linestyle="--", linewidth=1.4, label=f"T0 = {initial:g}")
+    axes.axvline(initial / 2, color=COLORS[2], linestyle="-.", linewidth=1.4, label="T0 / 2")
     axes.set_ylabel(f"entropy of the assignment [% of log {hypotheses}]")
     axes.set_ylim(0, 104)
     _falling(axes)
@@ -111,14 +111,14 @@ def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
     for place, values in enumerate(kept):
         if not len(values):
             continue
-        colour = COLOURS[place % len(COLOURS)]
+        color = COLORS[place % len(COLORS)]
         axes.boxplot(
             values, positions=[place], widths=0.55, whis=1.5, showmeans=True, patch_artist=True,
-            boxprops={"facecolor": f"{colour}40", "edgecolor": colour, "linewidth": 1.4},
+            boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.4},
             medianprops={"color": "black", "linewidth": 1.8},
             meanprops={"marker": "^", "markerfacecolor": "black", "markeredgecolor": "black", "markersize": 6},
-            whiskerprops={"color": colour, "linewidth": 1.4}, capprops={"color": colour, "linewidth": 1.4},
-            flierprops={"marker": ".", "markersize": 3, "markerfacecolor": colour, "markeredgecolor": colour},
+            whiskerprops={"color": color, "linewidth": 1.4}, capprops={"color": color, "linewidth": 1.4},
+            flierprops={"marker": ".", "markersize": 3, "markerfacecolor": color, "markeredgecolor": color},
         )  # fmt: skip
     long = sum(len(name) for name in scores) > 40
     axes.set_xticks(range(len(scores)), list(scores), rotation=25 * long, ha="right" if long else "center")
@@ -157,7 +157,7 @@ def scores_by_temperature(
 def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
     """The tree of hypotheses that part as the temperature falls, from top to bottom.
 
-    Hypotheses stand side by side so that those which part late are neighbours; at each temperature a group stands in
+    Hypotheses stand side by side so that those which part late are neighbors; at each temperature a group stands in
     the middle of its members.
 
     Args:
@@ -180,9 +180,9 @@ def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], l
         # Down along each level, then sideways: a split is a fork of right angles.
         xs = [value for a, b in pairwise(x) for value in (a, b)] or x
         ys = [h for h in heights[1:] for _ in range(2)] or heights
-        axes.plot([x[0], *xs], [heights[0], *ys], color=COLOURS[0], linewidth=2.0, solid_capstyle="round")
+        axes.plot([x[0], *xs], [heights[0], *ys], color=COLORS[0], linewidth=2.0, solid_capstyle="round")
     for level, height in zip(columns, heights, strict=True):
-        axes.plot(sorted(set(level)), [height] * len(set(level)), "o", color=COLOURS[1], markersize=4)
+        axes.plot(sorted(set(level)), [height] * len(set(level)), "o", color=COLORS[1], markersize=4)
     axes.set_xticks(range(n), [labels[k] for k in order])
     axes.set_xlim(-0.6, n - 0.4)
     axes.set_yscale("log")

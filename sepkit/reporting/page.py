@@ -116,10 +116,10 @@ def number(value: float | None, digits: int = 2, signed: bool = False) -> str:
 
 
 def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:
-    """A figure as inline SVG in the page's own font and text colour, so that it is legible in light and dark.
+    """A figure as inline SVG in the page's own font and text color, so that it is legible in light and dark.
 
     Args:
-        figure: black where it is to have the colour of text.
+        figure: black where it is to have the color of text.
         name: prefix of its identifiers, different from all others in the page.
         description: for those who do not see it.
         caption: HTML below it.
@@ -180,7 +180,7 @@ def slug(text: str) -> str:
 
 
 def _smaller_png(encoded: str) -> str:
-    """The data address of the same picture with a palette: colour maps need no more."""
+    """The data address of the same picture with a palette: color maps need no more."""
     buffer = io.BytesIO()
     picture = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
     picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sepkit.annealing.planning import Plan, growth_curve
 from sepkit.files import atomic_output
-from sepkit.reporting.figures import COLOURS
+from sepkit.reporting.figures import COLORS
 
 __all__ = ["growth_figure", "write_growth_figure"]
 
@@ -27,10 +27,10 @@ def growth_figure(plan: Plan) -> Figure:
         "paper's form": ("alpha", "growth_exponent_paper"),
         "stability form": ("stability_alpha", "growth_exponent"),
     }
-    for colour, (label, (alpha, growth)) in zip(COLOURS, ends.items(), strict=False):
+    for color, (label, (alpha, growth)) in zip(COLORS, ends.items(), strict=False):
         betas, values = growth_curve(data["radius"], data["steps"], data["step_size"], data[alpha], data["schedule"])
-        axes.plot(betas, values, color=colour, label=f"{label}, alpha {data[alpha]:.4g}")
-        axes.plot([data["initial_beta"]], [data[growth]], "o", color=colour)
+        axes.plot(betas, values, color=color, label=f"{label}, alpha {data[alpha]:.4g}")
+        axes.plot([data["initial_beta"]], [data[growth]], "o", color=color)
     axes.axvline(data["optimal_initial_beta"], color="black", linestyle=":", label="optimal initial beta")
     axes.set(xscale="log", xlabel="initial beta", ylabel="growth exponent I", title=f"{data['steps']:g} steps")
     axes.legend()

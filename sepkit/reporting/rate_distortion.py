@@ -193,7 +193,7 @@ def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
     targets = {run.name: targets_of(run) for run in runs}
     units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["tick"]
     if len(units) > 1:
-        raise UserError(f"runs: their targets are nats per {' and per '.join(units)}; summarise them apart")
+        raise UserError(f"runs: their targets are nats per {' and per '.join(units)}; summarize them apart")
     by_run = {name: {point.run: point for point in models} for name, models in points.items()}
     rows = []
     for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from sepkit.annealing.free_hypotheses import spread_db
-from sepkit.config import AnnealedMCLConfig, CauchyConfig, NegSISDRConfig, PITConfig, SinkhornConfig, TrainConfig
+from sepkit.config import TrainConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_weights_into
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents
+from sepkit.objectives.assignment import Assignment
+from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
 from sepkit.training.messages import say
@@ -43,7 +45,7 @@ class SeparationTask(Task):
     dev_data: MixtureDataset | None
 
     def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
-        _check(config)
+        self._cost, self._assignment = _cost_and_assignment(config)
         self.spread = 1.0
         super().__init__(config, out, resuming)
         self._objective: Objective | None = None
@@ -96,7 +98,7 @@ class SeparationTask(Task):
             measured = "signal_std" in report.loaded
         if not measured:
             self.model.set_signal_statistics(*signal_statistics(self.train_data))
-        self.spread = _measure_spread(self.config, self.train_data)
+        self.spread = self._measure_spread()
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -212,7 +214,7 @@ class SeparationTask(Task):
         assert self.dev_data is not None
         chosen, hypotheses = self.config.trainer.monitor, self.config.model.hypotheses
         if chosen == "auto":
-            one_to_one = _is_one_to_one(self.config) or self.train_data.num_sources == hypotheses
+            one_to_one = self._assignment.one_to_one or self.train_data.num_sources == hypotheses
             chosen = "pit" if one_to_one else "mcl"
         if chosen == "pit" and self.dev_data.num_sources > hypotheses:
             raise UserError(
@@ -273,9 +275,28 @@ class SeparationTask(Task):
         if estimates.shape != (1, model.hypotheses, model.sample_rate) or not estimates.isfinite().all():
             raise RuntimeError(f"the saved model gives estimates of shape {tuple(estimates.shape)}, or not finite ones")
 
+    def _measure_spread(self) -> float:
+        """The mean spread of (up to 256) training mixtures, dB, if temperatures are multiples of it; otherwise 1."""
+        if not self._assignment.needs_spread:
+            return 1.0
+        if not self._cost.measures_spread:
+            raise UserError(
+                "objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is "
+                f"{self.config.objective.cost.name}; give the temperature in the cost's unit (unit: cost)"
+            )
+        data = self.train_data
+        examples = (data[0, index] for index in _spread_out(len(data)))
+        spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+        spreads = [spread for spread in spreads if not math.isnan(spread)]
+        if not spreads:
+            raise UserError(
+                f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
+            )
+        return mean(spreads)
+
     def _check_sources(self, data: MixtureDataset) -> None:
         hypotheses = self.config.model.hypotheses
-        if data.num_sources > hypotheses and _is_one_to_one(self.config):
+        if data.num_sources > hypotheses and self._assignment.one_to_one:
             raise UserError(
                 f"{data.manifest.path}: mixtures have up to {data.num_sources} sources, but the model makes "
                 f"{hypotheses} estimates; set model.hypotheses to {data.num_sources} or more, or choose an assignment "
@@ -339,44 +360,18 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
     return mean, std
 
 
-def _check(config: TrainConfig) -> None:
-    if config.model.estimate_scales and not isinstance(config.objective.cost, CauchyConfig):
+def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
+    """Build both, and refuse what does not go together."""
+    cost = build(config.objective.cost)
+    if config.model.estimate_scales and not cost.takes_scales:
         raise UserError(
             f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
             "use cauchy_nll"
         )
     try:
-        build(config.objective.assignment)
+        return cost, build(config.objective.assignment)
     except ValueError as error:
         raise UserError(f"objective.assignment: {error}") from error
-
-
-def _is_one_to_one(config: TrainConfig) -> bool:
-    return isinstance(config.objective.assignment, PITConfig | SinkhornConfig)
-
-
-def _measure_spread(config: TrainConfig, data: MixtureDataset) -> float:
-    """The unit of temperatures: mean spread of (up to 256) training mixtures, dB; 1 where temperatures have their own.
-
-    Raises:
-        UserError: a cost that is not in dB, or mixtures of one source only.
-    """
-    assignment, cost = config.objective.assignment, config.objective.cost
-    if not isinstance(assignment, AnnealedMCLConfig) or assignment.unit == "cost":
-        return 1.0
-    if not isinstance(cost, NegSISDRConfig):
-        raise UserError(
-            f"objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is {cost.name}; "
-            "give the temperature in the cost's unit (unit: cost)"
-        )
-    examples = (data[0, index] for index in _spread_out(len(data)))
-    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
-    spreads = [spread for spread in spreads if not math.isnan(spread)]
-    if not spreads:
-        raise UserError(
-            f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
-        )
-    return math.fsum(spreads) / len(spreads)
 
 
 def _spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:

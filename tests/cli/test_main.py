@@ -37,12 +37,13 @@ def test_what_a_model_is_is_said_alike_everywhere(name, capsys):
     assert MODEL_LINE in text and "--import FILE" in text
 
 
-def test_the_page_and_models_list_what_a_model_can_be(capsys):
+def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
     assert main(["models"]) == 0
     listed = capsys.readouterr().out
     page = (Path(__file__).resolve().parents[2] / "docs" / "separate.md").read_text(encoding="utf-8")
     for form, meaning in MODEL_FORMS.items():
-        assert form in listed and f"| `{form}` | {meaning} |" in page
+        names = " or ".join(f"`{name}`" for name in form.split(" or "))
+        assert form in listed and f"| {names} | {meaning} |" in page
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sepkit.cli.main import main
+from sepkit.cli.main import MOVED, main
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
@@ -52,7 +54,9 @@ def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, o
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("speakers", "word"), [("some", "auto or a number"), ("auto", "no scores"), ("3", "1 to 2")])
+@pytest.mark.parametrize(
+    ("speakers", "word"), [("some", "expected auto or int"), ("auto", "no scores"), ("3", "1 to 2")]
+)
 def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, capsys, speakers, word):
     line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]
     assert main(line) == 2
@@ -67,6 +71,37 @@ def test_a_number_of_speakers_is_taken(tmp_path, recording):
     assert main([*line, "--speakers", "2"]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["x.json", "x_s1.wav", "x_s2.wav"]
     assert main([*line, "--speakers", "auto"]) == 0
+
+
+def test_arguments_are_checked_before_torch_is_imported(tmp_path):
+    code = "import sys; from sepkit.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    for line in (["nosuch.wav"], [str(tmp_path), "--model", "boxed_8k"], ["x.wav", "--chunk-seconds", "0"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "separate", *line], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.stdout.split() == ["2", "False"] and done.stderr.count("\n") == 1
+
+
+def test_the_help_fits_two_screens(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main(["separate", "--help"])
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 100 and all(len(line) <= 100 for line in text.splitlines())
+    assert text.index("Input and output") < text.index("Model:") < text.index("Long recordings") and "type:" not in text
+
+
+@pytest.mark.parametrize(("command", "option"), MOVED)
+def test_old_modes_name_their_command(command, option, capsys):
+    assert main([command, option, "x"]) == 2
+    message = capsys.readouterr().err
+    assert MOVED[command, option] in message and message.count("\n") == 1
+
+
+def test_estimates_go_to_a_folder_by_default(tmp_path, model, recording, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["separate", recording, "--model", model, "--device", "cpu"]) == 0
+    assert (tmp_path / "separated" / "x_s1.wav").is_file()
 
 
 def test_models_lists_and_describes(model, capsys):

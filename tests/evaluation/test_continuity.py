@@ -10,7 +10,7 @@ from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
-from sepkit.evaluation.continuity import measure_continuity, score_chunks, summarise_chunks
+from sepkit.evaluation.continuity import measure_continuity, score_chunks, summarize_chunks
 
 RATE = 2000
 CHUNK = 5 * RATE
@@ -74,7 +74,7 @@ def test_more_estimates_than_sources(tmp_path, conversation):
 
 
 def test_nobody_together():
-    found = summarise_chunks([], 1.0)
+    found = summarize_chunks([], 1.0)
     assert found["n_chunks"] == 0 and found["changes"] == 0 and found["minority_share"] is None
 
 
@@ -97,7 +97,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, conversation):
 def test_command_line(tmp_path, conversation, capsys):
     manifest, sources = conversation
     write(tmp_path / "est", leaky(sources))
-    line = ["evaluate", "--manifest", str(manifest), "--continuity", "5", "--out", str(tmp_path / "out")]
+    line = ["continuity", "--manifest", str(manifest), "--chunk-seconds", "5", "--out", str(tmp_path / "out")]
     assert main([*line, "--estimates", str(tmp_path / "est")]) == 0
     out = capsys.readouterr().out
     assert "0 changes, 0.00 a minute" in out and out.splitlines()[-1] == str(tmp_path / "out")

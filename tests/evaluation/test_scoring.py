@@ -43,7 +43,7 @@ def test_every_metric_has_its_columns(signals: tuple) -> None:
     np.testing.assert_allclose(scores.values["estoi"], metrics.stoi(matched, sources, RATE, extended=True))
 
 
-def test_blr_is_the_log_evidence_a_sample_of_standardised_references(signals: tuple) -> None:
+def test_blr_is_the_log_evidence_a_sample_of_standardized_references(signals: tuple) -> None:
     estimates, sources, mixture = signals
     scores = score_utterance(*signals, RATE, ScoringOptions(("blr",), signal_std=0.2))
     matched, sources = (torch.from_numpy(x.copy())[:, None] / 0.2 for x in (estimates[::-1], sources))

@@ -39,12 +39,12 @@ def test_columns_share_the_draws_of_those_with_the_same_scores_missing() -> None
     generator = np.random.default_rng(4)
     columns = {name: generator.normal(size=60) for name in "abc"}
     columns["b"][:7] = np.nan
-    together = statistics.summarise_columns(columns)
+    together = statistics.summarize_columns(columns)
     for name, scores in columns.items():
-        alone = statistics.summarise(scores)
+        alone = statistics.summarize(scores)
         assert together[name].n == alone.n and together[name].mean == alone.mean
         assert together[name].ci95 == pytest.approx(alone.ci95, abs=1e-12)
-    assert statistics.summarise_columns({"none": [np.nan] * 3})["none"].n == 0
+    assert statistics.summarize_columns({"none": [np.nan] * 3})["none"].n == 0
 
 
 def test_paired_differences_are_narrower_than_the_runs() -> None:
@@ -76,15 +76,15 @@ def test_the_interval_is_a_function_of_scores_and_seed(monkeypatch: pytest.Monke
 
 
 def test_summary_leaves_out_nan() -> None:
-    summary = statistics.summarise([1.0, np.nan, 3.0])
+    summary = statistics.summarize([1.0, np.nan, 3.0])
     assert (summary.mean, summary.median, summary.n) == (2.0, 2.0, 2)
     assert summary.std == pytest.approx(np.sqrt(2))
     assert summary.ci95 == [1.0, 3.0]
 
 
 def test_summary_of_one_score_and_of_none() -> None:
-    one = statistics.summarise([4.0])
+    one = statistics.summarize([4.0])
     assert (one.mean, one.std, one.median, one.ci95, one.n) == (4.0, None, 4.0, [4.0, 4.0], 1)
-    assert statistics.summarise([np.nan]) == statistics.Summary(None, None, None, None, 0)
+    assert statistics.summarize([np.nan]) == statistics.Summary(None, None, None, None, 0)
     with pytest.raises(ValueError, match="at least one"):
         statistics.bootstrap_ci95([])

@@ -12,10 +12,12 @@ import torch
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import write_json
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
-from sepkit.inference.reports import merge_summaries, write_summary
+from sepkit.inference.options import OutputOptions, SeparatorOptions
+from sepkit.inference.reports import merge_summaries
 from sepkit.models import build_model
 
 CONFIG = ModelConfig(
@@ -124,7 +126,7 @@ def test_what_changed_is_separated_again(tmp_path, separator):
     arguments = ([tmp_path / "x.wav"], separator, tmp_path / "out")
     separate_files(*arguments)
     assert separate_files(*arguments).already_done == 1
-    assert separate_files(*arguments, channel=0).separated == 1
+    assert separate_files(*arguments, OutputOptions(channel=0)).separated == 1
     other = Separator(build_model(CONFIG))
     assert separate_files([tmp_path / "x.wav"], other, tmp_path / "out").separated == 1
     record(tmp_path / "x.wav", 500)
@@ -156,17 +158,19 @@ def test_bad_recordings_are_listed_and_the_rest_goes_on(tmp_path, separator):
 
 def test_one_channel(tmp_path, separator):
     waveform = record(tmp_path / "x.wav", channels=3)
-    separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", channel=2)
+    separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", OutputOptions(channel=2))
     expected = separator.separate(waveform[2], 8000).estimates
     np.testing.assert_allclose(audio.read(tmp_path / "out" / "x_s1.wav"), expected[0], atol=1e-6)
-    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", channel=3)
+    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", OutputOptions(channel=3))
     assert "channel 3" in next(iter(report.failed.values()))
 
 
 def test_nothing_clips(tmp_path, separator, capsys):
     record(tmp_path / "loud.wav", level=50.0)
     record(tmp_path / "quiet.wav", level=0.01)
-    separate_files([tmp_path / "loud.wav", tmp_path / "quiet.wav"], separator, tmp_path / "out", subtype="PCM_16")
+    separate_files(
+        [tmp_path / "loud.wav", tmp_path / "quiet.wav"], separator, tmp_path / "out", OutputOptions(subtype="PCM_16")
+    )
     assert audio.info(tmp_path / "out" / "loud_s1.wav").subtype == "FLOAT"
     assert audio.info(tmp_path / "out" / "quiet_s1.wav").subtype == "PCM_16"
     assert np.abs(audio.read(tmp_path / "out" / "loud_s1.wav")).max() > 1
@@ -231,7 +235,7 @@ def scored():
 def test_speakers_kept_are_numbered_and_described(tmp_path, scored):
     waveform, out = record(tmp_path / "x.wav", 4000), tmp_path / "out"
     everything = scored.separate(waveform, 8000)
-    separate_files([tmp_path / "x.wav"], scored, out, speakers="auto")
+    separate_files([tmp_path / "x.wav"], scored, out, OutputOptions(speakers="auto"))
     told = json.loads((out / "x.json").read_text())
     kept = np.flatnonzero(everything.is_speaker)
     assert told["kept_hypotheses"] == (kept + 1).tolist() and told["scores"] == [1.0, -1.0, 0.5]
@@ -245,10 +249,15 @@ def test_fewer_speakers_than_before_leave_no_wavs_behind(tmp_path, scored):
     record(tmp_path / "out" / "x_s9.wav")
     wavs = {}
     for speakers in (None, 2, 1, None):
-        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers=speakers)
+        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers=speakers))
         assert report.separated == 1
         wavs[speakers] = [name for name in files_of(tmp_path / "out") if name.endswith(".wav")]
-        assert separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers=speakers).already_done == 1
+        assert (
+            separate_files(
+                [tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers=speakers)
+            ).already_done
+            == 1
+        )
     # What nobody said was ours stays.
     assert wavs[1] == ["x_s1.wav", "x_s9.wav"] and wavs[2] == ["x_s1.wav", "x_s2.wav", "x_s9.wav"]
     assert wavs[None] == ["x_s1.wav", "x_s2.wav", "x_s3.wav", "x_s9.wav"]
@@ -257,7 +266,7 @@ def test_fewer_speakers_than_before_leave_no_wavs_behind(tmp_path, scored):
 def test_silence_has_a_description_and_no_wavs(tmp_path, scored):
     audio.write(tmp_path / "x.wav", np.zeros(1000, np.float32), 8000)
     for done in (0, 1):
-        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", speakers="auto")
+        report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers="auto"))
         assert (report.separated, report.already_done) == (1 - done, done)
     assert files_of(tmp_path / "out") == ["x.json"]
 
@@ -265,7 +274,7 @@ def test_silence_has_a_description_and_no_wavs(tmp_path, scored):
 def test_a_model_that_cannot_tell_stops_before_anything_is_written(tmp_path, separator):
     record(tmp_path / "x.wav")
     with pytest.raises(UserError, match="no scores"):
-        separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", speakers="auto")
+        separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", OutputOptions(speakers="auto"))
     assert not (tmp_path / "out").exists()
 
 
@@ -275,35 +284,37 @@ def test_a_model_that_cannot_tell_stops_before_anything_is_written(tmp_path, sep
 @pytest.fixture
 def chunked():
     torch.manual_seed(0)
-    return Separator(build_model(CONFIG), chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
+    return Separator(
+        build_model(CONFIG), options=SeparatorOptions(chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
+    )
 
 
 @pytest.mark.parametrize("sample_rate", [8000, 11025])
 def test_long_files_are_separated_as_arrays_are(tmp_path, chunked, sample_rate):
     waveform = record(tmp_path / "x.wav", 3 * sample_rate + 1, sample_rate)
     expected = chunked.separate(waveform, sample_rate)
-    separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", rttm=True)
+    separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", OutputOptions(rttm=True))
     assert files_of(tmp_path / "out") == ["x.json", "x.rttm", "x_s1.wav", "x_s2.wav"]
     for index, estimate in enumerate(expected.estimates, start=1):
         np.testing.assert_allclose(audio.read(tmp_path / "out" / f"x_s{index}.wav"), estimate, atol=1e-6)
     told = json.loads((tmp_path / "out" / "x.json").read_text())
     assert (told["num_samples"], told["sample_rate"]) == (len(waveform), sample_rate)
     assert told["gains"] == pytest.approx(expected.gains.tolist(), rel=1e-5)
-    assert separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", rttm=True).already_done == 1
+    assert separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", OutputOptions(rttm=True)).already_done == 1
 
 
 def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
     for name, seconds, level in (("quiet", 0.5, 0.01), ("long", 2, 0.01), ("loud", 0.5, 30.0), ("long_loud", 2, 30.0)):
         record(tmp_path / "in" / f"{name}.wav", round(seconds * 8000), level=level)
-    separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac")
+    separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac"))
     names = [name for name in files_of(tmp_path / "out") if "_s" in name]
     loud = [f"{name}_s{k}.wav" for name in ("long_loud", "loud") for k in (1, 2)]
     assert names == sorted(loud + [f"{name}_s{k}.flac" for name in ("long", "quiet") for k in (1, 2)])
     assert capsys.readouterr().err.count("would clip") == 2
     assert json.loads((tmp_path / "out" / "loud.json").read_text())["peak"] > 1
-    assert separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac").already_done == 4
+    assert separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac")).already_done == 4
     with pytest.raises(UserError, match="flac cannot hold"):
-        separate_files([tmp_path / "in"], chunked, tmp_path / "out", file_format="flac", subtype="FLOAT")
+        separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac", subtype="FLOAT"))
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.5])
@@ -311,7 +322,7 @@ def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
 def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
     torch.manual_seed(0)
     options = {"chunk_seconds": 0.5, "overlap_seconds": 0.2, "whole_seconds": 1.0}
-    separator = Separator(build_model(CONFIG), consistency="mixture", **options)
+    separator = Separator(build_model(CONFIG), options=SeparatorOptions(consistency="mixture", **options))
     waveform = record(tmp_path / "x.wav", round(seconds * sample_rate) + 3, sample_rate)
     separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
     total = sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2))
@@ -323,7 +334,7 @@ def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
 def test_short_files_of_few_and_many_bits(tmp_path, separator, num_samples, subtype):
     samples = 0.1 * np.random.default_rng(0).standard_normal(num_samples)
     soundfile.write(tmp_path / "x.wav", samples, 8000, subtype=subtype)
-    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", rttm=True)
+    report = separate_files([tmp_path / "x.wav"], separator, tmp_path / "out", OutputOptions(rttm=True))
     assert report.separated == 1 and audio.info(tmp_path / "out" / "x_s2.wav").num_samples == num_samples
 
 
@@ -353,7 +364,7 @@ def test_ranks_share_the_files_and_the_last_sums_up(tmp_path, separator):
     for rank, expected in enumerate([(2, 0), (1, 1)]):
         report = separate_files([tmp_path / "in"], separator, out, rank=rank, world_size=2)
         assert (report.separated, len(report.failed)) == expected
-        write_summary(tmp_path / f"sum.json.rank{rank}", report.to_plain() | {"world_size": 2})
+        write_json(tmp_path / f"sum.json.rank{rank}", report.to_plain() | {"world_size": 2})
         merge_summaries(path, 2)
         assert path.exists() == (rank == 1)
     total = json.loads(path.read_text())

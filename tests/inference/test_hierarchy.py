@@ -158,7 +158,7 @@ def test_the_dendrogram_joins_what_is_together() -> None:
     starts = {float(line.get_xdata()[0]) for line in lines}
     ends = {float(line.get_xdata()[-1]) for line in lines}
     assert len(starts) == 1 and ends == {0.0, 1.0, 2.0}
-    # s1 and s3 part last, so that they are neighbours.
+    # s1 and s3 part last, so that they are neighbors.
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert abs(names.index("s1") - names.index("s3")) == 1
     assert axes.get_yscale() == "log"
@@ -166,7 +166,7 @@ def test_the_dendrogram_joins_what_is_together() -> None:
 
 def test_the_command_writes_tree_and_picture(tmp_path: Path, run: Path, recording: Path, capsys) -> None:
     out = tmp_path / "out"
-    line = ["separate", str(recording), "--hierarchy", "--model", str(run), "--out", str(out), "--device", "cpu"]
+    line = ["replay", str(recording), "--model", str(run), "--out", str(out), "--device", "cpu"]
     assert main(line) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(out)
     assert (out / "x_hierarchy.png").read_bytes().startswith(b"\x89PNG")

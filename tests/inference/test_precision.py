@@ -9,6 +9,7 @@ import torch
 from sepkit.config import DeterministicConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
+from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.precision import Precision
 from sepkit.models import EncoderMaskerDecoder, build_model
 
@@ -40,8 +41,8 @@ def test_how_far_estimates_are_above_what_they_differ_by(link: str, least_db: fl
     # Masks of an untrained model are around 0.5 by a sigmoid, which the errors are small beside, and near 0 by a relu.
     model, mixture = dual_path(link=link), recording()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    exact = Separator(model, levels="model").separate(mixture, 8000).estimates
-    separator = Separator(model, levels="model", precision="bfloat16")
+    exact = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000).estimates
+    separator = Separator(model, options=SeparatorOptions(levels="model", precision="bfloat16"))
     found = separator.separate(mixture, 8000).estimates
     assert found.dtype == np.float32
     noise = np.sum((found - exact) ** 2)
@@ -50,14 +51,18 @@ def test_how_far_estimates_are_above_what_they_differ_by(link: str, least_db: fl
     assert separator.way()["precision"] == "bfloat16"
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
     # And back.
-    np.testing.assert_array_equal(Separator(model, levels="model").separate(mixture, 8000).estimates, exact)
+    np.testing.assert_array_equal(
+        Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000).estimates, exact
+    )
 
 
 @needs_bfloat16
 def test_of_long_recordings():
     chunks = {"chunk_seconds": 1.0, "overlap_seconds": 0.5, "whole_seconds": 0.0}
     exact, found = (
-        Separator(dual_path(), precision=precision, **chunks).separate(recording(), 8000).estimates
+        Separator(dual_path(), options=SeparatorOptions(precision=precision, **chunks))
+        .separate(recording(), 8000)
+        .estimates
         for precision in ("float32", "bfloat16")
     )
     assert not np.array_equal(found, exact)
@@ -69,16 +74,16 @@ def test_of_long_recordings():
     [
         (model_of(RecurrentConfig(hidden_size=4, num_layers=1)), "bfloat16", "found bfloat16, which RecurrentMasker"),
         pytest.param(dual_path("gru"), "bfloat16", "found bfloat16, but .* rnn: gru", marks=needs_bfloat16),
-        (dual_path(), "float16", "found 'float16', expected float32 or bfloat16"),
+        (dual_path(), "float16", "found 'float16'.*, expected one of float32, bfloat16"),
     ],
 )
 def test_refusals(model: EncoderMaskerDecoder, precision: Precision, message: str):
     with pytest.raises(UserError, match=f"^precision: {message}"):
-        Separator(model, precision=precision)
+        Separator(model, options=SeparatorOptions(precision=precision))
 
 
 def test_a_processor_without_it_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with pytest.raises(UserError, match=r"^precision: found bfloat16, which this processor"):
-        Separator(dual_path(), precision="bfloat16")
-    assert Separator(dual_path()).precision == "float32"
+        Separator(dual_path(), options=SeparatorOptions(precision="bfloat16"))
+    assert Separator(dual_path()).options.precision == "float32"

@@ -24,6 +24,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
+from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality, fit_ridge, read_quality, write_quality
 from sepkit.inference.separator import weights_fingerprint
 from sepkit.inference.uncertainty import BASELINE_FEATURES, recording_features
@@ -54,7 +55,7 @@ def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
 
 
 def by_hand(table, targets, ridge):
-    """Coefficients of standardised features and the intercept, by the normal equations."""
+    """Coefficients of standardized features and the intercept, by the normal equations."""
     z = np.stack([(v - v.mean()) / v.std() for v in table.values()], axis=-1)
     design = np.column_stack([np.ones(len(z)), z])
     penalty = np.diag([0.0] + [ridge] * z.shape[1])
@@ -417,7 +418,7 @@ def test_spreads_are_written_on_demand(tmp_path, calibrated):
     waveform = recording()
     audio.write(tmp_path / "x.wav", waveform, RATE)
     out = tmp_path / "out"
-    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).separated == 1
+    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).separated == 1
     told = json.loads((out / "x.json").read_text())
     assert told["spreads"] == ["x_s1_spread.npy", "x_s2_spread.npy"]
     expected = separator.separate(audio.read(tmp_path / "x.wav"), RATE, samples=3)
@@ -427,9 +428,9 @@ def test_spreads_are_written_on_demand(tmp_path, calibrated):
         np.testing.assert_allclose(found, expected.spread[k], rtol=1e-5)
         level = 10 * np.log10(np.square(found).sum() / np.square(expected.estimates[k]).sum())
         assert told["spread_db"][k] == pytest.approx(level, abs=1e-3)
-    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).already_done == 1
+    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).already_done == 1
     (out / "x_s1_spread.npy").unlink()
-    assert separate_files([tmp_path / "x.wav"], separator, out, spread=True, samples=3).separated == 1
+    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).separated == 1
     assert separate_files([tmp_path / "x.wav"], separator, out).separated == 1
     assert sorted(path.name for path in out.iterdir()) == ["x.json", "x_s1.wav", "x_s2.wav"]
 
@@ -439,5 +440,8 @@ def test_a_spread_that_cannot_be(tmp_path, config, samples, word):
     audio.write(tmp_path / "x.wav", recording(), RATE)
     with pytest.raises(UserError, match=word):
         separate_files(
-            [tmp_path / "x.wav"], Separator(build_model(config)), tmp_path / "out", spread=True, samples=samples
+            [tmp_path / "x.wav"],
+            Separator(build_model(config)),
+            tmp_path / "out",
+            OutputOptions(spread=True, samples=samples),
         )

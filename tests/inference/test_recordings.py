@@ -17,6 +17,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.levels import gains_of, products_of, residual_shares
+from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
@@ -37,7 +38,7 @@ def band_split(**options):
     """A model that hears no more than a frame."""
     linear = Deterministic("linear")
     model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(), linear, linear, sample_rate=8000)
-    return Separator(model, **options)
+    return Separator(model, options=SeparatorOptions(**options))
 
 
 def noise(num_samples, seed=0):
@@ -84,11 +85,13 @@ def test_gains_are_those_of_the_joined_estimates():
         filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
     )
     model, waveform = build_model(config), noise(16001)
-    raw = Separator(model, levels="model", **CHUNKS).separate(waveform, 8000)
+    raw = Separator(model, options=SeparatorOptions(levels="model", **CHUNKS)).separate(waveform, 8000)
     expected = [np.linalg.lstsq(row[:, None], waveform, rcond=None)[0][0] for row in raw.estimates]
-    np.testing.assert_allclose(Separator(model, **CHUNKS).separate(waveform, 8000).gains, expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        Separator(model, options=SeparatorOptions(**CHUNKS)).separate(waveform, 8000).gains, expected, rtol=1e-4
+    )
     both = np.linalg.lstsq(raw.estimates.T, waveform, rcond=None)[0]
-    consistent = Separator(model, consistency="mixture", **CHUNKS).separate(waveform, 8000)
+    consistent = Separator(model, options=SeparatorOptions(consistency="mixture", **CHUNKS)).separate(waveform, 8000)
     np.testing.assert_allclose(consistent.gains, both, rtol=1e-3)
     np.testing.assert_allclose(consistent.estimates.sum(0), waveform, atol=1e-6)
 

@@ -11,6 +11,7 @@ import sepkit
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
+from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
@@ -38,7 +39,7 @@ class BandSplit(nn.Module):
 def band_split(scales=(1.0, 1.0), **kwargs):
     linear = Deterministic("linear")
     model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(scales), linear, linear, sample_rate=8000)
-    return Separator(model, **kwargs)
+    return Separator(model, options=SeparatorOptions(**kwargs))
 
 
 def tones(sample_rate=8000, num_samples=8000, frequencies=(440.0, 3000.0)):
@@ -93,7 +94,7 @@ def test_levels_follow_the_recording(gain):
 def test_levels_of_the_model():
     model = build_model(CONFIG)
     mixture = torch.randn(500)
-    separated = Separator(model, levels="model").separate(mixture, 8000)
+    separated = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
     torch.testing.assert_close(separated.estimates, model(mixture[None]).estimates[0].detach())
 
 
@@ -208,7 +209,7 @@ def test_load_model_from_asteroid(tmp_path):
     torch.save(theirs.serialize(), tmp_path / "theirs.pth")
     mixture = torch.randn(1001)
     separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")
-    ours = Separator(separator.model, levels="model").separate(mixture, 8000)
+    ours = Separator(separator.model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
     with torch.no_grad():
         torch.testing.assert_close(ours.estimates, theirs(mixture[None])[0], rtol=1e-4, atol=1e-6)
 
@@ -250,7 +251,7 @@ def scored(scores, **kwargs):
     model = EncoderMaskerDecoder(
         STFTFilterbank(), FourOfTwo(), linear, linear, sample_rate=8000, scoring_head=Scores(scores)
     )
-    return Separator(model, **kwargs)
+    return Separator(model, options=SeparatorOptions(**kwargs))
 
 
 @pytest.mark.parametrize(

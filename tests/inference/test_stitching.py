@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sepkit.errors import UserError
+from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.profiles import Measured, Profiles, measure_voices
 from sepkit.inference.stitching import (
     ChunkEvidence,
@@ -14,7 +15,6 @@ from sepkit.inference.stitching import (
     _go_through,
     _Orders,
     best_orders,
-    chunking_of,
 )
 
 RATE = 8000
@@ -93,13 +93,13 @@ def test_weights_of_all_chunks_are_one_everywhere(num_samples, chunking):
 @pytest.mark.parametrize(("chunk", "overlap"), [(0.0, 0.1), (10, 0), (10, 5.1), (10, -1), (float("inf"), 1), (10, 11)])
 def test_lengths_that_make_no_sense(chunk, overlap):
     with pytest.raises(UserError, match=r"seconds: found") as caught:
-        chunking_of(RATE, chunk, overlap)
+        SeparatorOptions(chunk_seconds=chunk, overlap_seconds=overlap)
     assert "\n" not in str(caught.value)
 
 
 def test_a_stitcher_that_is_not_there():
-    with pytest.raises(UserError, match="profile or overlap or none"):
-        Stitcher(Chunking(10, 5), RATE, "best")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="stitcher: found 'best', expected one of profile, overlap, none"):
+        SeparatorOptions(stitcher="best")  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------------------------- orders

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sepkit.config import ConvTasNetConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
+from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.streaming import RunningGains
 from sepkit.models import build_model
 
@@ -27,7 +28,7 @@ DUAL_PATH = DualPathRNNConfig(
 
 def make(masker=CONV_TASNET, **options) -> Separator:
     torch.manual_seed(0)
-    return Separator(build_model(ModelConfig(filterbank=FREE, masker=masker)), **options)
+    return Separator(build_model(ModelConfig(filterbank=FREE, masker=masker)), options=SeparatorOptions(**options))
 
 
 @pytest.fixture(scope="module")
@@ -123,18 +124,6 @@ def test_streams_know_nothing_of_each_other(separator):
         parts[0].append(first.push(mixture[start : start + 100]))
         parts[1].append(second.push(-mixture[start : start + 100]))
     np.testing.assert_array_equal(np.concatenate([*parts[0], first.finish()], -1), expected)
-
-
-def test_the_separator_pushes_into_its_newest_stream(separator):
-    mixture = noise(400)
-    expected = run(separator.streaming(), mixture, 400)
-    with separator.streaming():
-        found = [separator.push(mixture), separator.finish()]
-    np.testing.assert_allclose(np.concatenate(found, -1), expected)
-    with pytest.raises(UserError, match="the stream has ended"):
-        separator.push(mixture)
-    with pytest.raises(UserError, match="no stream is open"):
-        make().push(mixture)
 
 
 def test_tensors_come_back_as_tensors_and_channels_are_averaged(separator):

@@ -20,6 +20,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.inference import Separator, uncertainty
+from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.run_model import run_model
 from sepkit.inference.uncertainty import (
     BASELINE_FEATURES,
@@ -172,7 +173,7 @@ def test_a_deviation_takes_two_samples(samples):
 def test_spread_goes_to_the_rate_and_level_of_the_recording():
     model = noisy_bands(0.3)
     mixture = noise(RATE).numpy()
-    plain = Separator(model, levels="model").separate(mixture, RATE, samples=6)
+    plain = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, RATE, samples=6)
     np.testing.assert_allclose(
         plain.spread, monte_carlo(model, torch.from_numpy(mixture)[None], 6).spread[0].float(), rtol=1e-5
     )

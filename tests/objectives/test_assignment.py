@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sepkit.config import AnnealedMCLConfig, AssignmentConfig, RelaxedWTAConfig, TruncatedLinearConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, AnnealedMCL, RelaxedWTA, Sinkhorn, TooFewHypothesesError
-from sepkit.registry import build
+from sepkit.registry import build, registered
 from sepkit.schedules import TruncatedExponential
 
 HEADS = {
@@ -373,3 +373,23 @@ def test_every_configuration_builds():
     head.set_progress(5)
     assert head.epsilon == pytest.approx(0.2)
     assert build(AnnealedMCLConfig()).temperature == 5.0
+
+
+# ----------------------------------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize("name", sorted(AssignmentConfig.choices))
+def test_defaults_are_those_of_the_configuration(name: str) -> None:
+    """Annealed MCL alone starts where a run of it starts."""
+    config = AssignmentConfig.choices[name]()
+    by_name, alone = build(config), registered(config)()
+    for epoch in (0.0, 7.0, 300.0):
+        by_name.set_progress(epoch)
+        alone.set_progress(epoch)
+        assert alone.scheduled == by_name.scheduled
+    assert getattr(alone, "floor", None) == getattr(by_name, "floor", None)
+
+
+def test_who_matches_one_to_one() -> None:
+    one_to_one = {name for name, config in AssignmentConfig.choices.items() if registered(config()).one_to_one}
+    assert one_to_one == {"pit", "sinkhorn"}

@@ -22,12 +22,13 @@ from sepkit.config import (
 from sepkit.objectives import Objective, build_objective, costs, hard_pit_si_sdr_db
 from sepkit.objectives.assignment import MCL, PIT, TooFewHypothesesError
 from sepkit.objectives.objective import (
-    PairwiseCosts,
+    MarginTerm,
     ReconstructionTerm,
     SeparationTerm,
     hard_si_sdr_db,
     matching_statistics,
 )
+from sepkit.objectives.term import PairwiseCosts, Step, Term
 from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 
@@ -121,11 +122,11 @@ def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
         config = replace(config, eps=0.0)
     pairwise = PairwiseCosts(build(config))
     term = SeparationTerm(pairwise, PIT()) if what == "separation" else ReconstructionTerm("source", pairwise)
-    value = term(batch, separation)
+    value = term(Step(batch, separation))
     (gradient,) = torch.autograd.grad(value.sum(), separation.estimates)
     first = replace(separation, estimates=separation.estimates[:3])
     first.source_reconstructions = first.estimates
-    alone = term(Batch(batch.mixture[:3], batch.sources[:3], batch.active[:3], batch.lengths[:3]), first)
+    alone = term(Step(Batch(batch.mixture[:3], batch.sources[:3], batch.active[:3], batch.lengths[:3]), first))
     (gradient_alone,) = torch.autograd.grad(alone.sum(), separation.estimates)
     assert value.isfinite().all() and gradient.isfinite().all()
     assert value[3] == 0 and (gradient[3] == 0).all() and (gradient[:3] != 0).any()
@@ -143,7 +144,7 @@ def test_a_cost_of_ones_own_that_knows_nothing_of_activity():
         return (estimates.unsqueeze(2) - sources.unsqueeze(1)).square().mean(-1)
 
     term = SeparationTerm(PairwiseCosts(costs.PairwiseCost(cost, "power")), MCL())
-    assert term(batch, separation)[3] == 0
+    assert term(Step(batch, separation))[3] == 0
     assert torch.equal(seen[0][3], batch.mixture[3].expand(2, -1))
 
 
@@ -162,7 +163,15 @@ def test_a_nan_estimate_is_seen_in_its_own_utterance():
 def test_terms_and_weights():
     """The loss is the weighted sum; terms are reported unweighted."""
     batch, separation = batch_and_separation()
-    terms = {"one": lambda batch, separation: torch.ones(4), "two": lambda batch, separation: torch.full((4,), 2.0)}
+
+    class Fixed(Term):
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def __call__(self, step: Step) -> torch.Tensor:
+            return torch.full((4,), self.value)
+
+    terms = {"one": Fixed(1.0), "two": Fixed(2.0)}
     result = Objective(terms, {"two": 0.25})(batch, separation)
     assert result.loss.tolist() == [1.5] * 4
     assert {name: value[0].item() for name, value in result.terms.items()} == {"one": 1.0, "two": 2.0}
@@ -173,7 +182,7 @@ def test_terms_and_weights():
 def test_progress_reaches_the_assignment():
     """Also beside terms that have none."""
     objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig()))
-    objective.terms["other"] = lambda batch, separation: torch.zeros(4)
+    objective.terms["other"] = MarginTerm()
     objective.set_progress(10)
     term: Any = objective.terms["separation"]
     assert term.assignment.temperature == pytest.approx(5 * 0.9**10)
@@ -234,7 +243,7 @@ def test_costs_are_computed_once_for_all_terms(monkeypatch):
     assert len(calls) == 1
     assert (result.terms["mcl"] <= result.terms["pit"]).all()
     other = replace(separation, estimates=separation.estimates.detach() * 2 + 1)
-    first(batch, other)
+    first(Step(batch, other))
     assert len(calls) == 2
 
 

@@ -28,6 +28,7 @@ from sepkit.errors import UserError
 from sepkit.objectives import Latents, Objective, build_objective
 from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
+from sepkit.objectives.term import Step, Term
 from sepkit.schedules import Constant
 from sepkit.types import Batch, Separation
 
@@ -355,10 +356,11 @@ def test_a_rate_is_led_to_its_target():
     config = RatesConfig(steering=SteeringConfig(encoding=1.0, initial_weight=1e-2, change=0.02))
     terms, steerings = build_rates(config, Latents(True, False, frames_for))
 
-    def gain(batch: Batch, separation: Separation) -> Tensor:
-        return 0.5 * (mean - 2).square().mean((1, 2))
+    class Gain(Term):
+        def __call__(self, step: Step) -> Tensor:
+            return 0.5 * (mean - 2).square().mean((1, 2))
 
-    objective = Objective({"gain": gain, **terms}, steerings=steerings)
+    objective = Objective({"gain": Gain(), **terms}, steerings=steerings)
     for _ in range(1500):
         posterior = Wrapped(Normal(mean, torch.ones_like(mean)))
         result = objective(batch, Separation(mean, posterior, posterior, encoding_prior=Wrapped(STANDARD)))
@@ -444,7 +446,7 @@ def test_the_term_alone():
     batch, separation = batch_and_separation()
     term = RateTerm("mask", Constant(0.5), RateConfig(), LATENTS)
     assert term.weight == 0.5
-    torch.testing.assert_close(term(batch, separation)[0].item(), rates_by_hand(separation)[1][0] / T)
+    torch.testing.assert_close(term(Step(batch, separation))[0].item(), rates_by_hand(separation)[1][0] / T)
 
 
 # ---------------------------------------------------------------------------------------------------- auto-encoding

@@ -19,7 +19,7 @@ from sepkit.config import (
     SinkhornConfig,
 )
 from sepkit.objectives import ScoringTerm, build_objective, costs
-from sepkit.objectives.objective import PairwiseCosts
+from sepkit.objectives.term import PairwiseCosts, Step
 from sepkit.types import Batch, Latent, Separation
 
 
@@ -58,7 +58,7 @@ def wins_of(estimates: np.ndarray, sources: np.ndarray, one_to_one: bool) -> np.
 def test_value_is_the_cross_entropy_with_who_won(kind, one_to_one):
     batch, separation = batch_and_separation()
     found = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")), one_to_one, kind)(
-        batch, separation
+        Step(batch, separation)
     )
     assert separation.scores is not None
     several = False
@@ -82,7 +82,7 @@ def test_who_won_is_not_learned_from_scores():
     batch, separation = batch_and_separation()
     term = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")))
     assert separation.scores is not None
-    term(batch, separation).sum().backward()
+    term(Step(batch, separation)).sum().backward()
     assert separation.estimates.grad is None or not separation.estimates.grad.any()
     assert separation.scores.grad is not None and (separation.scores.grad[3] > 0).all()
 

@@ -13,6 +13,7 @@ from sepkit.errors import UserError
 from sepkit.objectives import build_objective, costs
 from sepkit.objectives.objective import PairwiseCosts
 from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.term import Step
 from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 
@@ -36,7 +37,7 @@ def pairs() -> PairwiseCosts:
 
 def test_value_is_the_level_of_what_is_left_over():
     batch, separation = batch_and_separation()
-    found = SilenceTerm(pairs(), 20.0)(batch, separation)
+    found = SilenceTerm(pairs(), 20.0)(Step(batch, separation))
     estimates = separation.estimates.detach().numpy()
 
     def level_db(b: int, k: int) -> float:
@@ -58,7 +59,7 @@ def test_value_is_the_level_of_what_is_left_over():
 def test_silence_is_the_best_and_finite():
     batch, separation = batch_and_separation()
     separation.estimates.data[1, [0, 2]] = 0
-    found = SilenceTerm(pairs(), 30.0)(batch, separation)
+    found = SilenceTerm(pairs(), 30.0)(Step(batch, separation))
     assert found[1].item() == pytest.approx(-30.0)
     found.sum().backward()
     assert separation.estimates.grad is not None and separation.estimates.grad.isfinite().all()
@@ -68,7 +69,7 @@ def test_it_is_a_named_term_of_the_objective():
     batch, separation = batch_and_separation()
     config = ObjectiveConfig(silence=SilenceConfig(weight=0.5, threshold_db=20.0))
     result = build_objective(config)(batch, separation)
-    expected = SilenceTerm(pairs(), 20.0)(batch, separation)
+    expected = SilenceTerm(pairs(), 20.0)(Step(batch, separation))
     torch.testing.assert_close(result.terms["silence"], expected.to(result.terms["silence"]))
     without = build_objective(ObjectiveConfig())(batch, separation).loss
     torch.testing.assert_close(result.loss, without + 0.5 * result.terms["silence"])

@@ -53,4 +53,4 @@ def test_models_without_a_bound_are_told(tmp_path: Path, capsys: pytest.CaptureF
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and "mixture_elbo_nats_per_sample" in error and "plain" in error
     assert main(["summarize", run, "--figure", "evidence", "boxes", "--out", str(tmp_path / "t.md")]) == 2
-    assert "summarise twice" in capsys.readouterr().err
+    assert "summarize twice" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_runs_of_one_name_are_told_apart(folders: list[Path], corpus: Any, tmp_p
 def test_the_command_writes_the_table(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     names = [str(folder) for folder in folders]
-    assert main(["evaluate", "--leaderboard", *names, "--format", "md", "--out", str(out)]) == 0
+    assert main(["leaderboard", *names, "--format", "md", "--out", str(out)]) == 0
     assert out.read_text() == leaderboard(folders)
     assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
 

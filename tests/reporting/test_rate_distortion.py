@@ -153,7 +153,7 @@ def test_the_seen_set_comes_first() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3, 5])
-def test_running_mean_is_that_of_the_neighbours(window: int) -> None:
+def test_running_mean_is_that_of_the_neighbors(window: int) -> None:
     values = np.random.default_rng(0).normal(size=9)
     values[4] = np.nan
     half = window // 2
@@ -172,8 +172,8 @@ def test_the_optimum_is_the_least_likelihood_loss_and_the_most_si_sdr() -> None:
 def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], capsys) -> None:
     out = tmp_path / "rd.md"
     for more, complaint in (
-        (["--figure", "rate-distortion", "boxes"], "summarise twice"),
-        (["--figure", "rate-distortion", "--metric", "stoi"], "summarise twice"),
+        (["--figure", "rate-distortion", "boxes"], "summarize twice"),
+        (["--figure", "rate-distortion", "--metric", "stoi"], "summarize twice"),
         (["--figure", "rate-distortion", "--drop-from", "absent"], "test_noise_high"),
     ):
         assert main(["summarize", *models, *more, "--out", str(out)]) == 2

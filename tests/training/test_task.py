@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sepkit.config import TrainConfig
+from sepkit.config import ConvTasNetConfig, TrainConfig
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -243,7 +243,10 @@ def test_precision(
         return y
 
     monkeypatch.setattr(torch.nn.Conv1d, "forward", conv)
-    train(plain(config, precision=precision), tmp_path, limit_batches=3)
+    config = plain(config, precision=precision)
+    # Not every processor has recurrent layers in bfloat16.
+    masker = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1)
+    train(replace(config, model=replace(config.model, masker=masker)), tmp_path, limit_batches=3)
     assert {dtype for what, dtype in dtypes if what == "model"} == {inside}
     assert {dtype for what, dtype in dtypes if what != "model"} == {outside}
     assert epoch_record(tmp_path)["dev_si_sdr_db"] is not None

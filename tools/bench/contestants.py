@@ -210,8 +210,9 @@ def _our_model(folder: Path, name: str) -> EncoderMaskerDecoder:
 
 def _separator(model: EncoderMaskerDecoder, **options: Any) -> Separator:
     from sepkit.inference import Separator
+    from sepkit.inference.options import SeparatorOptions
 
-    return Separator(model, **options)
+    return Separator(model, options=SeparatorOptions(**options))
 
 
 def _asteroid(folder: Path, name: str, sizes: Mapping[str, int]) -> nn.Module:

@@ -9,4 +9,3 @@ mode=min
 cache=../downloads
 mirror=
 checksums=
-stage=0

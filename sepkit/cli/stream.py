@@ -1,0 +1,61 @@
+"""`sepkit stream`: raw PCM in, estimates out at once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+from sepkit.cli._parser import DEVICE
+from sepkit.inference.options import Levels, Precision, SampleFormat
+
+if TYPE_CHECKING:
+    from io import BufferedIOBase
+
+
+def main(
+    *,
+    model: str | None = None,
+    sample_rate: int | None = None,
+    sample_format: SampleFormat = "s16le",
+    levels: Levels = "mixture",
+    device: str = DEVICE,
+    precision: Precision = "float32",
+) -> None:
+    """Separate mono PCM from standard input as it comes in; write the estimates to standard output, interleaved.
+
+    Args:
+        model: MODEL, which has to be causal; default: the one that ships with sepkit
+        sample_rate: Hz, of the PCM; default: that of the model, which has the least latency
+        sample_format: of the PCM: 16-bit integers, or floats with full scale 1
+        levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
+        precision: bfloat16 is faster for dual_path_rnn on processors that support it
+
+    Raises:
+        UserError: a model that is not causal, a wrong rate, or a terminal as standard input.
+    """
+    import sys
+
+    from sepkit.errors import UserError
+
+    if sys.stdin.isatty():
+        raise UserError("standard input is a terminal, expected raw PCM; pipe a recording into it")
+    from sepkit.inference.pipe import separate_pipe
+    from sepkit.inference.separator import load_model
+
+    separator = load_model(model, device, predict=False, precision=precision)
+    with separator.streaming(sample_rate, levels) as stream:
+        print(
+            f"sepkit stream: {stream.hypotheses} channels of {sample_format} at {stream.sample_rate} Hz, latency "
+            f"{1000 * stream.latency_seconds:.2f} ms",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            # Its type hides that it is buffered.
+            source = cast("BufferedIOBase", sys.stdin.buffer)
+            report = separate_pipe(stream, source, sys.stdout.buffer, sample_format)
+        except BrokenPipeError:
+            # Whoever listens has heard enough. Standard output must not be flushed again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+    print(f"sepkit stream: {report}", file=sys.stderr)

@@ -1,0 +1,114 @@
+"""How a separator works, as plain data: the options of `sepkit separate` and of `Separator`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sepkit.choices import convert, field_types
+from sepkit.errors import UserError
+
+__all__ = [
+    "Consistency",
+    "Levels",
+    "OutputOptions",
+    "Precision",
+    "SampleFormat",
+    "SeparatorOptions",
+    "Speakers",
+    "StitcherKind",
+    "Subtype",
+]
+
+Levels = Literal["mixture", "model"]
+Consistency = Literal["mixture"]
+StitcherKind = Literal["profile", "overlap", "none"]
+Precision = Literal["float32", "bfloat16"]
+
+Subtype = Literal["FLOAT", "PCM_16"]
+
+SampleFormat = Literal["s16le", "f32le"]
+"""Little-endian samples: 16-bit integers, or floats with full scale 1."""
+
+Speakers = Literal["auto"] | int | None
+"""Which hypotheses to keep: None all; "auto" those whose score says that they are speakers; N the N best scored."""
+
+
+@dataclass(frozen=True)
+class SeparatorOptions:
+    """Options of a `Separator`.
+
+    Args:
+        levels: mixture: scale each estimate to its level in the mixture; model: leave it as the model puts it out
+        consistency: mixture: the estimates add up to the recording, sample by sample; by default they need not
+        score_threshold: log-odds above which a hypothesis counts as a speaker; default: the model's own, which counted
+            the speakers of the dev mixtures best
+        whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole)
+        chunk_seconds: length of the chunks of a long recording; bounds memory
+        overlap_seconds: how much neighboring chunks share, at most half of a chunk
+        stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by
+            overlaps alone, none by the model's own order
+        precision: bfloat16 is faster for dual_path_rnn on processors that support it, and a little less exact
+
+    Raises:
+        UserError: a word that is none of these, or lengths out of range.
+    """
+
+    # levels "mixture": g_i = <x, s_i> / <s_i, s_i>, so that no estimate is stronger than the mixture and polarity is
+    # right; models trained with a scale-invariant cost have no level of their own.
+    levels: Levels = "mixture"
+    consistency: Consistency | None = None
+    score_threshold: float | None = None
+    whole_seconds: float = 30.0
+    chunk_seconds: float = 10.0
+    overlap_seconds: float = 5.0
+    stitcher: StitcherKind = "profile"
+    # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(type(self)).items():
+            convert(kind, getattr(self, name), name)
+        if not self.whole_seconds >= 0:
+            raise UserError(f"whole_seconds: found {self.whole_seconds}, expected 0 or more")
+        if not 0.1 <= self.chunk_seconds < math.inf:
+            raise UserError(f"chunk_seconds: found {self.chunk_seconds}, expected 0.1 or more")
+        if not 0 < self.overlap_seconds <= self.chunk_seconds / 2:
+            raise UserError(
+                f"overlap_seconds: found {self.overlap_seconds}, expected above 0 and at most half of chunk_seconds, "
+                f"{self.chunk_seconds / 2}"
+            )
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is separated of each recording, and what is written.
+
+    Args:
+        channel: which channel to separate, from 0; default: the mean of all
+        speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones);
+            default: an estimate per hypothesis
+        format: of the estimates
+        subtype: sample format; estimates that would clip as PCM_16 are written as a wav of FLOAT; default: FLOAT for
+            wav, PCM_16 for flac
+        rttm: also write who speaks when, OUT/<relative path>.rttm
+        spread: also write the standard deviation of every sample over samples of a variational model's latents,
+            OUT/<relative path>_s1_spread.npy ...
+        samples: how many samples of the latents --spread takes
+
+    Raises:
+        UserError: flac of floats.
+    """
+
+    channel: int | None = None
+    speakers: Speakers = None
+    format: Literal["wav", "flac"] = "wav"
+    subtype: Subtype | None = None
+    rttm: bool = False
+    spread: bool = False
+    samples: int = 8
+
+    def __post_init__(self) -> None:
+        if self.format == "flac" and self.subtype == "FLOAT":
+            raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")

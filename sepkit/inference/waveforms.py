@@ -1,0 +1,100 @@
+"""Recordings as they are handed over (arrays, tensors, files, bytes), and arrays as they are handed back."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+
+__all__ = ["AnyRecording", "checked_rate", "fit_length", "read_waveform", "to_mono"]
+
+AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
+
+# No microphone array has more; an array handed over as (T, C) has.
+_MAX_CHANNELS = 256
+
+
+def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
+    """Return (T,) float32 samples of one channel and their rate, Hz.
+
+    Args:
+        waveform: (T,) or (C, T) samples, an audio file, or the bytes of one.
+        sample_rate: Hz, of samples; None for a file, which tells its own.
+        channel: which channel, from 0; None: the mean of all.
+
+    Raises:
+        UserError: samples without a rate, a file with one, no such channel, or see `to_mono`.
+    """
+    is_path = isinstance(waveform, str | os.PathLike)
+    if is_path or isinstance(waveform, bytes | io.BytesIO):
+        if sample_rate is not None:
+            raise UserError(f"sample_rate: found {sample_rate}, but an audio file tells its own; leave it out")
+        if not is_path:
+            return audio.decode(waveform, channel)
+        return audio.read(waveform, channel=channel), audio.info(waveform).sample_rate
+    if sample_rate is None:
+        raise UserError("sample_rate: nothing given, expected that of the waveform in Hz")
+    rate = checked_rate(sample_rate)
+    if channel is not None:
+        waveform = waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
+        channels = waveform.shape[0] if waveform.ndim == 2 else 1
+        if not 0 <= channel < channels:
+            raise UserError(f"channel: found {channel}, but the waveform has {channels}, numbered from 0")
+        waveform = waveform[channel] if waveform.ndim == 2 else waveform
+    mono = to_mono(waveform, "waveform")
+    if not mono.size:
+        raise UserError("waveform: found no samples, expected at least one")
+    if not np.isfinite(mono).all():
+        raise UserError(
+            "waveform: found samples that are NaN or infinite, expected finite numbers; repair the recording"
+        )
+    return mono, rate
+
+
+def to_mono(waveform: Any, name: str) -> np.ndarray:
+    """Return (T,) float32: the waveform, or the mean of its channels; samples may be infinite or NaN.
+
+    Args:
+        waveform: (T,) or (C, T) array or tensor.
+        name: for messages.
+
+    Raises:
+        UserError: samples that are not floating-point numbers, or a wrong shape.
+    """
+    if isinstance(waveform, Tensor):
+        # Half-precision tensors have no numpy type of their own.
+        waveform = (waveform.float() if waveform.is_floating_point() else waveform).detach().cpu().numpy()
+    samples = np.asarray(waveform)
+    if not np.issubdtype(samples.dtype, np.floating):
+        raise UserError(
+            f"{name}: found {samples.dtype} samples, expected floating point, full scale 1.0 (int16: divide by 32768)"
+        )
+    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[0] <= _MAX_CHANNELS):
+        raise UserError(
+            f"{name}: found shape {samples.shape}, expected (samples,) or (channels, samples); transpose it?"
+        )
+    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
+    return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def checked_rate(sample_rate: float) -> int:
+    """Return the rate as an int.
+
+    Raises:
+        UserError: not a whole number of Hz.
+    """
+    if isinstance(sample_rate, bool) or not sample_rate >= 1 or int(sample_rate) != sample_rate:
+        raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz, at least 1")
+    return int(sample_rate)
+
+
+def fit_length(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
+    """Return (n, num_samples): resampling there and back may change the length by a few samples."""
+    missing = num_samples - waveforms.shape[-1]
+    return np.pad(waveforms, ((0, 0), (0, missing))) if missing > 0 else waveforms[:, :num_samples]

@@ -1,0 +1,62 @@
+"""A user's own one-to-one assignment is trained, validated and scored as one, through `--import`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sepkit.cli.main import main
+from sepkit.config import AssignmentConfig, ScoringConfig, TrainConfig, to_dict
+from sepkit.models.checkpoints import read_description
+from sepkit.objectives.assignment import PIT
+from sepkit.objectives.scoring import ScoringTerm
+from sepkit.training.separation import SeparationTask
+
+FILE = str(Path(__file__).with_name("own_pit.py"))
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    AssignmentConfig.choices.pop("my_pit", None)
+
+
+def command(config: TrainConfig, folder: Path, assignment: str) -> list[str]:
+    tree = to_dict(config) | {"objective": {"assignment": {"name": assignment}}}
+    file = folder / f"{assignment}.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    return ["train", "--config", str(file), "--import", FILE, "--out", str(folder / assignment)]
+
+
+def test_it_is_trained_and_scored_as_pit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three scored hypotheses for two sources, where MCL and PIT part ways."""
+    config = replace(config, model=replace(config.model, hypotheses=3, scoring=ScoringConfig(hidden_size=4)))
+    config.trainer.max_epochs = 1
+    matchings: list[object] = []
+    start = SeparationTask.on_train_start
+
+    def remember(self: SeparationTask) -> None:
+        start(self)
+        term = self.objective.terms["scoring"]
+        assert isinstance(term, ScoringTerm)
+        matchings.append(term.matching)
+
+    monkeypatch.setattr(SeparationTask, "on_train_start", remember)
+    for assignment in ("my_pit", "pit"):
+        assert main(command(config, tmp_path, assignment)) == 0
+    assert all(type(matching) is PIT for matching in matchings) and len(matchings) == 2
+    own, pit = (read_description(tmp_path / name / "model")["info"] for name in ("my_pit", "pit"))
+    assert own == pit and own["monitor"] == "dev_si_sdr_db"
+    lines = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("my_pit", "pit")]
+    assert lines[0]["train_scoring"] == lines[1]["train_scoring"]
+
+
+def test_too_few_hypotheses_are_refused(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = replace(config, model=replace(config.model, hypotheses=1))
+    assert main(command(config, tmp_path, "my_pit")) == 2
+    assert "mixtures have up to 2 sources, but the model makes 1 estimates" in capfd.readouterr().err
