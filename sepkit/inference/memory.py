@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["peak_memory_mib"]
+__all__ = ["peak_memory_mib", "resident_peak_mib"]
 
 
 def peak_memory_mib(model: str, seconds: float) -> float:
@@ -43,17 +44,23 @@ def peak_memory_mib(model: str, seconds: float) -> float:
 def _measure(model: str, seconds: float, sender: Connection) -> None:
     import torch  # noqa: F401
 
-    before = _peak_mib()
+    before = resident_peak_mib()
     from sepkit.inference.separator import load_model
 
     separator = load_model(model, "cpu", predict=False)
     rate = separator.model.sample_rate
     noise = 0.1 * np.random.default_rng(0).standard_normal(round(seconds * rate))
     separator.separate(noise.astype(np.float32), rate)
-    sender.send(_peak_mib() - before)
+    sender.send(resident_peak_mib() - before)
 
 
-def _peak_mib() -> float:
+def resident_peak_mib() -> float:
+    """The most memory that was resident of this process, MiB."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Unlike getrusage's, this peak is not that of the process which started this one.
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**10
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
