@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.extras import missing
 from sepkit.studies.acquisition.audiogram import Audiograms, check_value
 from sepkit.studies.acquisition.config import EARS, FREQUENCIES_HZ, audiogram_dimensions, threshold_name
 
@@ -166,7 +167,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise UserError("reading NHANES needs pandas; install it with pip install 'sepkit[nhanes]'") from error
+        raise UserError(missing("pandas", "reading NHANES")) from error
     return pandas
 
 
