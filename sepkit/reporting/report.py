@@ -19,10 +19,12 @@ from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
+from sepkit.reporting.audiograms import AUDIOGRAMS, audiogram_figure, read_audiogram_rows
 from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
+from sepkit.reporting.first_screen import facts_row, few_mixtures
 from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.version import __version__
@@ -68,19 +70,22 @@ def write_report(
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
+        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
         "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
         "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
-        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
         "groups": ("By property", list(group_tables(test_sets))),
         "utterances": ("Utterances", list(utterance_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
+        "audiograms": ("Audiograms", list(_audiograms(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
     }
     shown = {name: part for name, part in parts.items() if part[1]}
     made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
-    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}</header>"]
+    facts = facts_row(loaded[0]) if len(loaded) == 1 else ""
+    warnings = "".join(few_mixtures(run) for run in loaded)
+    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}{facts}{warnings}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")
     out = Path(out)
@@ -155,6 +160,24 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
                 drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
+    drawn = []
+    for run in runs:
+        files = [run.folder / AUDIOGRAMS, *sorted(run.folder.glob(f"*/{AUDIOGRAMS}"))]
+        for file in (file for file in files if file.is_file()):
+            for name, rows in read_audiogram_rows(file).items():
+                text = f"{run.name}: {name}"
+                drawn.append(
+                    page.figure_html(audiogram_figure(rows), page.slug(text), f"Audiogram: {text}", escape(text))
+                )
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+        yield (
+            '<p class="quiet">Red O: right ear, blue X: left ear; large where measured, small with a bar of one '
+            "standard deviation where estimated; dashed: the whole audiogram. Not a medical device.</p>"
+        )
 
 
 def _examples(test_sets: Sequence[TestSet], count: int, outcomes: Outcomes) -> Iterator[str]:
