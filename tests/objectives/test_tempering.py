@@ -25,8 +25,8 @@ from sepkit.models.distributions import (
     GammaDistribution,
     LogNormalDistribution,
     NormalDistribution,
-    Point,
 )
+from sepkit.models.latents import Point
 from sepkit.objectives import Latents, build_objective
 from sepkit.objectives.rates import alive_share, tempered_rate
 from sepkit.types import Batch, Separation
