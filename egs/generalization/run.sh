@@ -65,9 +65,8 @@ first_seed=${seeds%% *}
 # own_file METHOD: its configuration. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
 own_file() {
   local file
-  for file in "$(dirname "$conf")/${setting#small_}_$1.yaml" "../../conf/vi_emd/$1.yaml"; do
-    if [ -e "$file" ]; then echo "$file"; return; fi
-  done
+  file=$(dirname "$conf")/${setting#small_}_$1.yaml
+  if [ -e "$file" ]; then echo "$file"; elif [ -e "../../conf/vi_emd/$1.yaml" ]; then echo "vi_emd/$1"; fi
 }
 
 methods_of_setting() {

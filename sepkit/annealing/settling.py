@@ -8,6 +8,7 @@ Newton steps within a trust region follow negative curvature away from saddle po
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import scipy.optimize
@@ -59,6 +60,11 @@ class _FreeEnergy:
         self.points = points / self.unit
         self._place: np.ndarray | None = None
 
+    @cached_property
+    def _squares(self) -> Tensor:
+        """(N, d d) products of the coordinates of each point."""
+        return (self.points.unsqueeze(2) * self.points.unsqueeze(1)).flatten(1)
+
     def value_and_gradient(self, place: np.ndarray) -> tuple[float, np.ndarray]:
         self._move_to(place)
         gradient = self.weights.sum(0).unsqueeze(1) * self.hypotheses - self.weights.mT @ self.points
@@ -76,12 +82,14 @@ class _FreeEnergy:
         """All curvatures: the products q_k r_k with each other, less q_k r_k r_k within a hypothesis, plus its mass."""
         self._move_to(place)
         n, d = self.hypotheses.shape
-        residuals = self.hypotheses - self.points.unsqueeze(1)
-        weighted = self.weights.unsqueeze(2) * residuals
+        weighted = self.weights.unsqueeze(2) * (self.hypotheses - self.points.unsqueeze(1))
         flat = weighted.flatten(1)
         result = flat.mT @ flat
-        own = self.weights.sum(0)[:, None, None] * torch.eye(d, dtype=flat.dtype)
-        own = own - torch.einsum("yka,ykb->kab", weighted, residuals)
+        mass = self.weights.sum(0)
+        first = self.hypotheses.unsqueeze(2) * (self.weights.mT @ self.points).unsqueeze(1)
+        outer = self.hypotheses.unsqueeze(2) * self.hypotheses.unsqueeze(1)
+        second = (self.weights.mT @ self._squares).view(n, d, d) - first - first.mT + mass[:, None, None] * outer
+        own = mass[:, None, None] * torch.eye(d, dtype=flat.dtype) - second
         blocks = result.view(n, d, n, d)
         for k in range(n):
             blocks[k, :, k] += own[k]
@@ -95,6 +103,8 @@ class _FreeEnergy:
         # Not from inner products: what steps change at the end is less than these are rounded by.
         distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
         exponents = distances.square_().mul_(-0.5)
-        total = exponents.logsumexp(1)
-        self.weights = (exponents - total.unsqueeze(1)).exp_()
-        self.value = -float(total.mean())
+        largest = exponents.amax(1, keepdim=True)
+        self.weights = exponents.sub_(largest).exp_()
+        total = self.weights.sum(1, keepdim=True)
+        self.weights /= total
+        self.value = -float((largest + total.log()).mean())

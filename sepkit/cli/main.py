@@ -32,6 +32,7 @@ COMMANDS = {
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
+    "simulate-annealing": "the experiments of the annealed VI paper: mode collapse over annealing schedules",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",

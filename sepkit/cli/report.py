@@ -24,7 +24,7 @@ def main(
         names: What to call the runs in the page, one name each; their folders' names by default.
         title: Of the page.
         examples: How many of the worst, median and best mixtures of each test set to show; 0 for none.
-        device: Where a model runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
+        device: Where a MODEL runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
 
     Raises:
         UserError: no such folder, nothing in it, or a bad number of names.

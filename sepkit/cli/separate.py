@@ -70,6 +70,10 @@ def main(
     report = separate_files(inputs, separator, out, output, model_name=model, **shared)
     if summary is not None:
         _write_summary(report, Path(summary), rank, world_size)
+    for line in report.lines():
+        print(line)
+    if report.warning:
+        print(f"sepkit separate: {report.warning}", file=sys.stderr)
     if report.failed:
         for reason in report.failed.values():
             print(f"sepkit separate: {reason}", file=sys.stderr)

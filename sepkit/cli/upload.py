@@ -21,7 +21,7 @@ def main(
     auth login`, or the variable HF_TOKEN).
 
     Args:
-        model: folder that `sepkit train` wrote (EXP, EXP/model)
+        model: MODEL, a folder that `sepkit train` wrote (EXP, EXP/model)
         repo: OWNER/NAME on the hub; made if there is none
         licence: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
         corpora: what it was trained on, for the card, each best with its licence and source

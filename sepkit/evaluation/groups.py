@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -84,11 +85,21 @@ def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:
         return {label: np.array([i for i in known if values[i] == label]) for label in labels}
     numbers = np.array([values[i] for i in known], dtype=np.float64)
     count = 4 if len(numbers) >= 4 * _LEAST_IN_QUANTILE else 2 if len(numbers) >= 2 * _LEAST_IN_QUANTILE else 1
-    edges = np.unique(np.quantile(numbers, np.linspace(0, 1, count + 1)))
+    edges = _rounded(np.unique(np.quantile(numbers, np.linspace(0, 1, count + 1))))
     places = np.searchsorted(edges[1:-1], numbers, side="right")
     parts = [np.array(known)[places == place] for place in range(max(1, len(edges) - 1))]
     labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
     return {label: rows for label, rows in zip(labels, parts, strict=False) if len(rows)}
+
+
+def _rounded(edges: np.ndarray) -> np.ndarray:
+    """Edges as round as their least distance allows, the outer ones outwards: 0 to 0.6, not 0.00512 to 0.594."""
+    if len(edges) < 2:
+        return edges
+    step = 10.0 ** math.floor(math.log10(float(np.diff(edges).min())))
+    rounded = np.round(edges / step)
+    rounded[0], rounded[-1] = math.floor(edges[0] / step), math.ceil(edges[-1] / step)
+    return rounded * step
 
 
 def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:

@@ -26,7 +26,7 @@ from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
-from sepkit.inference.separated import Separated
+from sepkit.inference.separated import Separated, lost_band, sentence
 from sepkit.inference.separator import Separator
 from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
@@ -107,21 +107,34 @@ def separate_files(
         "sepkit": __version__,
     }
     separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1), out)
-    for (path, _), seconds in for_each(separate_one, recordings, processes, "separating"):
-        if isinstance(seconds, Failed):
-            report.failed[str(path)] = failure_reason(UserError(seconds.reason), path)
-        elif seconds is None:
+    highest_rate = 0
+    for (path, target), done in for_each(separate_one, recordings, processes, "separating"):
+        if isinstance(done, Failed):
+            report.failed[str(path)] = failure_reason(UserError(done.reason), path)
+        elif done is None:
             report.already_done += 1
         else:
             report.separated += 1
-            report.audio_seconds += seconds
+            report.audio_seconds += done.seconds
+            report.told[str(target)] = done.told
+            highest_rate = max(highest_rate, done.sample_rate)
+    report.warning = lost_band(highest_rate, separator.sample_rate)
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
 
 
-def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> float | None:
-    """Seconds of sound that were separated; None where that was done before.
+@dataclass(frozen=True)
+class _Done:
+    """What became of one recording: seconds of sound, Hz, and what is told of it."""
+
+    seconds: float
+    sample_rate: int
+    told: str
+
+
+def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done | None:
+    """Return what became of a recording; None where it was separated before.
 
     Raises:
         UserError: a recording that cannot be separated.
@@ -133,23 +146,24 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> float |
     try:
         header = audio.info(path)
         if job.separator.is_long(header.num_samples, header.sample_rate):
-            _separate_long(job, path, target, description)
+            told = _separate_long(job, path, target, description)
         else:
-            _separate_whole(job, path, target, description, header.sample_rate)
+            told = _separate_whole(job, path, target, description, header.sample_rate)
     except torch.OutOfMemoryError as error:
         raise UserError(failure_reason(error, path)) from error
-    return header.duration_seconds
+    return _Done(header.duration_seconds, header.sample_rate, told)
 
 
-def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> None:
+def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> str:
     way = job.way
     waveform = audio.read(path, channel=way["channel"])
     _check_unchanged(path, description)
     separated = job.separator.separate(waveform, sample_rate, speakers=way["speakers"], samples=way["spread_samples"])
     _write(target, separated, len(waveform), lambda: iter([separated.estimates]), description)
+    return sentence(separated)
 
 
-def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> None:
+def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> str:
     job.separator.check_spread_of_long(job.way["spread_samples"])
     recording = FileRecording(path, job.way["channel"])
     check_writable(target.parent)
@@ -161,6 +175,7 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
         _check_unchanged(path, description)
         _write(target, long.separated, recording.num_samples, long.blocks, description)
         _check_unchanged(path, description)
+        return sentence(long.separated)
     finally:
         long.close()
 

@@ -29,6 +29,8 @@ class FilesReport:
         audio_seconds: length of those that this call separated, together.
         wall_seconds: how long the call took.
         list_name: of the list of failures, in `out`.
+        told: output -> what is told of it, of those that this call separated: how many speakers, what SI-SDR to expect.
+        warning: what all outputs lack, such as the band above the model's; empty where there is nothing to say.
     """
 
     out: Path
@@ -38,6 +40,14 @@ class FilesReport:
     audio_seconds: float = 0.0
     wall_seconds: float = 0.0
     list_name: str = FAILED
+    told: dict[str, str] = field(default_factory=dict)
+    warning: str = ""
+
+    def lines(self, most: int = 50) -> list[str]:
+        """What is told of each recording, a line each; of more than `most`, how many more there are."""
+        lines = [f"{name}: {text}" for name, text in list(self.told.items())[:most]]
+        more = len(self.told) - len(lines)
+        return [*lines, f"and {more} more, each with its .json"] if more else lines
 
     @property
     def real_time_factor(self) -> float | None:

@@ -31,6 +31,10 @@ _METRICS = {
     "predicted_si_sdr_db": "SI-SDR predicted (dB)",
 }
 
+# Columns of the table by voices.
+_OF_VOICES = ("si_sdri_db", "si_sdr_db", "predicted_si_sdr_db")
+_SEXES = {"F": "female", "M": "male"}
+
 # What `sepkit evaluate` tells for those who develop a model.
 _DIAGNOSTICS = {
     "mcl_si_sdr_db",
@@ -189,7 +193,24 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
         cells = [_cell(measured[metric]) if metric in measured else "" for metric in columns]
         rows.append((_test_set(summary), str(summary.get("n_utterances", "")), *cells))
     table = _table(("Test set", "Mixtures", *(_METRICS.get(metric, metric) for metric in columns)), rows)
-    return f"{table}\n\nMeans over mixtures, with 95 % confidence intervals, measured by `sepkit evaluate`."
+    text = f"{table}\n\nMeans over mixtures, with 95 % confidence intervals, measured by `sepkit evaluate`."
+    by_sex = _by_sex(scores)
+    return f"{text}\n\nVoices that are alike are harder to tell apart:\n\n{by_sex}" if by_sex else text
+
+
+def _by_sex(scores: Sequence[Mapping[str, Any]]) -> str:
+    """A table of the mixtures by the sexes of their speakers; empty where manifests do not tell them."""
+    rows = []
+    for summary in scores:
+        groups = (summary.get("by") or {}).get("sex_pair") or {}
+        for pair, measured in groups.items():
+            cells = [_cell(measured[m]) if measured.get(m, {}).get("mean") is not None else "" for m in _OF_VOICES]
+            count = max((measured[m].get("n") or 0 for m in _OF_VOICES if m in measured), default=0)
+            if count:
+                sexes = [_SEXES.get(sex, sex) for sex in pair.split("-")]
+                rows.append((_test_set(summary), " with ".join(sexes), str(count), *cells))
+    head = ("Test set", "Voices", "Mixtures", *(_METRICS.get(metric, metric) for metric in _OF_VOICES))
+    return _table(head, rows) if rows else ""
 
 
 def _cell(values: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ registry alone turns it into a model. Training state (optimizer, loop, random ge
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, read_yaml, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.own_files import changed_files, files_of, files_wanted
 from sepkit.models.saved import SavedModel
 from sepkit.version import __version__
 
@@ -94,7 +96,7 @@ def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "model": to_dict(model.config),
         "info": info,
-    }
+    } | ({"own_files": own} if (own := files_of(model.config)) else {})
 
 
 def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -218,9 +220,14 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
             f"{path.parent}: found a model of kind {kind}, expected one of kind {of.kind}; name another model"
         )
     try:
-        return from_dict(of.config_type, description["model"], "model")
+        config = from_dict(of.config_type, description["model"], "model")
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        wanted = files_wanted(description)
+        hint = f"; it was trained with {wanted}: give that too" if wanted else ""
+        raise UserError(f"{path}: {error}{hint}") from error
+    for name in changed_files(description, config):
+        print(f"{path}: {name} has changed since the model was saved; its weights may not fit", file=sys.stderr)
+    return config
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

@@ -102,6 +102,8 @@ def input_output_scatter(
     everything = np.concatenate([*drawn, np.empty(0)])
     if everything.size:
         ends = np.array([everything.min(), everything.max()])
+        # Mixtures of equal levels differ by tenths of a dB: an axis of no more than that would magnify nothing.
+        axes.set_xlim(*np.array([-1, 1]) * max(1.0, 0.55 * np.ptp(ends)) + ends.mean())
         axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
         axes.annotate("no gain", (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
     axes.set(xlabel=f"{label} of the mixture [{unit}]", ylabel=f"{label} of the estimates [{unit}]")
@@ -217,7 +219,8 @@ def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
 def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
     """Axis label -> the quantities that any of the logs holds; those of no known kind have a panel each.
 
-    A term of the objective that is all of the loss has none.
+    A term of the objective that is all of the loss has none, nor has what never changes, such as the entropy of a hard
+    matching, nor what is the same as a quantity before it.
     """
     logs = list(logs)
     names = list(dict.fromkeys(name for log in logs for kind in ("epoch", "step") for name in log.names(kind)))
@@ -232,6 +235,9 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
         if name.startswith("train_") and all(_equal(log, name, "train_loss") for log in logs):
             continue
         stem = name.removeprefix("train_").removeprefix("dev_")
+        before = [known for known in names[: names.index(name)] if known.partition("_")[0] == name.partition("_")[0]]
+        if all(_never_changes(log, name) or any(_equal(log, name, known) for known in before) for log in logs):
+            continue
         if name not in taken:
             panels.setdefault(stem.replace("_", " "), []).append(name)
     return panels
@@ -328,6 +334,13 @@ def _recorded(log: TrainingLog, name: str) -> bool:
 
 def _equal(log: TrainingLog, name: str, other: str) -> bool:
     return name != other and np.array_equal(log.series(name)[1], log.series(other)[1], equal_nan=True)
+
+
+def _never_changes(log: TrainingLog, name: str) -> bool:
+    """Whether a quantity has one value throughout, of two records or more."""
+    values = log.series(name)[1]
+    values = values[np.isfinite(values)]
+    return len(values) > 1 and bool((values == values[0]).all())
 
 
 def _draw_log(axes: Axes, log: TrainingLog, name: str, color: str, style: str, label: str) -> None:

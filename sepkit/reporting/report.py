@@ -24,6 +24,7 @@ from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
+from sepkit.reporting.first_screen import facts_row, few_mixtures
 from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.version import __version__
@@ -69,9 +70,9 @@ def write_report(
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
+        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
         "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
         "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
-        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
         "groups": ("By property", list(group_tables(test_sets))),
         "utterances": ("Utterances", list(utterance_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
@@ -82,7 +83,9 @@ def write_report(
     }
     shown = {name: part for name, part in parts.items() if part[1]}
     made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
-    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}</header>"]
+    facts = facts_row(loaded[0]) if len(loaded) == 1 else ""
+    warnings = "".join(few_mixtures(run) for run in loaded)
+    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}{facts}{warnings}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")
     out = Path(out)

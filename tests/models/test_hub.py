@@ -358,6 +358,20 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     }
 
 
+def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
+    path = summary(tmp_path / "test.json", si_sdri_db=6.0)
+    found = json.loads(path.read_text())
+    measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
+    found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
+    path.write_text(json.dumps(found))
+    card = model_card(folder, licence="mit", summaries=[path])
+    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
+    assert "| female with male | 60 | 8.00 |  |  |" in card and "Voices that are alike" in card
+    assert "Voices that are alike" not in model_card(
+        folder, licence="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
+    )
+
+
 def test_a_card_without_scores_says_so(folder):
     text = model_card(folder, licence="Our own licence, version 2", name="a_model", limits="For whales.")
     head = yaml.safe_load(text.split("---\n")[1])

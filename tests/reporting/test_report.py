@@ -69,7 +69,7 @@ def test_page_is_sound_and_needs_nothing(both: str) -> None:
 def test_sections(single: str, both: str) -> None:
     names = re.findall(r'<section id="([a-z]+)"', single)
     assert names == [
-        "scores", "matching", "distributions", "examples", "groups", "utterances", "training", "curves",
+        "scores", "examples", "matching", "distributions", "groups", "utterances", "training", "curves",
         "configuration", "environment",
     ]  # fmt: skip
     for quantity in ("loss", "si-sdr-db", "learning-rate", "temperature", "entropy-nats"):

@@ -1,0 +1,79 @@
+"""What stands below the headline of a report: the figures that one wants first, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sepkit.evaluation.run_folder import EvaluationFolder, Run
+
+__all__ = ["facts_row", "few_mixtures"]
+
+_LEVELS_DB = (0, 5, 10)
+# Below this a mean over mixtures says little, and quartiles nothing.
+_FEW_MIXTURES = 20
+
+
+def facts_row(run: Run) -> str:
+    """A row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, real-time factor.
+
+    Of the run's first test set. Empty where none of them is known.
+
+    Args:
+        run: an experiment or an evaluation.
+    """
+    facts = [*(_of_scores(run.evaluations[0]) if run.evaluations else ()), *_of_model(run)]
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    return f'<dl class="facts">{cells}</dl>' if cells else ""
+
+
+def few_mixtures(run: Run) -> str:
+    """A warning about test sets that are too small for their means to say much; empty where there are none."""
+    small = [
+        f"{evaluation.name} ({evaluation.summary['n_utterances']})"
+        for evaluation in run.evaluations
+        if evaluation.summary.get("n_utterances", _FEW_MIXTURES) < _FEW_MIXTURES
+    ]
+    if not small:
+        return ""
+    text = f"Fewer than {_FEW_MIXTURES} mixtures: {', '.join(small)}. Means of so few say little; look at the examples."
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
+    scores = evaluation.scores("si_sdr_db")
+    known = scores[np.isfinite(scores)]
+    if len(known):
+        shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
+        yield f"mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
+    pairs = np.array([row.get("sex_pair") or "" for row in evaluation.rows])
+    alike = np.array([len(set(pair.split("-"))) == 1 for pair in pairs])
+    kinds = (("same sex", alike & (pairs != "")), ("different sexes", ~alike & (pairs != "")))
+    means = [
+        f"{kind} {scores[chosen].mean():.1f} dB" for kind, rows in kinds if (chosen := rows & np.isfinite(scores)).any()
+    ]
+    if len(means) > 1:
+        yield "mean SI-SDR by voices", " · ".join(means)
+    factor = evaluation.summary.get("real_time_factor")
+    if factor:
+        yield "real-time factor", f"{factor:.3g}"
+
+
+def _of_model(run: Run) -> Iterator[tuple[str, str]]:
+    parameters = _description(run.folder).get("parameters")
+    if isinstance(parameters, int):
+        yield "parameters", f"{parameters:,}"
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """What was noted when the model of an experiment was saved; nothing where there is none."""
+    try:
+        found = yaml.safe_load((folder / "model" / "model.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}

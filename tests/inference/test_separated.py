@@ -1,0 +1,69 @@
+"""What is told of a separation, and how a notebook shows it."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference import Separator
+from sepkit.inference.separated import Separated, expectation, lost_band, players_html, sentence
+from sepkit.models import build_model
+
+
+def separated(**told) -> Separated:
+    estimates = 0.1 * np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
+    return Separated(estimates, np.ones(2), kept=np.array([0, 2]), sample_rate=8000, **told)
+
+
+def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
+    assert sentence(separated()) == "2 speakers"
+    found = separated(
+        predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
+        predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
+    )
+    # Means over the hypotheses that were kept: the first and the third.
+    assert sentence(found) == "2 speakers, expect 9.9 dB (6 to 13)"
+    assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 speakers, expect 9.9 dB (6 to 13))"
+    assert expectation(separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]))) == "expect 9.0 dB"
+    assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""
+
+
+@pytest.mark.parametrize(("rate", "lost"), [(8000, ""), (4000, ""), (44100, "everything above 4000 Hz is missing")])
+def test_what_the_models_rate_leaves_out(rate: int, lost: str) -> None:
+    assert lost in lost_band(rate, 8000) and bool(lost_band(rate, 8000)) == bool(lost)
+
+
+def test_a_notebook_shows_a_player_for_each_estimate() -> None:
+    found = separated(predicted_si_sdr_db=np.array([9.0, 0.0, 10.8]))
+    found.estimates = 30 * found.estimates
+    html = found._repr_html_()
+    assert html == players_html(found) and html.count("<audio") == 2 and "expect 10.8 dB" in html
+    for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):
+        waveform, rate = audio.decode(base64.b64decode(sound))
+        assert rate == 8000
+        # One gain for all, so that nothing clips and levels stay comparable.
+        expected = found.estimates[place] * 0.9 / np.abs(found.estimates).max()
+        np.testing.assert_allclose(waveform.reshape(-1), expected, atol=1e-4)
+
+
+def test_estimates_are_saved_and_a_separator_is_called(tmp_path) -> None:
+    torch.manual_seed(0)
+    masker = RecurrentConfig(hidden_size=4, num_layers=1)
+    separator = Separator(build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=8), masker=masker)))
+    mixture = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    found = separator(mixture, 8000)
+    assert torch.equal(found.estimates, separator.separate(mixture, 8000).estimates)
+    assert repr(separator) == "Separator(2 speakers at 8000 Hz on cpu)"
+    paths = found.save(tmp_path / "new", "talk")
+    assert [path.name for path in paths] == ["talk_s1.wav", "talk_s2.wav"]
+    np.testing.assert_allclose(audio.read(paths[1]).reshape(-1), found.estimates[1], atol=1e-7)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file"):
+        found.save(tmp_path / "file")

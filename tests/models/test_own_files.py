@@ -1,0 +1,88 @@
+"""Models with a masker of one's own: what is noted, missed and said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sepkit.cli._parser import import_file
+from sepkit.cli.main import main
+from sepkit.config import MaskerConfig, ModelConfig
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_checkpoint, save_model
+
+FILE = """
+from dataclasses import dataclass
+from sepkit.config import RecurrentConfig, MaskerConfig
+from sepkit.models.maskers import RecurrentMasker
+from sepkit.registry import register
+
+@dataclass
+class TinyConfig(MaskerConfig, name="tiny_of_mine"):
+    hidden_size: int = 4
+
+@register(TinyConfig)
+class Tiny(RecurrentMasker):
+    def __init__(self, encoding_dim, hypotheses, values_per_dimension=1, hidden_size=4):
+        super().__init__(
+            encoding_dim, hypotheses, values_per_dimension, rnn="gru", hidden_size=hidden_size, num_layers=1,
+            bidirectional=False, dropout=0.0, norm="channel_layer_norm",
+        )
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "tiny_masker.py"
+    path.write_text(FILE)
+    yield path
+    forget()
+
+
+def forget() -> None:
+    MaskerConfig.choices.pop("tiny_of_mine", None)
+    sys.modules.pop("tiny_masker", None)
+
+
+@pytest.fixture
+def folder(own_file: Path, tmp_path: Path, tiny_model_config: ModelConfig) -> Path:
+    import_file(str(own_file))
+    config = replace(tiny_model_config, masker=MaskerConfig.choices["tiny_of_mine"]())
+    return save_model(build_model(config), tmp_path / "exp" / "model")
+
+
+def test_the_file_is_noted_by_name_and_asked_for(folder: Path, own_file: Path) -> None:
+    (noted,) = yaml.safe_load((folder / "model.yaml").read_text())["own_files"]
+    assert noted["file"] == "tiny_masker.py" and len(noted["sha256"]) == 64
+    forget()
+    with pytest.raises(UserError, match=r"tiny_of_mine.*trained with --import tiny_masker\.py: give that too"):
+        load_checkpoint(folder)
+    import_file(str(own_file))
+    assert load_checkpoint(folder).hypotheses == 2
+
+
+def test_a_file_that_changed_is_told_in_one_line(folder: Path, own_file: Path, capsys) -> None:
+    load_checkpoint(folder)
+    assert capsys.readouterr().err == ""
+    forget()
+    own_file.write_text(FILE + "\n# now another\n")
+    import_file(str(own_file))
+    load_checkpoint(folder)
+    assert "tiny_masker.py has changed" in capsys.readouterr().err
+
+
+def test_models_of_sepkit_alone_note_nothing(tmp_path: Path, tiny_model_config: ModelConfig) -> None:
+    saved = save_model(build_model(tiny_model_config), tmp_path / "model")
+    assert "own_files" not in yaml.safe_load((saved / "model.yaml").read_text())
+
+
+@pytest.mark.parametrize("command", ["evaluate", "separate", "report", "upload", "calibrate", "models", "export"])
+def test_every_command_that_takes_a_model_imports(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--import FILE" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+"""Scores as aligned text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sepkit.reporting.plain import aligned, score_lines
+
+
+def score(mean: float, **more: Any) -> dict[str, Any]:
+    return {"mean": mean, "ci95": [mean - 0.5, mean + 0.25], "n": 300, **more}
+
+
+SUMMARY: dict[str, Any] = {
+    "metrics": {
+        "si_sdr_db": score(5.0749),
+        "si_sdri_db": score(5.06),
+        "mcl_si_sdr_db": score(5.2),
+        "stoi": score(0.77),
+        "blr_nats_per_sample": score(-0.4),
+        "rate_nats_per_dimension": score(2.0),
+        "pesq": {"mean": None, "ci95": None, "n": 0},
+    }
+}
+
+
+def test_what_is_usual_in_columns_of_one_width() -> None:
+    lines = score_lines(SUMMARY)
+    assert lines[0].split() == ["mean", "95", "%", "interval", "mixtures"]
+    assert [line.split("  ")[0] for line in lines[1:]] == ["SI-SDR [dB]", "SI-SDR improvement [dB]", "STOI"]
+    assert "5.07" in lines[1] and "4.57 to 5.32" in lines[1] and lines[1].endswith("300")
+    # Numbers end where their heads do.
+    ends = [line.index("300") + 3 for line in lines[1:]]
+    assert set(ends) == {len(lines[0])}
+
+
+def test_what_was_asked_for_and_no_more() -> None:
+    lines = score_lines(SUMMARY, ["blr_nats_per_sample", "stoi"])
+    assert [line.split("  ")[0] for line in lines[1:]] == ["STOI", "log evidence [nats per sample]"]
+    assert score_lines({"metrics": {}}) == ["no mixture has a score"]
+
+
+def test_manifests_stand_side_by_side() -> None:
+    parts = [
+        {"manifest": "seen", "metrics": {"si_sdri_db": {"mean": 6.0, "drop_db": None}}},
+        {"manifest": "unseen", "metrics": {"si_sdri_db": {"mean": 4.0, "drop_db": 2.0}, "stoi": {"mean": None}}},
+    ]
+    lines = score_lines(SUMMARY | {"by_manifest": parts})
+    assert "seen" in lines[0] and lines[0].endswith("unseen")
+    (improvement,) = [line for line in lines if line.startswith("SI-SDR improvement")]
+    assert improvement.endswith("6.00  4.00 (drop 2.00)")
+
+
+def test_alignment() -> None:
+    assert aligned([["a", "1"], ["bcd", "23"]]) == ["a     1", "bcd  23"]
