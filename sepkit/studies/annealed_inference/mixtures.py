@@ -16,7 +16,7 @@ import torch
 from sepkit.annealing import collapse
 from sepkit.annealing.mixtures import bimodal_target, fit_mixtures, random_student
 from sepkit.annealing.order_parameters import OrderParameters, Variance, collapsed, integrate, random_starts
-from sepkit.annealing.reduced import fit_reduced, random_means
+from sepkit.annealing.reduced import ReducedRun, fit_reduced, random_means
 from sepkit.schedules import Constant, InverseTemperature, Schedule
 from sepkit.studies.annealed_inference.cells import cell_seed, run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
@@ -189,7 +189,8 @@ def _fit_reduced(
     steps: int,
     seed: int,
     **more: Any,
-):
+) -> ReducedRun:
+    options: dict[str, Any] = {"initial_variance": 1 / schedule(0)} | more
     return fit_reduced(
         schedule,
         replicas=replicas,
@@ -200,7 +201,7 @@ def _fit_reduced(
         heavy_weight=config.heavy_weight,
         step_size=config.step_size,
         seed=seed,
-        **{"initial_variance": 1 / schedule(0)} | more,
+        **options,
     )
 
 
