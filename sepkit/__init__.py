@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sepkit.version import __version__
 
-__all__ = ["Separator", "__version__", "load_model"]
+__all__ = ["Separator", "__version__", "load_audiogram_model", "load_model"]
 
 if TYPE_CHECKING:
     from sepkit.inference.separator import Separator, load_model
+    from sepkit.studies.acquisition.session import load_audiogram_model
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from sepkit.inference import separator
 
         return getattr(separator, name)
+    if name == "load_audiogram_model":
+        from sepkit.studies.acquisition.session import load_audiogram_model
+
+        return load_audiogram_model
     raise AttributeError(f"module 'sepkit' has no attribute {name!r}")

@@ -24,6 +24,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxruntime": "export",
     "espeakng_loader": "tts",
+    "pandas": "nhanes",
 }
 """Module -> extra that installs it."""
 

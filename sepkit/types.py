@@ -92,6 +92,10 @@ class Latent(Protocol):
         """Elementwise KL(posterior || prior) in nats; zero for a point."""
         ...
 
+    def base_entropy(self) -> Tensor:
+        """Elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
+        ...
+
 
 @dataclass
 class Separation:

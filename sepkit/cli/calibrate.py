@@ -1,4 +1,4 @@
-"""`sepkit calibrate`: teaches a model to predict the SI-SDR of its own estimates."""
+"""`sepkit calibrate`: teaches a model to predict the error of its own estimates."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ def main(
     first: int | None = None,
     device: str = DEVICE,
 ) -> Path:
-    """Fit the prediction of SI-SDR without references, and keep it beside the model.
+    """Fit the prediction of a model's own error without references, and keep it beside the model.
 
-    Writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit evaluate` take it. The
-    mixtures should be none that the model was trained on; its predictions hold for mixtures like them.
+    For a separator, SI-SDR: writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit
+    evaluate` take it. The mixtures should be none that the model was trained on; its predictions hold for mixtures like
+    them. For a model of audiograms, the error of the estimates: writes stopping.yaml, by which `sepkit audiogram next`
+    says when to stop.
 
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
-        manifest: manifest of mixtures with sources, dev.jsonl for example
+        manifest: manifest of mixtures with sources, dev.jsonl for example; of audiograms, dev.csv
         samples: how many times to sample the latents of each mixture; of no effect with a deterministic model
         seed: of those samples
-        first: how many mixtures, from the beginning of the manifest; default: all
+        first: how many mixtures or audiograms, from the beginning of the manifest; default: all
 
     Returns:
-        The path of quality.yaml.
+        The path of the file.
 
     Raises:
         UserError: no such model, manifest or device, too few mixtures, or a folder that cannot be written to.
@@ -40,11 +42,13 @@ def main(
     from sepkit.inference.calibration import calibrate
     from sepkit.inference.quality import write_quality
     from sepkit.inference.separator import load_model
-    from sepkit.models.checkpoints import find_checkpoint
+    from sepkit.models.checkpoints import find_checkpoint, read_description
 
     if not Path(model).exists() and ":" in model:
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
     folder = find_checkpoint(model)
+    if read_description(folder).get("kind") == "partial_vae":
+        return _calibrate_stopping(folder, manifest, first)
     found = calibrate(load_model(folder, device, predict=False), manifest, samples=samples, seed=seed, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
@@ -62,6 +66,18 @@ def main(
             f"{100 * fitted.coverage:.0f} % interval +-{(high - low) / 2:.2f} dB"
         )
     return write_quality(fitted, folder)
+
+
+def _calibrate_stopping(folder: Path, manifest: str, first: int | None) -> Path:
+    from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
+    from sepkit.studies.acquisition.calibration import calibrate
+
+    rule, path = calibrate(folder, manifest, first)
+    print(
+        f"fitted on {rule.sessions} sessions, errors against the {rule.reference} audiogram: expected errors are off "
+        f"by {rule.error_db:.2f} dB (root mean square), correlation {_shown(rule.correlation)}. {NOT_A_MEDICAL_DEVICE}"
+    )
+    return path
 
 
 def _shown(correlation: float | None) -> str:

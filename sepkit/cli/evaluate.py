@@ -239,6 +239,8 @@ def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
 def _of_model(
     model: str, device: str, speakers: Literal["auto"] | None, calibration: bool, predict: bool
 ) -> dict[str, Any]:
+    from functools import partial
+
     from sepkit.cli._ranks import device_of_rank
     from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
@@ -254,7 +256,7 @@ def _of_model(
     # Rows from before rates were kept lack them: they are made again.
     rates = " rates" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
     return {
-        "separate": separator.separate,
+        "separate": partial(separator.separate, evidence=True),
         "model": model,
         "device": str(separator.device),
         "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}",

@@ -20,7 +20,7 @@ from sepkit.version import __version__
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix, vctk-2mix; wavs, shards",
+    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "stream": "separate raw PCM from standard input while it comes in",
@@ -32,11 +32,13 @@ COMMANDS = {
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
+    "simulate-annealing": "the experiments of the annealed VI paper: mode collapse over annealing schedules",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",
     "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
+    "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
 
 MOVED = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 MODEL_FORMS = {
     "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
     "boxed_8k": "shipped with sepkit; the default",
@@ -13,16 +16,21 @@ MODEL_FORMS = {
 """What MODEL can be -> what that is."""
 
 
-def main(*, model: str | None = None) -> None:
+def main(*, model: str | None = None, measure: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
     Args:
         model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
+        measure: only the table of what models cost and score (of MODEL, or of those that ship), with the memory that
+            separating 10 s and 10 minutes takes on this machine, above what importing torch takes
 
     Raises:
         UserError: no such model.
     """
-    print(_describe(model) if model is not None else _overview())
+    if measure:
+        print("\n".join(_measured(model)))
+    else:
+        print(_describe(model) if model is not None else _overview())
 
 
 def _overview() -> str:
@@ -33,15 +41,57 @@ def _overview() -> str:
 
 
 def _shipped() -> list[str]:
-    from sepkit.models.checkpoints import read_description
-    from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
+    from sepkit.models.shipped import shipped_models
 
-    rows = []
-    for name, folder in shipped_models().items():
-        description = read_description(folder)
-        what = f"{description['model']['hypotheses']} estimates at {description['sample_rate']} Hz"
-        rows.append(f"  {name:<23} {what}{', the default' if name == DEFAULT_MODEL else ''}")
-    return ["Models that ship with sepkit:", *rows] if rows else ["No trained model ships with this version."]
+    shipped = shipped_models()
+    if not shipped:
+        return ["No trained model ships with this version."]
+    return ["Models that ship with sepkit:", *_table({name: str(folder) for name, folder in shipped.items()})]
+
+
+def _measured(model: str | None) -> list[str]:
+    from sepkit.models.shipped import shipped_models
+
+    models = {model: model} if model else {name: str(folder) for name, folder in shipped_models().items()}
+    memory = {f"{name}, MiB": partial(_memory, seconds=seconds) for name, seconds in (("10 s", 10), ("10 min", 600))}
+    return _table(models, memory)
+
+
+def _memory(model: str, seconds: float) -> float:
+    from sepkit.inference.memory import peak_memory_mib
+
+    return peak_memory_mib(model, seconds)
+
+
+def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
+    """One line a model: what it is, what it costs, and how good it is."""
+    from sepkit.models import load_pretrained, model_folder
+    from sepkit.models.facts import model_facts
+    from sepkit.models.shipped import DEFAULT_MODEL
+
+    head = ["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", *(more or {}), "SI-SDRi, dB"]
+    rows = [head]
+    for name, place in models.items():
+        folder = model_folder(place)
+        facts = model_facts(load_pretrained(place), folder)
+        size = None if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        rows.append(
+            [
+                f"{name}{' (default)' if name == DEFAULT_MODEL else ''}",
+                f"{facts.sample_rate}",
+                f"{facts.estimates}",
+                "whole recording" if facts.latency_ms is None else f"{facts.latency_ms:.0f} ms",
+                f"{facts.parameters:,}",
+                "" if size is None else f"{size / 1e6:.1f}",
+                f"{facts.giga_multiply_adds_per_second:.2f}",
+                *(f"{measure(place):.0f}" for measure in (more or {}).values()),
+                ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _configurations() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
+from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
 
 COMMANDS = {
     "mini": OptionsCommand(options.MiniOptions, "sepkit.corpora.mini:prepare_mini"),
@@ -14,6 +15,8 @@ COMMANDS = {
     "librimix": OptionsCommand(options.LibriMixOptions, "sepkit.corpora.librimix:prepare_librimix"),
     "wsj0-mix": OptionsCommand(options.WSJ0MixOptions, "sepkit.corpora.wsj0mix:prepare_wsj0_mix"),
     "vctk-2mix": OptionsCommand(options.VCTK2MixOptions, "sepkit.corpora.vctk2mix:prepare_vctk2mix"),
+    "audiograms": OptionsCommand(AudiogramOptions, "sepkit.studies.acquisition.prepare:prepare_audiograms"),
+    "nhanes": OptionsCommand(NHANESOptions, "sepkit.studies.acquisition.prepare:prepare_nhanes"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
     "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sepkit.cli._configuration import parse_config
 from sepkit.cli._parser import Parser
@@ -12,7 +13,7 @@ DESCRIPTION = """Train a model. Running the same command again resumes from the 
 
 Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...). The options listed below are
 those of the configuration that --config and --task pick. --target-rates trains one variational model per rate, in
-EXP/rate_40 and so on.
+EXP/rate_40 and so on, and --seeds one model per seed, in EXP/seed_0 and so on.
 """
 
 ALIASES = {
@@ -38,13 +39,10 @@ def run(arguments: list[str]) -> Path | None:
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=add_options
     )
     config.check()
-    if options["target_rates"] is not None:
-        from sepkit.training.sweep import sweep, towards_rates
-
-        variants = towards_rates(config, options["target_rates"])
-        return sweep(variants, Path(options["out"]), options["jobs"] or 1, options["import_"])
+    if options["target_rates"] is not None or options["seeds"] is not None:
+        return _sweep(config, options)
     if options["jobs"] is not None:
-        raise UserError("--jobs only applies with --target-rates; to use several devices, see --devices")
+        raise UserError("--jobs only applies with --target-rates or --seeds; to use several devices, see --devices")
     from sepkit.studies import import_task
     from sepkit.training.messages import is_first_process
     from sepkit.training.run import train
@@ -54,9 +52,30 @@ def run(arguments: list[str]) -> Path | None:
     return model if is_first_process() else None
 
 
+def _sweep(config: Any, options: dict[str, Any]) -> Path:
+    """Return the folder of the runs towards all target rates and with all seeds."""
+    from sepkit.studies import import_task
+    from sepkit.training.run import task_type
+    from sepkit.training.sweep import over_seeds, sweep, towards_rates
+
+    import_task(config.name)
+    out, rates, seeds = Path(options["out"]), options["target_rates"], options["seeds"]
+    task = task_type(config)
+    if task.has_own_sweep:
+        if options["jobs"] is not None:
+            raise UserError(f"--jobs: task {config.name} trains all models of a sweep at once; leave it out")
+        return task.sweep(config, out, rates, seeds)
+    variants = {"": config} if rates is None else towards_rates(config, rates)
+    return sweep(
+        variants if seeds is None else over_seeds(variants, seeds), out, options["jobs"] or 1, options["import_"]
+    )
+
+
 def add_options(parser: Parser) -> None:
     """Add the options of `sepkit train` that are no keys of the configuration."""
     parser.add("--out", required=True, metavar="EXP", help="folder of the experiment")
     text = "train once towards each of these sums of both rates, in the unit of objective.rates.steering.per"
     parser.add("--target-rates", nargs="+", type=float, metavar="RATE", help=text)
-    parser.add("--jobs", type=int, metavar="N", help="how many runs of --target-rates at once (default: 1)")
+    parser.add("--seeds", nargs="+", type=int, metavar="N", help="train once with each of these values of trainer.seed")
+    text = "how many runs of --target-rates and --seeds at once (default: 1)"
+    parser.add("--jobs", type=int, metavar="N", help=text)

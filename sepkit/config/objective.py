@@ -157,6 +157,9 @@ class RatesConfig:
     is one."""
     steering: SteeringConfig | None = None
     """Weights that lead the rates to targets; they multiply the scheduled ones."""
+    tempering: ScheduleConfig | None = None
+    """Inverse temperature: a schedule that rises to 1, such as inverse_temperature. It multiplies the whole log joint,
+    likelihood and prior, and leaves the entropy of the posteriors as it is; the cost must be a likelihood."""
 
 
 @dataclass

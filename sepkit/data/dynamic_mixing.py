@@ -164,10 +164,10 @@ class DynamicMixer:
 
     def _draw_speakers(self, num_sources: int, generator: np.random.Generator) -> list[int]:
         """Numbers of different speakers, of one sex or not as the share has it."""
-        everyone = len(self._speaker_blocks)
-        if self._sexes is None or num_sources < 2:
+        everyone, share = len(self._speaker_blocks), self.config.same_sex_share
+        if self._sexes is None or share is None or num_sources < 2:
             return generator.choice(everyone, num_sources, replace=False).tolist()
-        same = generator.random() < self.config.same_sex_share
+        same = generator.random() < share
         while True:
             speakers = generator.choice(everyone, num_sources, replace=False).tolist()
             if (len({self._sexes[speaker] for speaker in speakers}) == 1) == same:

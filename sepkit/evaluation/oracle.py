@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
-from sepkit.evaluation.statistics import summarise
+from sepkit.evaluation.statistics import summarize
 from sepkit.files import write_json
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.filterbanks import STFTFilterbank
@@ -138,7 +138,7 @@ def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path)
         if not found["binary"]:
             raise UserError(f"{manifest}: no mixture has two sources that speak; expected mixtures with their sources")
         for name, scores in found.items():
-            summary = summarise(scores)
+            summary = summarize(scores)
             rows.append(
                 {"manifest": manifest, "mask": name, "what": ORACLE_MASKS[name][1], "si_sdri_db": summary.mean,
                  "ci95": summary.ci95, "n": summary.n}

@@ -48,7 +48,7 @@ _NOT_PROPERTIES = frozenset(
 )
 _MAX_GROUPS = 12
 
-CURVES = ("rate_distortion", "calibration", "risk_coverage")
+CURVES = ("rate_distortion", "calibration", "risk_coverage", "information")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
 
 

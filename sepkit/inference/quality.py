@@ -36,8 +36,9 @@ COVERAGE = 0.9
 EXAMPLES_PER_FEATURE = 3
 """Fit only with at least this many examples per feature."""
 
-# Standardized features beyond this are taken at it: a straight line is no guide to where no example was.
-_FARTHEST = 4.0
+FARTHEST = 4.0
+"""Standardized features beyond this are taken at it: a straight line is no guide to where no example was."""
+
 # Of the ridge's strength, times the number of examples. Where the strongest is best there is nothing to learn.
 _STRENGTHS = np.logspace(-5, 1, 25)
 
@@ -265,7 +266,7 @@ def _varies(values: np.ndarray) -> bool:
 
 
 def _standardize(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    return np.clip((table - means) / scales, -_FARTHEST, _FARTHEST)
+    return np.clip((table - means) / scales, -FARTHEST, FARTHEST)
 
 
 def _interval(errors: np.ndarray, coverage: float) -> tuple[float, float]:

@@ -33,7 +33,9 @@ class ModelOutput:
     separation: Separation | None
 
 
-def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bool = False) -> ModelOutput:
+def run_model(
+    model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bool = False, evidence: bool = False
+) -> ModelOutput:
     """Return the output of a model in evaluation mode.
 
     If only estimates are needed, masks are computed tile by tile and never held in full.
@@ -42,6 +44,7 @@ def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bo
         model: or an exported one.
         mixtures: (B, T), on the device of the model.
         keep_separation: whether the separation itself is wanted.
+        evidence: whether the rates include the bound on the evidence of the mixtures, which costs one more decoding.
 
     Raises:
         UserError: estimates that are not finite.
@@ -53,7 +56,7 @@ def run_model(model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bo
         else:
             separation = model(mixtures)
             estimates, rates = separation.estimates, rates_of(separation)
-            if rates is not None and isinstance(model, EncoderMaskerDecoder):
+            if evidence and rates is not None and isinstance(model, EncoderMaskerDecoder):
                 bound = mixture_elbo(model, mixtures, separation, samples=1)
                 rates |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
             scores = None if separation.scores is None else separation.scores.float().cpu().numpy()

@@ -127,6 +127,7 @@ class Separator:
         samples: int | None = None,
         seed: int = 0,
         channel: int | None = None,
+        evidence: bool = False,
     ) -> Separated:
         """Return the estimates of the sources in one recording, at its length, rate and level.
 
@@ -146,6 +147,8 @@ class Separator:
                 separated in chunks.
             seed: of those samples.
             channel: which channel to separate, from 0; None: the mean of all.
+            evidence: whether the rates of a variational model include the bound on the evidence of the mixture, which
+                costs one more decoding; not for recordings that are separated in chunks.
 
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
@@ -160,17 +163,17 @@ class Separator:
             self.check_spread_of_long(samples)
             separated = self.separate_long(ArrayRecording(recording, rate), speakers=speakers).in_memory()
         else:
-            separated = self._separate_whole(recording, rate, speakers, samples, seed)
+            separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
         return separated.as_tensors() if isinstance(waveform, Tensor) else separated
 
     def _separate_whole(
-        self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int
+        self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
     ) -> Separated:
         mixture = audio.resample(recording, rate, self.sample_rate)
         # A recording shorter than one sample of the model's rate.
         mixture = mixture if mixture.size else recording[:1]
         on_device = torch.as_tensor(mixture, device=self.device)
-        output = run_model(self.model, on_device.unsqueeze(0), keep_separation=self.quality is not None)
+        output = run_model(self.model, on_device.unsqueeze(0), self.quality is not None, evidence)
         estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
         products = products_of(mixture, estimates)
         silent, consistency = np.ptp(mixture) == 0, self.options.consistency

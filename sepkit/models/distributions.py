@@ -62,6 +62,10 @@ class Point:
         """Elementwise zeros: a point carries no rate term, whatever the prior."""
         return torch.zeros_like(self.value)
 
+    def base_entropy(self) -> Tensor:
+        """Elementwise zeros, as for the rate."""
+        return torch.zeros_like(self.value)
+
 
 @dataclass(frozen=True)
 class NormalDistribution:
@@ -102,6 +106,10 @@ class NormalDistribution:
         prior = _same_kind(self, prior)
         squares = (self.deviation.square() + (self.mean - prior.mean).square()) / (2 * prior.deviation.square())
         return squares - self.deviation.log() + (prior.deviation.log() - 0.5)
+
+    def base_entropy(self) -> Tensor:
+        """Elementwise entropy log s + log(2 pi e) / 2, nats."""
+        return (self.deviation.log() + (_HALF_LOG_2PI + 0.5)).expand(self.shape)
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,14 @@ class LogNormalDistribution:
             TypeError: a prior that is not log-normal.
         """
         return self.logarithm.kl(_same_kind(self, prior).logarithm)
+
+    def base_entropy(self) -> Tensor:
+        """Elementwise entropy of the logarithm, nats.
+
+        A tempered density depends on the variable it is a density of. In that of the logarithm a tempered standard
+        prior stays centered at 1; in that of the value it would move to exp(1 / beta - 1).
+        """
+        return self.logarithm.base_entropy()
 
 
 @dataclass(frozen=True)
@@ -214,6 +230,11 @@ class GammaDistribution:
             + other * (self.rate / prior.rate).log()
             + mine * (prior.rate / self.rate - 1)
         )
+
+    def base_entropy(self) -> Tensor:
+        """Elementwise entropy c - log r + log Gamma(c) + (1 - c) psi(c), nats."""
+        c = self.concentration
+        return c - self.rate.log() + torch.lgamma(c) + (1 - c) * torch.digamma(c)
 
 
 @dataclass(frozen=True)
@@ -278,6 +299,12 @@ class BetaDistribution:
             + more_zeros * torch.digamma(self.beta)
             - (more_ones + more_zeros) * torch.digamma(self.alpha + self.beta)
         )
+
+    def base_entropy(self) -> Tensor:
+        """Elementwise entropy log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b), nats."""
+        a, b = self.alpha, self.beta
+        ones, zeros = (a - 1) * torch.digamma(a), (b - 1) * torch.digamma(b)
+        return self._log_normalizer() - ones - zeros + (a + b - 2) * torch.digamma(a + b)
 
     def _log_normalizer(self) -> Tensor:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)

@@ -16,6 +16,7 @@ from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import PairwiseCosts, Step, Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
@@ -43,11 +44,14 @@ class SeparationTerm(Term):
     Args:
         costs: of all pairs.
         assignment: the matching.
+        tempering: the inverse temperature of the objective, the weight of a likelihood.
     """
 
-    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment, tempering: Tempering | None = None) -> None:
         self.costs = costs
         self.assignment = assignment
+        self.tempering = tempering
+        self.weight = 1.0 if tempering is None else tempering.beta
         self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, step: Step) -> Tensor:
@@ -63,13 +67,15 @@ class SeparationTerm(Term):
         return self._statistics
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set the assignment's scheduled parameters."""
+        """Set the assignment's scheduled parameters, and the inverse temperature."""
         self.assignment.set_progress(t_epochs)
+        if self.tempering is not None:
+            self.weight = self.tempering.at(t_epochs)
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The assignment's scheduled parameters as they are now."""
-        return self.assignment.scheduled
+        """The assignment's scheduled parameters as they are now, and the inverse temperature."""
+        return self.assignment.scheduled | ({} if self.tempering is None else self.tempering.scheduled)
 
 
 @torch.no_grad()
@@ -180,14 +186,24 @@ class ReconstructionTerm(Term):
     Args:
         what: "source" or "mixture". The mixture's counts in every utterance, with or without active sources.
         costs: of pairs; a signal is compared with its own reconstruction.
+        tempering: the inverse temperature of the objective, the weight of a likelihood.
 
     Source: thesis, appendix D.
     """
 
-    def __init__(self, what: Literal["source", "mixture"], costs: PairwiseCosts) -> None:
+    def __init__(
+        self, what: Literal["source", "mixture"], costs: PairwiseCosts, tempering: Tempering | None = None
+    ) -> None:
         self.what = what
+        self.tempering = tempering
+        self.weight = 1.0 if tempering is None else tempering.beta
         self.costs = costs
         self.wants = {"reconstructions", "sources"} if what == "source" else {"reconstructions"}
+
+    def set_progress(self, t_epochs: float) -> None:
+        """Set the inverse temperature."""
+        if self.tempering is not None:
+            self.weight = self.tempering.at(t_epochs)
 
     def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,).
@@ -264,7 +280,10 @@ def build_objective(
     """
     costs, assignment = PairwiseCosts(build(config.cost), signal_std), build(config.assignment)
     assignment.set_spread(spread)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
+    latents = latents or Latents(False, False, lambda samples: samples)
+    free_nats = max(config.rates.encoding.free_nats, config.rates.masks.free_nats) > 0
+    tempering = build_tempering(config.rates.tempering, latents.encoding or latents.masks, costs.unit, free_nats)
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, tempering)}
     weights: dict[str, float] = {}
     if scored:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, config.scoring.kind)
@@ -277,13 +296,14 @@ def build_objective(
         if not 0 <= weight < math.inf:
             raise UserError(f"objective.autoencoding.{what}s: found {weight}, expected 0 or more")
         if weight > 0:
-            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
+            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs, tempering)
             weights[f"{what}_reconstruction"] = weight
     rates, steerings = build_rates(
         config.rates,
-        latents or Latents(False, False, lambda samples: samples),
+        latents,
         autoencoding=config.autoencoding.sources > 0,
         of_mixtures=config.autoencoding.mixtures > 0,
+        tempering=tempering,
     )
     terms |= rates
     if not (0 <= config.silence.weight < math.inf and 0 < config.silence.threshold_db < math.inf):

@@ -12,12 +12,22 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
+from sepkit.objectives.tempering import Tempering
 from sepkit.objectives.term import Step, Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, Separation
 
-__all__ = ["Latents", "RateTerm", "Steering", "build_rates", "elementwise_rate", "total_rate"]
+__all__ = [
+    "Latents",
+    "RateTerm",
+    "Steering",
+    "alive_share",
+    "build_rates",
+    "elementwise_rate",
+    "tempered_rate",
+    "total_rate",
+]
 
 Estimator = Literal["auto", "analytic", "sample"]
 What = Literal["encoding", "mask", "source"]
@@ -26,6 +36,8 @@ What = Literal["encoding", "mask", "source"]
 _LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
 # A rate this far from its target, as a share of it, has not been reached.
 _REACHED = 0.1
+# A latent dimension with a lower mean rate says nothing about the utterance.
+_ALIVE_NATS = 0.01
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,31 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
         fixed = None if torch.is_grad_enabled() else torch.Generator(device).manual_seed(0)
         sample = posterior.sample(fixed)
     return posterior.log_prob(sample) - prior.log_prob(sample)
+
+
+def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
+    """The part of a tempered objective that concerns a latent, E_q[log q - beta log p], in nats; the rate at beta = 1.
+
+    beta rate - (1 - beta) H(q), H the entropy of the posterior.
+
+    Args:
+        rate: KL or an estimate of it, elementwise.
+        posterior: whose rate it is.
+        beta: inverse temperature.
+    """
+    return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
+
+
+def alive_share(rate: Tensor, ticks: Tensor) -> Tensor:
+    """The share of latent dimensions whose mean rate over an utterance's ticks is above .01 nat, (B,).
+
+    Args:
+        rate: (B, ..., K, F), of every element; every index but the first and the last is a dimension.
+        ticks: (B,) int, how many of the F ticks are the utterance's own.
+    """
+    inside = torch.arange(rate.shape[-1], device=rate.device) < ticks.view(-1, *[1] * (rate.ndim - 1))
+    mean = rate.detach().where(inside, 0.0).sum(-1) / ticks.clamp_min(1).view(-1, *[1] * (rate.ndim - 2))
+    return (mean > _ALIVE_NATS).to(rate.dtype).flatten(1).mean(1)
 
 
 def total_rate(
@@ -164,6 +201,7 @@ class RateTerm(Term):
         per: unit of the recorded rate.
         steering: a weight that multiplies the scheduled one.
         of_all: whether utterances without an active source count.
+        tempering: the inverse temperature of the objective; what is recorded stays the rate itself.
     """
 
     def __init__(
@@ -176,7 +214,9 @@ class RateTerm(Term):
         per: Literal["tick", "sample", "utterance"] = "tick",
         steering: Steering | None = None,
         of_all: bool = False,
+        tempering: Tempering | None = None,
     ) -> None:
+        self.tempering = tempering
         self.what: What = what
         self.schedule = schedule
         self.config = config
@@ -203,6 +243,8 @@ class RateTerm(Term):
     def set_progress(self, t_epochs: float) -> None:
         """Sets the scheduled weight."""
         self._beta = self.schedule(t_epochs)
+        if self.tempering is not None:
+            self.tempering.at(t_epochs)
 
     def statistics(self) -> dict[str, Tensor]:
         """The rate of the last call, free nats aside, (B,) nats per tick, sample or utterance."""
@@ -224,7 +266,15 @@ class RateTerm(Term):
         counts = torch.ones_like(ticks, dtype=torch.bool) if self.of_all else batch.active.any(1)
         plain = total_rate(rate, ticks).where(counts, 0.0)
         unit = {"tick": ticks, "sample": batch.lengths, "utterance": torch.ones_like(ticks)}[self.per]
-        self._statistics = {statistic_of(self.what, self.per): (plain / unit).detach()}
+        self._statistics = {
+            statistic_of(self.what, self.per): (plain / unit).detach(),
+            f"{self.what}_alive_share": alive_share(rate, ticks).where(counts, 0.0),
+        }
+        if self.tempering is not None:
+            tempered = tempered_rate(rate, posterior, self.tempering.beta)
+            if self.what == "source":
+                tempered = tempered.where(batch.active[..., None, None], 0.0)
+            plain = total_rate(tempered, ticks).where(counts, 0.0)
         if self.config.free_nats > 0:
             plain = total_rate(rate, ticks, self.config.free_nats, self.config.free_nats_over).where(counts, 0.0)
         return plain / batch.lengths
@@ -258,7 +308,11 @@ def _check_identical(prior: Density, hypotheses: int) -> None:
 
 
 def build_rates(
-    config: RatesConfig, latents: Latents, autoencoding: bool = False, of_mixtures: bool = False
+    config: RatesConfig,
+    latents: Latents,
+    autoencoding: bool = False,
+    of_mixtures: bool = False,
+    tempering: Tempering | None = None,
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
     """The terms "encoding_rate", "mask_rate" and "source_rate", where latents are variational, and what steers them.
 
@@ -267,6 +321,7 @@ def build_rates(
         latents: of the model.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
+        tempering: the inverse temperature of the objective.
 
     Raises:
         UserError: numbers out of their range, or targets of latents that are not variational.
@@ -293,6 +348,7 @@ def build_rates(
             per,
             steering_of.get(weighed_as),
             of_all=of_mixtures and what == "encoding",
+            tempering=tempering,
         )
     return terms, list({id(steering): steering for steering in steering_of.values()}.values())
 

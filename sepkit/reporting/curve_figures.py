@@ -13,7 +13,15 @@ from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
 from sepkit.reporting.figures import COLORS, panels
 
-__all__ = ["DRAWERS", "calibration_curve", "optimum", "rate_distortion_curve", "risk_coverage_curve", "running_mean"]
+__all__ = [
+    "DRAWERS",
+    "calibration_curve",
+    "information_curve",
+    "optimum",
+    "rate_distortion_curve",
+    "risk_coverage_curve",
+    "running_mean",
+]
 
 _WINDOW = 3
 _STYLES = ("--", "-", ":", "-.")
@@ -83,6 +91,23 @@ def risk_coverage_curve(curve: Curve) -> Figure:
     return figure
 
 
+def information_curve(curve: Curve) -> Figure:
+    """Errors of estimates by the number of measurements, a curve for each way to choose the next one.
+
+    Args:
+        curve: numbers of measurements against errors.
+
+    Source: thesis, appendix A, figure 6.
+    """
+    figure, drawn = _panels(curve)
+    for axes, name in drawn:
+        for place, (strategy, (numbers, values)) in enumerate(curve.panels[name].items()):
+            color = COLORS[place % len(COLORS)]
+            axes.plot(numbers, values, color=color, marker="o", markersize=4, linewidth=1.6, label=strategy or None)
+    _legend(figure.axes[0])
+    return figure
+
+
 def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
     """(R,) the mean of each value and of its neighbors; at the ends, of those that there are.
 
@@ -122,6 +147,10 @@ DRAWERS: dict[str, tuple[Callable[[Curve], Figure], str]] = {
         "a dot is a model, lines are running means over three of them, stars the best in each condition",
     ),
     "calibration": (calibration_curve, "means of parts of equal size; on the dashed line predictions are right"),
+    "information": (
+        information_curve,
+        "mean error of estimates, a curve for each way to choose the next measurement",
+    ),
     "risk_coverage": (risk_coverage_curve, "what is kept, best predicted first; dashed, the mean of all"),
 }
 """Kind of curve -> what draws it, and what its caption says."""

@@ -19,6 +19,7 @@ from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
+from sepkit.reporting.audiograms import AUDIOGRAMS, audiogram_figure, read_audiogram_rows
 from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html
@@ -76,6 +77,7 @@ def write_report(
         "utterances": ("Utterances", list(utterance_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
+        "audiograms": ("Audiograms", list(_audiograms(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
     }
@@ -158,6 +160,24 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
                 drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
+    drawn = []
+    for run in runs:
+        files = [run.folder / AUDIOGRAMS, *sorted(run.folder.glob(f"*/{AUDIOGRAMS}"))]
+        for file in (file for file in files if file.is_file()):
+            for name, rows in read_audiogram_rows(file).items():
+                text = f"{run.name}: {name}"
+                drawn.append(
+                    page.figure_html(audiogram_figure(rows), page.slug(text), f"Audiogram: {text}", escape(text))
+                )
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+        yield (
+            '<p class="quiet">Red O: right ear, blue X: left ear; large where measured, small with a bar of one '
+            "standard deviation where estimated; dashed: the whole audiogram. Not a medical device.</p>"
+        )
 
 
 def _examples(test_sets: Sequence[TestSet], count: int, outcomes: Outcomes) -> Iterator[str]:

@@ -19,7 +19,7 @@ from sepkit.config import SteeringConfig, TaskConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
 
-__all__ = ["run_name", "sweep", "towards_rates"]
+__all__ = ["over_seeds", "run_name", "sweep", "towards_rates"]
 
 _POLL_SECONDS = 0.2
 
@@ -59,6 +59,26 @@ def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, Train
         own = variants[run_name(rate)] = copy.deepcopy(config)
         own.objective.rates.steering = replace(steering or SteeringConfig(), total=rate)
     return variants
+
+
+def over_seeds(variants: Mapping[str, TaskConfig], seeds: Sequence[int]) -> dict[str, TaskConfig]:
+    """Name -> configuration of each variant with each `trainer.seed`: seed_0, or rate_40_seed_0.
+
+    Args:
+        variants: name -> configuration; the name "" is left out of the new names.
+        seeds: different from each other.
+
+    Raises:
+        UserError: a seed below 0, or one that stands twice.
+    """
+    if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds: found {', '.join(map(str, seeds))}, expected different numbers of 0 or more")
+    made = {}
+    for name, config in variants.items():
+        for seed in seeds:
+            own = made[f"{name}_seed_{seed}" if name else f"seed_{seed}"] = copy.deepcopy(config)
+            own.trainer.seed = seed
+    return made
 
 
 def sweep(variants: Mapping[str, TaskConfig], out: Path | str, jobs: int = 1, imports: Sequence[str] = ()) -> Path:

@@ -193,8 +193,8 @@ class Task(LightningModule):
         """The present value of everything that changes as training goes on, by name."""
         return {}
 
-    def choose_monitor(self) -> Monitor:
-        """The dev score that picks the best model and halves the learning rate.
+    def choose_monitor(self) -> Monitor | None:
+        """The dev score that picks the best model and halves the learning rate; None: the last model is the best.
 
         Raises:
             UserError: a score that this task does not have.
@@ -211,6 +211,14 @@ class Task(LightningModule):
     def describe(self, scores: Mapping[str, float]) -> str:
         """Dev scores in words, for the line that is printed after an epoch."""
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+
+    has_own_sweep: ClassVar[bool] = False
+    """Whether `sweep` trains all models of a sweep; if not, each is a run in a process of its own."""
+
+    @classmethod
+    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
+        """Train a model towards each target rate with each seed, and return the folder of their experiments."""
+        raise NotImplementedError
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:

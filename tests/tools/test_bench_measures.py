@@ -5,24 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from tools.bench import metrics, scaling
-from tools.bench.peaks import bytes_moved, measure_peaks, multiply_adds
-
-
-def test_multiply_adds():
-    with torch.inference_mode():
-        lstm, x = nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True), torch.randn(3, 10, 8)
-        # Four gates, from the input and from the state; the second layer sees both directions.
-        per_frame = 2 * 4 * 16 * ((8 + 16) + (32 + 16))
-        assert multiply_adds(lambda: lstm(x)) == 30 * per_frame
-        depthwise = nn.Conv1d(8, 8, 3, groups=8)
-        assert multiply_adds(lambda: depthwise(torch.randn(2, 8, 12))) == 2 * 10 * 8 * 3
-        linear = nn.Linear(5, 7)
-        assert multiply_adds(lambda: linear(torch.randn(4, 5)).relu()) == 4 * 5 * 7
-        gru = nn.GRU(8, 16, batch_first=True)
-        assert multiply_adds(lambda: gru(x)) == 30 * 3 * 16 * (8 + 16)
+from tools.bench.peaks import bytes_moved, measure_peaks
 
 
 def test_bytes_moved():

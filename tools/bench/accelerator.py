@@ -37,9 +37,9 @@ from sepkit.config import (
     SteeringConfig,
 )
 from sepkit.models import build_model
+from sepkit.models.facts import multiply_adds
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
-from tools.bench.peaks import multiply_adds
 from tools.bench.timing import Ratio, environment, take_turns
 
 SAMPLE_RATE = 8000

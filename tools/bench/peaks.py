@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 _MATRICES = (512, 1024, 2048)
 _VECTOR_BYTES = 256 * 2**20
@@ -60,23 +59,6 @@ def _least_seconds(function: Callable[[], Any], seconds: float) -> float:
         function()
         least = min(least, time.perf_counter() - start)
     return least
-
-
-def multiply_adds(function: Callable[[], Any]) -> int:
-    """Of convolutions, matrix products, attention and LSTMs in a call; what goes sample by sample is not counted."""
-    # Other recurrent layers come as matrix products.
-    recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
-    with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
-        function()
-    return counter.get_total_flops() // 2
-
-
-def _lstm_operations(
-    input_shape: torch.Size, input_weights: torch.Size, hidden_weights: torch.Size, *_: Any, **__: Any
-) -> int:
-    """Of one layer in one direction, which torch on a CPU leaves to oneDNN as a whole. Input (T, B, features)."""
-    frames, batch = input_shape[:2]
-    return 2 * frames * batch * (input_weights[0] * input_weights[1] + hidden_weights[0] * hidden_weights[1])
 
 
 class _Traffic(TorchDispatchMode):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
-import resource
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from sepkit.inference.memory import resident_peak_mib
 
 # Calls shorter than this are made once untimed before each timed one: the other process had the caches.
 _SHORT_SECONDS = 2.0
@@ -117,17 +117,6 @@ def bound(function: str, *arguments: Any) -> Callable[[], Any]:
     return lambda: getattr(importlib.import_module(module), name)(*arguments)
 
 
-def resident_peak_mb() -> float:
-    """The most memory that was resident of this process."""
-    try:
-        # Unlike that of getrusage, which a process inherits from the one that started it.
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**10
-    except (OSError, StopIteration):
-        of_unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / of_unit
-
-
 # -------------------------------------------------------------------------------------------------- in the process
 
 _STATE: dict[str, Any] = {}
@@ -140,9 +129,9 @@ def _begin(maker: str, arguments: tuple[Any, ...], threads: int) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    after_torch = resident_peak_mb()
+    after_torch = resident_peak_mib()
     function = bound(maker, *arguments)()
-    _STATE.update(function=function, after_torch=after_torch, before=resident_peak_mb() - after_torch)
+    _STATE.update(function=function, after_torch=after_torch, before=resident_peak_mib() - after_torch)
 
 
 def _seconds(clock: str) -> float:
@@ -163,4 +152,4 @@ def _result() -> Any:
 
 
 def _memory() -> Memory:
-    return Memory(_STATE["before"], resident_peak_mb() - _STATE["after_torch"])
+    return Memory(_STATE["before"], resident_peak_mib() - _STATE["after_torch"])

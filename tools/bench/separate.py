@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from sepkit.errors import UserError
+from sepkit.models.facts import multiply_adds
 from tools.bench import contestants
 from tools.bench.contestants import SEPFORMER
 from tools.bench.inputs import two_voices
-from tools.bench.peaks import bytes_moved, measure_peaks, multiply_adds
+from tools.bench.peaks import bytes_moved, measure_peaks
 from tools.bench.processes import Contestant, Memory, take_turns_apart
 from tools.bench.timing import Ratio, environment
 

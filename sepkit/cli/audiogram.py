@@ -1,0 +1,150 @@
+"""`sepkit audiogram ...`: which threshold to measure next, whole sessions played on data, tables of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+RewardName = Literal["largest_variance", "mean_variance", "information_gain"]
+
+
+def next_(
+    *,
+    model: str,
+    measured: list[str] | None = None,
+    age: float | None = None,
+    stop_at_db: float = 5.0,
+    reward: RewardName = "largest_variance",
+) -> str:
+    """Print as JSON what to measure next, what to expect of the rest, and whether to stop.
+
+    Research software, not a medical device.
+
+    Args:
+        model: folder that `sepkit train --config audiogram` wrote (EXP or EXP/model)
+        measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one that stands twice the later
+        age: in years; default: not known
+        stop_at_db: root mean squared error that is good enough, dB
+        reward: what makes a threshold worth measuring: the variance of its prediction, that variance without the part
+            that comes from the latent variable, or how much the measurement is expected to tell
+
+    Returns:
+        The JSON.
+    """
+    import json
+
+    from sepkit.studies.acquisition.session import load_audiogram_model
+
+    session = load_audiogram_model(model).session(age).measured_all(measured or [])
+    return json.dumps(session.answer(stop_at_db, reward), indent=1)
+
+
+def simulate(
+    *,
+    model: list[str],
+    manifest: str,
+    out: str,
+    dev: str | None = None,
+    training: str | None = None,
+    strategies: list[str] | None = None,
+    stop_at_db: list[float] | None = None,
+    samples: int = 64,
+    first: int | None = None,
+    seed: int = 0,
+) -> Path:
+    """Play whole sessions with known audiograms: information curves, sequences and stopping.
+
+    Research software, not a medical device.
+
+    Args:
+        model: folders that `sepkit train --config audiogram` wrote; several: a folder of results for each
+        manifest: audiograms to play (test.csv); errors are against test_truth.csv where that is beside it
+        out: folder of simulation.json, information.csv, sequences.csv, audiograms.csv; with several models OUT/NAME
+        dev: validation audiograms (dev.csv), for the single best order and for the rules of stopping; without it only
+            the rule that `sepkit calibrate` put beside the model is shown
+        training: training audiograms (train.csv), to measure rate and distortion there too, under the training's own
+            masks
+        strategies: largest_variance, mean_variance, information_gain, random, single_best; rules of stopping are shown
+            for the first; default: largest_variance random, and with --dev single_best
+        stop_at_db: errors that are good enough, dB (default 5 6 7)
+        samples: of the latent variable
+        first: only so many audiograms of each file
+        seed: of random orders
+
+    Returns:
+        The folder.
+    """
+    import sys
+
+    from sepkit.errors import UserError
+    from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
+    from sepkit.studies.acquisition.evaluate import Settings, simulate_all
+
+    chosen = strategies or ["largest_variance", "random", *(["single_best"] if dev else [])]
+    settings = Settings(chosen, stop_at_db or (5.0, 6.0, 7.0), samples, first, seed)
+    folders, refused = simulate_all(model, manifest, out, settings, dev, training)
+    print(f"{len(folders)} models simulated. {NOT_A_MEDICAL_DEVICE}")
+    if refused:
+        for line in dict.fromkeys(refused):
+            print(line, file=sys.stderr)
+        raise UserError(f"{len(set(refused))} rows are left out, see above; the others are in {out}")
+    return Path(out)
+
+
+def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rates", "gap"] = "strategies") -> Path:
+    """Write a table and figures of simulations.
+
+    Args:
+        simulations: folders that `sepkit audiogram simulate` wrote, or folders of such folders
+        out: the file, FILE.md; figures go beside it
+        kind: strategies: information curves and stopping, mean and deviation over the models of each folder; rates:
+            what models trained towards different rates are worth; gap: how much worse test data are than training data
+
+    Returns:
+        The file.
+    """
+    from sepkit.studies.acquisition.tables import write_tables
+
+    print(write_tables(simulations, out, kind))
+    return Path(out)
+
+
+def figures(
+    *, model: str, manifest: str, dev: str, out: str, archetypes: str | None = None, first: int | None = None
+) -> Path:
+    """Draw what a model has learned, a session, information curves, what predicts errors, and stopping.
+
+    Args:
+        model: folder that `sepkit train` wrote; with two latent dimensions (--model.latent 2) its representation too
+        manifest: test audiograms (test.csv)
+        dev: validation audiograms (dev.csv), for the rules of stopping
+        out: folder of the figures
+        archetypes: archetypes.csv of synthetic data
+        first: only so many audiograms of each file
+
+    Returns:
+        The folder.
+    """
+    from sepkit.studies.acquisition.demonstration import draw_figures
+
+    return draw_figures(model, manifest, dev, out, archetypes, first)
+
+
+def examples(*, model: str, out: str, stop_at_db: float = 5.0) -> Path:
+    """Write what a model measures of five people with different hearing, and when it stops.
+
+    Args:
+        model: folder that `sepkit train` wrote, calibrated with `sepkit calibrate`
+        out: the file, FILE.md
+        stop_at_db: root mean squared error that is good enough, dB
+
+    Returns:
+        The file.
+    """
+    from sepkit.studies.acquisition.demonstration import write_examples
+
+    print(write_examples(model, out, stop_at_db))
+    return Path(out)
+
+
+COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures, "examples": examples}

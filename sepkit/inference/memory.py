@@ -1,0 +1,67 @@
+"""How much memory a separation takes, measured in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+__all__ = ["peak_memory_mib", "resident_peak_mib"]
+
+
+def peak_memory_mib(model: str, seconds: float) -> float:
+    """Peak of a process that loads a model and separates noise of that length, MiB above one that only imports torch.
+
+    Args:
+        model: MODEL, as `load_model` takes it.
+        seconds: of noise, at the model's rate.
+
+    Raises:
+        UserError: the system does not tell a process's peak, or the process ended without an answer.
+    """
+    try:
+        import resource  # noqa: F401
+    except ImportError as error:
+        raise UserError("--measure: this system does not tell how much memory a process took at most") from error
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(model, seconds, sender))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise UserError(f"{model}: the process that measures its memory ended; is there enough of it?") from None
+    finally:
+        process.join()
+
+
+def _measure(model: str, seconds: float, sender: Connection) -> None:
+    import torch  # noqa: F401
+
+    before = resident_peak_mib()
+    from sepkit.inference.separator import load_model
+
+    separator = load_model(model, "cpu", predict=False)
+    rate = separator.model.sample_rate
+    noise = 0.1 * np.random.default_rng(0).standard_normal(round(seconds * rate))
+    separator.separate(noise.astype(np.float32), rate)
+    sender.send(resident_peak_mib() - before)
+
+
+def resident_peak_mib() -> float:
+    """The most memory that was resident of this process, MiB."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Unlike getrusage's, this peak is not that of the process which started this one.
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**10
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

@@ -1,0 +1,103 @@
+"""What a model costs and what it is good for, in numbers that one compares models by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch.utils.flop_counter import FlopCounterMode
+
+from sepkit.errors import UserError
+from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.streaming import ModelStream
+
+__all__ = ["ModelFacts", "card_scores", "model_facts", "multiply_adds"]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Numbers of a model.
+
+    Args:
+        sample_rate: Hz.
+        estimates: how many it makes.
+        latency_ms: samples that an estimate waits for, of a causal model; None for one that hears the whole recording.
+        parameters: how many values are learned.
+        giga_multiply_adds_per_second: of audio, 1e9; what goes sample by sample is not counted.
+        scores: test set -> SI-SDRi in dB, as its card has them.
+    """
+
+    sample_rate: int
+    estimates: int
+    latency_ms: float | None
+    parameters: int
+    giga_multiply_adds_per_second: float
+    scores: dict[str, float]
+
+    @property
+    def causal(self) -> bool:
+        """Whether estimates come while the recording still comes in."""
+        return self.latency_ms is not None
+
+
+def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> ModelFacts:
+    """The numbers of a model in evaluation mode, on the CPU.
+
+    Args:
+        model: of sepkit.
+        folder: with its card, README.md, if it has one.
+    """
+    rate, seconds = model.sample_rate, 4
+    waveform = torch.randn(1, seconds * rate, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        operations = multiply_adds(lambda: model(waveform))
+    return ModelFacts(
+        sample_rate=rate,
+        estimates=model.hypotheses,
+        latency_ms=_latency_ms(model),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        giga_multiply_adds_per_second=operations / seconds / 1e9,
+        scores={} if folder is None else card_scores(folder),
+    )
+
+
+def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
+    try:
+        return 1000 * ModelStream(model).lookahead_samples / model.sample_rate
+    except UserError:
+        return None
+
+
+def card_scores(folder: Path) -> dict[str, float]:
+    """Test set -> SI-SDRi in dB, of the card in a model's folder; empty without a card or scores."""
+    card = folder / "README.md"
+    head = card.read_text(encoding="utf-8").split("---\n")[1:2] if card.is_file() else []
+    scores: dict[str, float] = {}
+    for part in head:
+        for index in (yaml.safe_load(part) or {}).get("model-index", []):
+            for result in index.get("results", []):
+                values = {metric["type"]: metric["value"] for metric in result["metrics"]}
+                if "si_sdri_db" in values:
+                    scores[result["dataset"]["name"]] = float(values["si_sdri_db"])
+    return scores
+
+
+def multiply_adds(function: Callable[[], Any]) -> int:
+    """Of convolutions, matrix products, attention and LSTMs in a call; what goes sample by sample is not counted."""
+    # Other recurrent layers come as matrix products.
+    recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
+    with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
+        function()
+    return counter.get_total_flops() // 2
+
+
+def _lstm_operations(
+    input_shape: torch.Size, input_weights: torch.Size, hidden_weights: torch.Size, *_: Any, **__: Any
+) -> int:
+    """Of one layer in one direction, which torch on a CPU leaves to oneDNN as a whole. Input (T, B, features)."""
+    frames, batch = input_shape[:2]
+    return 2 * frames * batch * (input_weights[0] * input_weights[1] + hidden_weights[0] * hidden_weights[1])

@@ -1,0 +1,179 @@
+"""The configuration of a partial VAE and of its training; imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
+from sepkit.errors import UserError
+
+__all__ = [
+    "AGE",
+    "EARS",
+    "FREQUENCIES_HZ",
+    "KIND",
+    "AudiogramDataConfig",
+    "DimensionConfig",
+    "MissingnessConfig",
+    "PartialVAEConfig",
+    "PartialVAEObjectiveConfig",
+    "PartialVAETaskConfig",
+    "StackConfig",
+    "audiogram_dimensions",
+    "threshold_name",
+]
+
+EARS = ("right", "left")
+FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
+AGE = "age"
+KIND = "partial_vae"
+"""What the models are called in `model.yaml`."""
+
+
+@dataclass
+class DimensionConfig:
+    """One number of a datum, such as the threshold of one ear at one frequency."""
+
+    name: str
+    """Its column in the CSV file."""
+    noise: float = 5.0
+    """Standard deviation of one measurement; the decoder's deviation is never below it."""
+    step: float = 5.0
+    """Distance of the values that an instrument gives; 0: any value."""
+    lowest: float = -10.0
+    """The least value that is possible."""
+    highest: float = 120.0
+    """The largest value that is possible."""
+    known: bool = False
+    """Whether it is given from the beginning (age), and so is never the next to be measured."""
+    unit: str = "dB"
+    """For messages."""
+
+
+def threshold_name(ear: str, frequency_hz: int) -> str:
+    """Name of a threshold: `right_1000`."""
+    return f"{ear}_{frequency_hz}"
+
+
+def audiogram_dimensions() -> list[DimensionConfig]:
+    """Age, and the thresholds of both ears from 500 Hz to 8 kHz, dB HL: 15 dimensions."""
+    age = DimensionConfig(AGE, noise=5.0, step=0.0, lowest=0.0, highest=120.0, known=True, unit="years")
+    return [age, *(DimensionConfig(threshold_name(ear, hz)) for ear in EARS for hz in FREQUENCIES_HZ)]
+
+
+@dataclass
+class PartialVAEConfig:
+    """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder)."""
+
+    dimensions: list[DimensionConfig] = field(default_factory=audiogram_dimensions)
+    latent: int = 4
+    """Dimensions of the latent variable."""
+    embedding: int = 16
+    """Learned values that describe each dimension (e_d)."""
+    features: int = 20
+    """Width of the layer that all observed dimensions share, whose outputs are summed (K)."""
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    """Widths of the hidden layers of the encoder; the decoder has them in reverse order."""
+    models: int = 1
+    """Models whose weights are stacked, for training; a model that is used is a stack of one."""
+
+
+@dataclass
+class MissingnessConfig:
+    """Which values training hides: each with probability rho, and rho ~ U(0, 1) for each datum (thesis, 3.1)."""
+
+    kind: Literal["dynamic", "static"] = "dynamic"
+    """dynamic: drawn anew every epoch. static: drawn once, as if the data had been collected so."""
+    nothing_observed: float = 0.1
+    """Share of data of which everything is hidden."""
+    everything_observed: float = 0.1
+    """Share of data of which nothing is hidden."""
+    dequantize: bool = True
+    """Add uniform noise as wide as a dimension's step, drawn anew every epoch."""
+
+
+@dataclass
+class AudiogramDataConfig:
+    """What the model learns from."""
+
+    train: str | None = None
+    """CSV file of training data (train.csv)."""
+    dev: str | None = None
+    """CSV file of validation data; none: no validation."""
+    batch_size: int = 64
+    workers: int = 0
+    """Processes that load data; the data are in memory, so that more only cost time."""
+    missingness: MissingnessConfig = field(default_factory=MissingnessConfig)
+
+
+@dataclass
+class PartialVAEObjectiveConfig:
+    """The partial evidence lower bound: distortion of the observed values plus beta times the rate."""
+
+    rate_weight: ScheduleConfig = field(default_factory=lambda: LinearWarmupConfig(1.0, 24.0))
+    """Beta. Where it is 1 from the beginning, latent dimensions are given up before the decoder can use them."""
+    steering: SteeringConfig | None = None
+    """Adapts beta until the rate meets the target `total`, nats a datum; takes the place of `rate_weight`."""
+
+
+@dataclass
+class StackConfig:
+    """What distinguishes models that are trained together; `sepkit train --seeds` and `--target-rates` fill it in."""
+
+    seeds: list[int] = field(default_factory=list)
+    """One a model; empty: `trainer.seed` for all."""
+    target_rates: list[float] = field(default_factory=list)
+    """Rates that models are steered to, nats, one a model; empty: that of `objective.steering`."""
+
+
+@dataclass
+class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
+    """Train partial VAEs, one or a stack of them."""
+
+    model: PartialVAEConfig = field(default_factory=PartialVAEConfig)
+    objective: PartialVAEObjectiveConfig = field(default_factory=PartialVAEObjectiveConfig)
+    data: AudiogramDataConfig = field(default_factory=AudiogramDataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+    """MODEL whose weights training starts from."""
+    lower_after: float = 0.6
+    """Share of the epochs after which the learning rate is lowered; 1: never."""
+    lower_to: float = 0.2
+    """What the learning rate is multiplied with then."""
+    stack: StackConfig = field(default_factory=StackConfig)
+
+    def steered_to(self, rate: float) -> SteeringConfig:
+        """Steering towards a rate, nats, as the configuration has it or else from a weight of 0.05."""
+        return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or there is no training data."""
+        super().check()
+        if self.data.train is None:
+            raise UserError(
+                "data.train: no file given, expected the train.csv that `sepkit prepare audiograms` wrote "
+                "(--data.train FILE)"
+            )
+        for name in ("lower_after", "lower_to"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"{name}: found {getattr(self, name)}, expected more than 0 and at most 1")
+        missing = self.data.missingness
+        if min(missing.nothing_observed, missing.everything_observed) < 0 or not (
+            missing.nothing_observed + missing.everything_observed <= 1
+        ):
+            raise UserError("data.missingness: expected shares of 0 or more whose sum is at most 1")
+        steering = self.objective.steering
+        if steering is not None and (steering.encoding is not None or steering.masks is not None):
+            raise UserError("objective.steering: found a target for encoding or masks, expected `total` alone")
+        targets = [*self.stack.target_rates, *([] if steering is None or steering.total is None else [steering.total])]
+        if not all(0 < target < math.inf for target in targets):
+            raise UserError("objective.steering.total: expected a target of more than 0 nats")
+        for name, values in (("seeds", self.stack.seeds), ("target_rates", self.stack.target_rates)):
+            if values and len(values) != self.model.models:
+                raise UserError(
+                    f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models"
+                )
+        if any(seed < 0 for seed in [*self.stack.seeds, self.trainer.seed]):
+            raise UserError("trainer.seed, stack.seeds: expected 0 or more")

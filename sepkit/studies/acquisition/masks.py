@@ -1,0 +1,51 @@
+"""What training hides and adds, as functions of (seed, epoch, index): missing values, dequantization, order, noise.
+
+A table of random numbers is drawn for a whole epoch at once, row by row: row i depends on (seed, epoch, i) alone,
+whatever the number of rows and whoever asks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sepkit.studies.acquisition.config import MissingnessConfig
+
+__all__ = ["dequantization", "latent_noise", "observed_in", "order_of"]
+
+# Streams of random numbers that one seed gives.
+_MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
+
+
+def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
+    """(count, dimensions) bool, what each datum shows in an epoch; with static missingness the same in all.
+
+    For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho; then a share of data is hidden
+    wholly and another not at all.
+
+    Source: thesis, part A, section 3.1.
+    """
+    numbers = _generator(_MASKS, seed, 0 if config.kind == "static" else epoch).random((count, dimensions + 2))
+    rho, special, each = numbers[:, :1], numbers[:, 1], numbers[:, 2:]
+    observed = each >= rho
+    observed[special < config.nothing_observed] = False
+    observed[special >= 1 - config.everything_observed] = True
+    return observed
+
+
+def dequantization(steps: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:
+    """(count, D) uniform in +- half a step of each dimension; drawn anew every epoch."""
+    return (_generator(_DEQUANTIZATION, seed, epoch).random((count, len(steps))) - 0.5) * steps
+
+
+def order_of(count: int, seed: int, epoch: int) -> np.ndarray:
+    """(count,) the order of the data in an epoch."""
+    return _generator(_ORDER, seed, epoch).permutation(count)
+
+
+def latent_noise(rows: int, latent: int, seed: int, step: int) -> np.ndarray:
+    """(rows, latent) standard normal numbers of a training step."""
+    return _generator(_LATENT, seed, step).standard_normal((rows, latent))
+
+
+def _generator(stream: int, seed: int, when: int) -> np.random.Generator:
+    return np.random.default_rng([seed, stream, when])

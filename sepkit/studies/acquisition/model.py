@@ -1,0 +1,192 @@
+"""The partial VAE in torch: a stack of models that are trained together, each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sepkit.errors import UserError
+from sepkit.models.latents import Gaussian
+from sepkit.models.saved import SavedModel
+from sepkit.models.stacked import StackedLinear, join, split, uniform
+from sepkit.objectives.rates import elementwise_rate
+from sepkit.studies.acquisition import network
+from sepkit.studies.acquisition.config import KIND, PartialVAEConfig
+from sepkit.studies.acquisition.predictive import TrainedVAE, from_arrays
+
+__all__ = ["PartialELBO", "PartialVAE"]
+
+_HALF_LOG_2PI = 0.9189385332046727
+
+
+@dataclass
+class PartialELBO:
+    """Minus the partial ELBO of each datum in its two parts, of S models and B data.
+
+    Args:
+        distortion: (S, B) D_p, minus the log density of the observed values at a sample of z, nats.
+        rate: (S, B) R, KL(q(z | x_O) || N(0, 1)), nats.
+    """
+
+    distortion: Tensor
+    rate: Tensor
+
+
+class _Embedding(nn.Module):
+    """What describes each dimension: e_d and b_d."""
+
+    def __init__(self, dimensions: int, width: int, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.values = nn.Parameter(uniform((dimensions, width), 1.0, generators))
+        self.bias = nn.Parameter(uniform((dimensions, 1), 1.0, generators))
+
+
+class PartialVAE(SavedModel):
+    """S partial VAEs of one shape; one that is used is a stack of one.
+
+    Args:
+        config: what each of them is, and how many there are.
+        seeds: one a model, of its first weights; None: all 0.
+
+    Raises:
+        UserError: no dimension that can be measured, or widths below 1.
+
+    Source: Ma et al. 2018 and 2019 (PointNet-plus); thesis, part A, section 3.2.
+    """
+
+    kind = KIND
+    config_type = PartialVAEConfig
+
+    center: Tensor
+    scale: Tensor
+    noise: Tensor
+    low_elbo: Tensor
+
+    def __init__(self, config: PartialVAEConfig, seeds: Sequence[int] | None = None) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        seeds = [0] * config.models if seeds is None else seeds
+        count, dimensions = config.models, len(config.dimensions)
+        if len(seeds) != count:
+            raise ValueError(f"found {len(seeds)} seeds for {count} models")
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.embedding = _Embedding(dimensions, config.embedding, generators)
+        self.shared = StackedLinear(config.embedding + 2, config.features, generators)
+        into = [config.features, *config.hidden, 2 * config.latent]
+        out = [config.latent, *reversed(config.hidden), 2 * dimensions]
+        self.encoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(into))
+        self.decoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(out))
+        self.family = Gaussian(link="linear", at_test="mean")
+        noise = torch.tensor([dimension.noise for dimension in config.dimensions])
+        self.register_buffer("center", torch.zeros(count, 1, dimensions))
+        self.register_buffer("scale", torch.ones(count, 1, dimensions))
+        self.register_buffer("noise", noise.expand(count, 1, dimensions).clone())
+        self.register_buffer("low_elbo", torch.full((count, dimensions + 1), torch.nan))
+
+    @classmethod
+    def from_config(cls, config: PartialVAEConfig) -> PartialVAE:
+        """A new stack of models."""
+        return cls(config)
+
+    def facts(self) -> dict[str, Any]:
+        """Names of the dimensions."""
+        return {"dimensions": [dimension.name for dimension in self.config.dimensions]}
+
+    def __len__(self) -> int:
+        return len(self.center)
+
+    def draw(self, seeds: Sequence[int]) -> None:
+        """Draws the weights of each model anew from its own seed."""
+        fresh = PartialVAE(self.config, seeds)
+        self.load_state_dict(dict(fresh.named_parameters()), strict=False)
+
+    def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
+        """Takes over the mean and the deviation of the training data, (S or 1, D) each, in the data's units."""
+        for name, values in (("center", center), ("scale", scale)):
+            buffer = getattr(self, name)
+            buffer.copy_(torch.as_tensor(np.asarray(values), dtype=buffer.dtype).unsqueeze(1).expand_as(buffer))
+
+    def forward(self, values: Tensor, observed: Tensor, noise: Tensor | None = None) -> PartialELBO:
+        """The parts of the partial ELBO.
+
+        Args:
+            values: (S or 1, B, D) in the data's units; anything, NaN too, where not observed.
+            observed: (S or 1, B, D) bool.
+            noise: (S or 1, B, L) standard normal numbers that sample z; None: its mean.
+        """
+        weights = dict(self.named_parameters())
+        seen = observed.to(self.center.dtype)
+        known = values.where(observed, self.center)
+        mean, deviation = network.encode(weights, (known - self.center) / self.scale, seen, torch)
+        posterior = self.family.posterior(torch.stack([mean, deviation], dim=-2).unsqueeze(-1))
+        z = posterior.mean if noise is None else posterior.mean + posterior.deviation * noise.unsqueeze(-1)
+        means, deviations = network.decode(weights, z.squeeze(-1), self.noise / self.scale, torch)
+        deviations = deviations * self.scale
+        residuals = (known - (means * self.scale + self.center)) / deviations
+        nll = 0.5 * residuals.square() + deviations.log() + _HALF_LOG_2PI
+        rate = elementwise_rate(posterior, self.family.standard_prior(), None, "analytic")
+        return PartialELBO((nll * seen).sum(-1), rate.sum((-2, -1)))
+
+    def unstack(self) -> list[PartialVAE]:
+        """Each model as a stack of one."""
+        models = []
+        for state in split(self.state_dict()):
+            model = PartialVAE(replace(self.config, models=1))
+            model.load_state_dict(state)
+            models.append(model)
+        return models
+
+    @classmethod
+    def stacked(cls, models: Sequence[PartialVAE]) -> PartialVAE:
+        """All models of these stacks as one.
+
+        Raises:
+            ValueError: models of different shapes.
+        """
+        states = [model.state_dict() for model in models]
+        made = cls(replace(models[0].config, models=sum(map(len, models))))
+        made.load_state_dict(join(states))
+        return made
+
+    def set_low_elbo(self, values: np.ndarray) -> None:
+        """Takes over (S, D + 1) the partial ELBOs that 1 % of the training data are below."""
+        self.low_elbo.copy_(torch.as_tensor(values, dtype=self.low_elbo.dtype))
+
+    def trained(self) -> TrainedVAE:
+        """The only model of a stack of one, as it is used.
+
+        Raises:
+            ValueError: a stack of several.
+        """
+        if len(self) != 1:
+            raise ValueError(f"found a stack of {len(self)} models, expected one; see trained_all")
+        return self.trained_all()[0]
+
+    def trained_all(self) -> list[TrainedVAE]:
+        """Each model of the stack, as it is used."""
+        single = replace(self.config, models=1)
+        states = split({name: tensor.detach().cpu() for name, tensor in self.state_dict().items()})
+        return [from_arrays(single, {name: tensor.numpy() for name, tensor in state.items()}) for state in states]
+
+
+def _check(config: PartialVAEConfig) -> None:
+    names = [dimension.name for dimension in config.dimensions]
+    if len(set(names)) < len(names):
+        raise UserError(f"model.dimensions: found names that stand twice, expected different ones: {', '.join(names)}")
+    if all(dimension.known for dimension in config.dimensions):
+        raise UserError("model.dimensions: found none that can be measured, expected one at least")
+    for dimension in config.dimensions:
+        if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
+            raise UserError(f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest")
+    for name in ("models", "latent", "embedding", "features"):
+        if getattr(config, name) < 1:
+            raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
+    if any(width < 1 for width in config.hidden):
+        raise UserError(f"model.hidden: found {config.hidden}, expected widths of 1 or more")

@@ -1,0 +1,264 @@
+"""A session with one person: what is measured so far, what that says of the rest, what to measure next, when to stop.
+
+Nothing here imports torch: an answer takes milliseconds, and the command that gives it starts in well under a second.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.choices import from_dict
+from sepkit.errors import UserError
+from sepkit.files import read_yaml
+from sepkit.studies.acquisition.acquisition import Reward, acquisition_value, rewards
+from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE, check_value, named_values
+from sepkit.studies.acquisition.config import AGE, KIND, DimensionConfig, PartialVAEConfig, threshold_name
+from sepkit.studies.acquisition.predictive import SAMPLES, Prediction, TrainedVAE, from_arrays, latent_draws
+from sepkit.studies.acquisition.stopping import StoppingRule, fingerprint, read_stopping
+
+__all__ = ["AudiogramModel", "Session", "load_audiogram_model", "load_vae"]
+
+DEFAULT_STOP_DB = 5.0
+_DESCRIPTION, _WEIGHTS = "model.yaml", "model.safetensors"
+_EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config audiogram` wrote (EXP/model)"
+
+
+def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
+    """The model in a folder that `sepkit train` wrote (EXP or EXP/model), with what `sepkit calibrate` put beside it.
+
+    Raises:
+        UserError: not there, damaged, or another kind of model.
+    """
+    folder = _find(Path(model))
+    vae = load_vae(folder)
+    return AudiogramModel(vae, read_stopping(folder, fingerprint(vae)), folder)
+
+
+def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
+    """The partial VAE in a model's folder, without torch.
+
+    Raises:
+        UserError: not there, damaged, or another kind of model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    folder = _find(Path(model))
+    description = read_yaml(folder / _DESCRIPTION)
+    if not isinstance(description, dict) or description.get("kind") != KIND:
+        raise UserError(f"{folder}: found another kind of model; {_EXPECTED}")
+    config = from_dict(PartialVAEConfig, description.get("model"), "model")
+    if config.models != 1:
+        raise UserError(f"{folder}: found a stack of {config.models} models, expected one; name a folder beside it")
+    try:
+        state = load_file(folder / _WEIGHTS)
+        vae = from_arrays(config, state)
+        # Weights that do not fit their description show at the first question.
+        places = np.zeros((1, len(config.dimensions)), bool)
+        vae.predict(np.zeros(places.shape), places, latent_draws(SAMPLES, config.latent))
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{folder / _WEIGHTS}: damaged, or of other dimensions than {_DESCRIPTION} says ({reason}); get it again"
+        ) from error
+    return vae
+
+
+def _find(path: Path) -> Path:
+    folders = [path, path / "model"] if path.is_dir() else [path.parent] if path.is_file() else []
+    for folder in folders:
+        if (folder / _DESCRIPTION).is_file() and (folder / _WEIGHTS).is_file():
+            return folder
+    raise UserError(f"{path}: no model there; {_EXPECTED}")
+
+
+@dataclass(frozen=True)
+class AudiogramModel:
+    """A trained partial VAE, ready for sessions.
+
+    Args:
+        vae: the model.
+        stopping: predicts the error of its estimates; None: not calibrated.
+        folder: where it came from.
+    """
+
+    vae: TrainedVAE
+    stopping: StoppingRule | None = None
+    folder: Path | None = None
+
+    @cached_property
+    def draws(self) -> np.ndarray:
+        """Samples of z that answers are made of."""
+        return latent_draws(max(SAMPLES, 4 * self.vae.config.latent), self.vae.config.latent)
+
+    def session(self, age: float | None = None) -> Session:
+        """A session with nothing measured yet.
+
+        Args:
+            age: in years; None: not known, and marginalized.
+
+        Raises:
+            UserError: an age that is not possible, or one for a model without age.
+        """
+        return Session(self, age)
+
+
+class Session:
+    """What is measured of one person, and what the model makes of it.
+
+    A measurement of a threshold that is measured already replaces the old one. sepkit is research software, not a
+    medical device.
+
+    Args:
+        model: that answers.
+        age: in years; None: not known.
+
+    Raises:
+        UserError: see `AudiogramModel.session`.
+    """
+
+    def __init__(self, model: AudiogramModel, age: float | None = None) -> None:
+        self.model = model
+        self.notes: list[str] = []
+        self._dimensions: dict[str, DimensionConfig] = {d.name: d for d in model.vae.config.dimensions}
+        self._values: dict[str, float] = {}
+        self._prediction: Prediction | None = None
+        if age is not None:
+            if AGE not in self._dimensions:
+                raise UserError(f"age: found {age:g}, but the model knows no age; leave it out")
+            check_value(self._dimensions[AGE], age)
+            self._values[AGE] = float(age)
+        elif AGE in self._dimensions:
+            self.notes.append("age: not given, marginalized")
+
+    def measured(self, ear: str, hz: int, db: float) -> Session:
+        """The session, with the threshold of an ear at a frequency measured; a repeated one replaces the old one.
+
+        Args:
+            ear: "right" or "left".
+            hz: 500, 1000, 2000, 3000, 4000, 6000 or 8000.
+            db: dB HL, -10 to 120.
+
+        Raises:
+            UserError: an ear, a frequency or a threshold that does not exist.
+        """
+        return self.measured_all({threshold_name(ear, hz): float(db)})
+
+    def measured_all(self, measured: Any) -> Session:
+        """The session, with all of these measured: name -> value, or words such as `right_1000=35`.
+
+        Raises:
+            UserError: a name that does not exist, or a value that is not possible; nothing is taken then.
+        """
+        values, notes = named_values(measured, self.model.vae.config.dimensions)
+        for name, value in values.items():
+            if name in self._values:
+                notes.append(f"{name}: measured again, {value:g} replaces {self._values[name]:g}")
+        self._values |= values
+        self.notes += notes
+        self._prediction = None
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many thresholds are measured."""
+        return sum(not self._dimensions[name].known for name in self._values)
+
+    def next(self, reward: Reward = "largest_variance") -> str | None:
+        """Name of the threshold to measure next (`left_4000`); None where all are measured.
+
+        Args:
+            reward: what makes a threshold worth measuring.
+        """
+        vae = self.model.vae
+        worth = rewards(vae, self.prediction, reward)[0]
+        return vae.names[int(worth.argmax())] if np.isfinite(worth).any() else None
+
+    def estimate(self) -> dict[str, float]:
+        """Name -> threshold, dB HL: measured ones as they are, the others as expected."""
+        return self._thresholds(self.prediction.estimate[0])
+
+    def deviation(self) -> dict[str, float]:
+        """Name -> standard deviation, dB: of a measurement for what is measured, else of the prediction."""
+        return self._thresholds(self.prediction.deviation[0])
+
+    def expected_error_db(self) -> float | None:
+        """Expected root mean squared error of the estimates, dB; None where the model is not calibrated."""
+        if self.model.stopping is None:
+            return None
+        features = {
+            "measurements": np.array([float(self.count)]),
+            "acquisition": acquisition_value(self.model.vae, self.prediction),
+            "partial_elbo": self.prediction.partial_elbo,
+        }
+        return float(self.model.stopping.predict(features)[0])
+
+    def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
+        """Whether the estimates are good enough: everything is measured, or something and the expected error is less.
+
+        Args:
+            stop_at_db: the error that is good enough, dB.
+
+        Returns:
+            None where the model is not calibrated and something is left to measure.
+        """
+        if self.count == len(self.model.vae.measurable):
+            return True
+        expected = self.expected_error_db()
+        return None if expected is None else bool(self.count > 0 and expected < stop_at_db)
+
+    def out_of_range(self) -> bool:
+        """Whether the measurements are unlike the training data: a partial ELBO that 1 % of those fall below."""
+        limit = self.model.vae.low_elbo[len(self._values)]
+        return bool(math.isfinite(limit) and self.prediction.partial_elbo[0] < limit)
+
+    def answer(self, stop_at_db: float = DEFAULT_STOP_DB, reward: Reward = "largest_variance") -> dict[str, Any]:
+        """All of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range, notes, notice.
+
+        Args:
+            stop_at_db: the error that is good enough, dB.
+            reward: what makes a threshold worth measuring.
+        """
+        if not 0 < stop_at_db < math.inf:
+            raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
+        expected, notes = self.expected_error_db(), list(self.notes)
+        if expected is None:
+            notes.append("the model is not calibrated, so that errors are not predicted; see `sepkit calibrate`")
+        if not self.count:
+            notes.append("nothing is measured: estimates are those of all people of this age")
+        if self.out_of_range():
+            notes.append("the measurements are unlike the training data: do not rely on estimates, measure everything")
+        upcoming = self.next(reward)
+        if upcoming is None:
+            notes.append("everything is measured: nothing is left to choose")
+        return {
+            "next": upcoming,
+            "estimate": {name: round(value, 2) for name, value in self.estimate().items()},
+            "deviation": {name: round(value, 2) for name, value in self.deviation().items()},
+            "expected_error_db": None if expected is None else round(expected, 2),
+            "stop": self.stop(stop_at_db),
+            "out_of_range": self.out_of_range(),
+            "measured": self.count,
+            "notes": notes,
+            "notice": NOT_A_MEDICAL_DEVICE,
+        }
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the model believes now."""
+        if self._prediction is None:
+            vae = self.model.vae
+            values = np.array([[self._values.get(name, 0.0) for name in vae.names]])
+            observed = np.array([[name in self._values for name in vae.names]])
+            self._prediction = vae.predict(values, observed, self.model.draws)
+        return self._prediction
+
+    def _thresholds(self, row: np.ndarray) -> dict[str, float]:
+        return {self.model.vae.names[place]: float(row[place]) for place in self.model.vae.measurable}

@@ -1,0 +1,142 @@
+"""Sweeps of partial VAEs over seeds and target rates, trained as stacks; each model becomes an experiment folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sepkit.choices import to_dict
+from sepkit.errors import UserError
+from sepkit.files import write_text, write_yaml
+from sepkit.models.checkpoints import load_checkpoint, read_description, save_model
+from sepkit.studies.acquisition.config import PartialVAETaskConfig
+from sepkit.studies.acquisition.model import PartialVAE
+from sepkit.training.messages import say
+
+__all__ = ["LARGEST_STACK", "Member", "members_of", "train_stacks"]
+
+LARGEST_STACK = 48
+"""Beyond this a step waits for memory, and a larger stack saves nothing."""
+
+_OWN = re.compile(r"(.*_nats)_(\d+)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of a sweep.
+
+    Args:
+        seed: of its order, masks, noise and weights.
+        rate: that it is steered to, nats; None: not steered by the sweep.
+        name: of its folder.
+    """
+
+    seed: int
+    rate: float | None
+    name: str
+
+
+def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Member]:
+    """The models of a sweep: each seed with each rate.
+
+    Raises:
+        UserError: seeds or rates that stand twice or are out of range.
+    """
+    for name, values in (("--seeds", seeds), ("--target-rates", rates or [])):
+        texts = [f"{value:g}" for value in values]
+        repeated = [text for text in texts if texts.count(text) > 1]
+        if repeated:
+            raise UserError(f"{name}: found {repeated[0]} twice, expected different ones")
+    if not all(0 < rate < math.inf for rate in rates or []):
+        raise UserError(f"--target-rates: found {', '.join(f'{r:g}' for r in rates or [])}, expected numbers above 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError("--seeds: expected numbers of 0 or more")
+    several = len(seeds) > 1 or not rates
+    named = [(seed, rate) for seed in seeds for rate in (rates or [None])]
+    return [
+        Member(seed, rate, "_".join([*([f"rate_{rate:g}"] if rate else []), *([f"seed_{seed}"] if several else [])]))
+        for seed, rate in named
+    ]
+
+
+def train_stacks(
+    config: PartialVAETaskConfig, out: str | Path, seeds: Sequence[int] | None, rates: Sequence[float] | None
+) -> Path:
+    """The folder of the runs, OUT/seed_0, OUT/rate_2_seed_0 and so on; run again, it goes on where it stopped.
+
+    Models are trained together in stacks (OUT/stacks/stack_0 ...), whose state is kept there.
+
+    Args:
+        config: what all have in common.
+        out: folder of the runs.
+        seeds: a model for each; None: `trainer.seed` alone.
+        rates: that rates are steered to, nats, a model for each and each seed; None: what the configuration says.
+
+    Raises:
+        UserError: seeds or rates that cannot be, or see `sepkit.training.run.train`.
+    """
+    from sepkit.training.run import train
+
+    folder = Path(out)
+    members = members_of(seeds or [config.trainer.seed], rates)
+    count = -(-len(members) // LARGEST_STACK)
+    size = -(-len(members) // count)
+    for number in range(count):
+        chunk = members[number * size : (number + 1) * size]
+        stack = folder / "stacks" / f"stack_{number}"
+        say(f"stack {number + 1} of {count}: {len(chunk)} models")
+        train(_together(config, chunk), stack)
+        _take_apart(stack, folder, config, chunk)
+    return folder
+
+
+def _together(config: PartialVAETaskConfig, members: Sequence[Member]) -> PartialVAETaskConfig:
+    """The configuration of a stack."""
+    made = copy.deepcopy(config)
+    made.model.models = len(members)
+    made.stack.seeds = [member.seed for member in members]
+    made.stack.target_rates = [member.rate for member in members if member.rate is not None]
+    made.trainer.seed = members[0].seed
+    return made
+
+
+def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig:
+    """The configuration that trains a member alone."""
+    made = copy.deepcopy(config)
+    made.trainer.seed = member.seed
+    if member.rate is not None:
+        made.objective.steering = config.steered_to(member.rate)
+    return made
+
+
+def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: Sequence[Member]) -> None:
+    """Makes an experiment folder of each model of a trained stack: config.yaml, metrics.jsonl, model and last_model."""
+    lines = (stack / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines if line.strip()]
+    for kind in ("model", "last_model"):
+        info = read_description(stack / kind).get("info") or {}
+        models = load_checkpoint(stack / kind, of=PartialVAE).unstack()
+        for place, (member, model) in enumerate(zip(members, models, strict=True)):
+            save_model(model, out / member.name / kind, _own(info, place) | {"stack": str(stack.name)})
+    for place, member in enumerate(members):
+        folder = out / member.name
+        write_yaml(folder / "config.yaml", to_dict(_alone(config, member)))
+        write_text(folder / "metrics.jsonl", "".join(json.dumps(_own(record, place)) + "\n" for record in records))
+
+
+def _own(record: dict[str, Any], place: int) -> dict[str, Any]:
+    """What of a stack's record concerns one model: `train_rate_nats_3` becomes the `train_rate_nats` of model 3."""
+    own = {}
+    for name, value in record.items():
+        match = _OWN.fullmatch(name)
+        if match is None:
+            own[name] = value
+        elif int(match[2]) == place:
+            own[match[1]] = value
+    return own

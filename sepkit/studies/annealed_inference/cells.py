@@ -1,0 +1,55 @@
+"""Cells of an experiment: computed one by one, kept, and not computed again."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from sepkit.files import read_json, write_json
+
+__all__ = ["cell_seed", "run_cells"]
+
+
+def cell_seed(seed: int, name: str) -> int:
+    """The seed of a cell: a function of the experiment's and the cell's name alone."""
+    return zlib.crc32(f"{seed} {name}".encode())
+
+
+def run_cells(
+    cells: Mapping[str, dict[str, Any]], compute: Callable[..., dict[str, Any]], folder: Path, seed: int
+) -> dict[str, dict[str, Any]]:
+    """The results of all cells by name, with `processor_seconds` and `wall_seconds` of each.
+
+    A cell is FOLDER/NAME.json. One that is there with the same settings is read; the same call again therefore
+    continues where it stopped.
+
+    Args:
+        cells: name -> plain settings, the keyword arguments of `compute` beside `seed`.
+        compute: the result of a cell, plain data.
+        folder: of the files.
+        seed: of the experiment.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    for name, settings in tqdm(cells.items(), desc=folder.name, unit="cell", disable=None):
+        path = folder / f"{name}.json"
+        settings = settings | {"seed": cell_seed(seed, name)}
+        kept = read_json(path, "remove it, it is made anew") if path.is_file() else None
+        if not (isinstance(kept, dict) and kept.get("settings") == settings):
+            processor, wall = time.process_time(), time.perf_counter()
+            result = compute(**settings)
+            seconds = {
+                "processor_seconds": round(time.process_time() - processor, 3),
+                "wall_seconds": round(time.perf_counter() - wall, 3),
+            }
+            kept = {"settings": settings, "result": result | seconds}
+            write_json(path, kept)
+        results[name] = settings | kept["result"]
+    return results

@@ -1,0 +1,88 @@
+"""Numbers that models are compared by, against closed forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sepkit.cli.main import main
+from sepkit.config import DeterministicConfig as Points
+from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.inference.memory import peak_memory_mib
+from sepkit.models import build_model, save_model
+from sepkit.models.facts import card_scores, model_facts, multiply_adds
+
+CARD = """---
+license: mit
+model-index:
+- name: some
+  results:
+  - task: {type: audio-to-audio}
+    dataset: {name: data test, type: data-test}
+    metrics:
+    - {type: si_sdr_db, value: 1.0}
+    - {type: si_sdri_db, value: 5.06}
+---
+
+# some
+"""
+
+
+def test_multiply_adds():
+    with torch.inference_mode():
+        lstm, x = nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True), torch.randn(3, 10, 8)
+        # Four gates, from the input and from the state; the second layer sees both directions.
+        per_frame = 2 * 4 * 16 * ((8 + 16) + (32 + 16))
+        assert multiply_adds(lambda: lstm(x)) == 30 * per_frame
+        depthwise = nn.Conv1d(8, 8, 3, groups=8)
+        assert multiply_adds(lambda: depthwise(torch.randn(2, 8, 12))) == 2 * 10 * 8 * 3
+        linear = nn.Linear(5, 7)
+        assert multiply_adds(lambda: linear(torch.randn(4, 5)).relu()) == 4 * 5 * 7
+        gru = nn.GRU(8, 16, batch_first=True)
+        assert multiply_adds(lambda: gru(x)) == 30 * 3 * 16 * (8 + 16)
+
+
+def model(bidirectional: bool):
+    masker = GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, bidirectional=bidirectional)
+    bank = STFTFilterbankConfig(64, 32, complex_masks=True)
+    return build_model(ModelConfig(filterbank=bank, masker=masker, masks=Points(link="linear"))).eval()
+
+
+def test_a_causal_model_has_a_latency_and_another_has_none():
+    causal, other = model_facts(model(False)), model_facts(model(True))
+    assert causal.causal and causal.latency_ms == pytest.approx(1000 * 63 / 8000)
+    assert not other.causal and other.latency_ms is None
+    assert (causal.sample_rate, causal.estimates, causal.scores) == (8000, 2, {})
+
+
+def test_costs_are_those_of_a_second_of_audio():
+    bank, masker = STFTFilterbankConfig(64, 32), RecurrentConfig(rnn="gru", hidden_size=7, num_layers=1)
+    facts = model_facts(build_model(ModelConfig(filterbank=bank, masker=masker)).eval())
+    # 250 frames of 33 bins: analysis, two directions of three gates, the output layer, and two syntheses.
+    frame = 64 * 66 + 2 * 3 * 7 * (33 + 7) + 14 * 66 + 2 * 64 * 66
+    assert facts.giga_multiply_adds_per_second == pytest.approx(250 * frame / 1e9, rel=0.01)
+
+
+def test_scores_are_those_of_the_card(tmp_path):
+    assert card_scores(tmp_path) == {}
+    (tmp_path / "README.md").write_text(CARD)
+    assert card_scores(tmp_path) == {"data test": 5.06}
+    (tmp_path / "README.md").write_text("no front matter")
+    assert card_scores(tmp_path) == {}
+
+
+def test_models_that_ship_are_listed_with_their_numbers(capsys):
+    assert main(["models"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  boxed_8k (default)")]
+    assert "whole recording" in line and " 8000 " in line and "(data test_librispeech)" in line
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_of_its_own(tmp_path, capsys):
+    folder = str(save_model(model(False), tmp_path / "model", {}))
+    short, long = peak_memory_mib(folder, 1), peak_memory_mib(folder, 60)
+    # A minute of two estimates and the mixture in float32 is 5.5 MiB.
+    assert 5 < short < 1000 and long > 5
+    assert main(["models", "--model", folder, "--measure"]) == 0
+    assert "10 min, MiB" in capsys.readouterr().out

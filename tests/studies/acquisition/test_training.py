@@ -1,0 +1,271 @@
+"""Training of stacks, and what follows from trained models: exact resume, files, tables, the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+from sepkit.files import read_json, read_yaml
+from sepkit.models import load_checkpoint
+from sepkit.studies.acquisition.config import PartialVAEConfig, PartialVAETaskConfig
+from sepkit.studies.acquisition.model import PartialVAE
+from sepkit.studies.acquisition.options import AudiogramOptions
+from sepkit.studies.acquisition.prepare import prepare_audiograms
+from sepkit.studies.acquisition.stack import members_of, train_stacks
+from sepkit.studies.acquisition.task import PartialVAETask
+from sepkit.training.run import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_audiograms(AudiogramOptions(out=tmp_path_factory.mktemp("data"), examples=128, seed=2))
+
+
+@pytest.fixture(scope="module")
+def config(data: Path) -> Callable[..., PartialVAETaskConfig]:
+    def make(epochs: int = 2, **trainer: object) -> PartialVAETaskConfig:
+        made = PartialVAETaskConfig(PartialVAEConfig(latent=2, embedding=3, features=6, hidden=[8]))
+        made.data.train, made.data.dev, made.data.batch_size = str(data / "train.csv"), str(data / "dev.csv"), 32
+        made.trainer.max_epochs, made.trainer.accelerator, made.trainer.gradient_clip_norm = epochs, "cpu", 0.0
+        made.trainer.learning_rate = 1e-2
+        for name, value in trainer.items():
+            setattr(made.trainer, name, value)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def stacks(config: Callable[..., PartialVAETaskConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rates with two seeds each."""
+    return train_stacks(config(), tmp_path_factory.mktemp("stacks"), [3, 4], [0.01, 2.0])
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(folder, of=PartialVAE).state_dict()
+
+
+def _assert_same(first: Path, second: Path, tolerance: float) -> None:
+    one, other = _weights(first), _weights(second)
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def test_a_model_of_a_stack_is_the_one_trained_alone(
+    config: Callable[..., PartialVAETaskConfig], stacks: Path, tmp_path: Path
+) -> None:
+    folder = stacks / "rate_2_seed_4"
+    settings = read_yaml(folder / "config.yaml")
+    assert settings["task"] == "partial_vae" and settings["trainer"]["seed"] == 4
+    assert settings["objective"]["steering"]["total"] == 2.0 and settings["model"]["models"] == 1
+    alone = config()
+    alone.trainer.seed = 4
+    alone.objective.steering = alone.steered_to(2.0)
+    train(alone, tmp_path / "alone")
+    _assert_same(folder / "last_model", tmp_path / "alone" / "last_model", 1e-4)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    mine = [record["train_rate_nats"] for record in records if "train_rate_nats" in record]
+    lines = (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()
+    expected = [record["train_rate_nats"] for record in map(json.loads, lines) if "train_rate_nats" in record]
+    assert mine == pytest.approx(expected, rel=1e-3) and len(mine) >= 2
+
+
+def test_models_of_a_stack_differ_and_every_folder_is_an_experiment(stacks: Path) -> None:
+    names = sorted(path.name for path in stacks.iterdir() if path.name != "stacks")
+    assert names == ["rate_0.01_seed_3", "rate_0.01_seed_4", "rate_2_seed_3", "rate_2_seed_4"]
+    weights = [_weights(stacks / name / "model")["shared.weight"] for name in names]
+    assert all(not torch.equal(a, b) for k, a in enumerate(weights) for b in weights[:k])
+    for name in names:
+        model = load_checkpoint(stacks / name, of=PartialVAE)
+        assert len(model) == 1 and torch.isfinite(model.low_elbo).all()
+
+
+def test_two_epochs_and_two_more_are_four(config: Callable[..., PartialVAETaskConfig], tmp_path: Path) -> None:
+    for folder, all_epochs in (("resumed", (2, 4)), ("whole", (4,))):
+        for epochs in all_epochs:
+            made = config(epochs)
+            made.objective.steering = made.steered_to(1.0)
+            made.lower_after = 1.0
+            train(made, tmp_path / folder)
+    _assert_same(tmp_path / "resumed" / "last_model", tmp_path / "whole" / "last_model", 0)
+
+
+def test_the_learning_rate_is_lowered_once(config: Callable[..., PartialVAETaskConfig], tmp_path: Path) -> None:
+    made = config(4)
+    made.lower_after, made.lower_to = 0.5, 0.25
+    train(made, tmp_path)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = [record["learning_rate"] for record in records if record.get("kind") == "epoch"]
+    assert rates == pytest.approx([0.01, 0.01, 0.0025, 0.0025])
+
+
+def test_rates_approach_their_targets(config: Callable[..., PartialVAETaskConfig], tmp_path: Path) -> None:
+    made = config(60, validate_every_epochs=60)
+    made.objective.steering = made.steered_to(1.5)
+    made.objective.steering.change = 0.05
+    train(made, tmp_path)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = [record["train_rate_nats"] for record in records if record.get("kind") == "epoch"]
+    assert rates[-1] == pytest.approx(1.5, rel=0.15)
+
+
+def test_members_of_a_sweep() -> None:
+    assert [m.name for m in members_of([1, 2], None)] == ["seed_1", "seed_2"]
+    assert [m.name for m in members_of([0], [0.125, 2.0])] == ["rate_0.125", "rate_2"]
+    assert [(m.seed, m.rate) for m in members_of([0, 1], [1.0, 3.0])] == [(0, 1.0), (0, 3.0), (1, 1.0), (1, 3.0)]
+    for seeds, rates, message in (
+        ([1, 1], None, "twice"),
+        ([0], [1.0, 1.0], "twice"),
+        ([-1], None, "0 or more"),
+        ([0], [0.0], "above 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            members_of(seeds, rates)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: setattr(c.data, "train", None), "data.train: no file given"),
+        (lambda c: setattr(c, "lower_to", 0.0), "lower_to: found 0"),
+        (lambda c: setattr(c.data.missingness, "nothing_observed", 0.95), "data.missingness"),
+        (lambda c: setattr(c.stack, "seeds", [1, 2]), "stack.seeds: found 2, expected one for each of 1 models"),
+        (lambda c: setattr(c.objective, "steering", c.steered_to(-1.0)), "more than 0 nats"),
+    ],
+)
+def test_bad_configurations_are_refused(
+    config: Callable[..., PartialVAETaskConfig], change: Callable[[PartialVAETaskConfig], None], message: str
+) -> None:
+    made = config()
+    change(made)
+    with pytest.raises(UserError, match=message):
+        made.check()
+
+
+def test_steering_without_a_target_is_refused(config: Callable[..., PartialVAETaskConfig], tmp_path: Path) -> None:
+    made = config()
+    made.objective.steering = made.steered_to(1.0)
+    made.objective.steering.total = None
+    with pytest.raises(UserError, match="expected a target in nats; or train with --target-rates"):
+        PartialVAETask(made, tmp_path)
+
+
+def test_from_training_to_tables_and_the_report(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command of the study, one after the other, as the recipe calls them."""
+    small = ["--model.latent", "2", "--model.features", "6", "--model.embedding", "3", "--model.hidden", "[8]"]
+    small += ["--trainer.max_epochs", "2", "--trainer.validate_every_epochs", "2", "--data.batch_size", "32"]
+    files = ["--data.train", str(data / "train.csv"), "--data.dev", str(data / "dev.csv")]
+    run = ["train", "--config", "audiogram", *files, *small]
+    assert main([*run, "--seeds", "0", "1", "--out", str(tmp_path / "seeds")]) == 0
+    assert main([*run, "--target-rates", "1", "4", "--out", str(tmp_path / "rates")]) == 0
+    simulate = [
+        "audiogram",
+        "simulate",
+        "--manifest",
+        str(data / "test.csv"),
+        "--dev",
+        str(data / "dev.csv"),
+        "--samples",
+        "6",
+    ]
+    models = [str(tmp_path / "seeds" / f"seed_{seed}") for seed in (0, 1)]
+    assert main([*simulate, "--model", *models, "--out", str(tmp_path / "sessions")]) == 0
+    summary = read_json(tmp_path / "sessions" / "seed_1" / "simulation.json")
+    assert summary["reference"] == "noise-free" and summary["data"] == 16 and summary["training"]["seed"] == 1
+    assert len(summary["strategies"]["random"]["rmse_db"]) == 15 and len(summary["single_best_order"]) == 14
+    assert summary["strategies"]["largest_variance"]["rmse_measured_db"][14] == 0
+    assert summary["stopping"]["5"]["oracle"]["offset"] == 0 and "medical" in summary["notice"]
+    # With everything measured, what is left is the noise of the measurement, whatever the strategy.
+    assert summary["strategies"]["random"]["rmse_db"][14] == summary["strategies"]["single_best"]["rmse_db"][14]
+    before = (tmp_path / "sessions" / "seed_1" / "simulation.json").stat().st_mtime_ns
+    assert main([*simulate, "--model", *models, "--out", str(tmp_path / "sessions")]) == 0
+    assert (tmp_path / "sessions" / "seed_1" / "simulation.json").stat().st_mtime_ns == before
+    tables = ["audiogram", "tables", "--out"]
+    assert main([*tables, str(tmp_path / "strategies.md"), str(tmp_path / "sessions")]) == 0
+    text = (tmp_path / "strategies.md").read_text()
+    assert (
+        "| ridge with uncertainty |" in text and "largest variance below random" in text and "paired over data" in text
+    )
+    rates = [str(tmp_path / "rates" / f"rate_{rate}") for rate in (1, 4)]
+    more = ["--training", str(data / "train.csv"), "--strategies", "largest_variance"]
+    assert main([*simulate, "--model", *rates, *more, "--out", str(tmp_path / "by_rate")]) == 0
+    for kind in ("rates", "gap"):
+        assert main([*tables, str(tmp_path / f"{kind}.md"), "--kind", kind, str(tmp_path / "by_rate")]) == 0
+    assert "| target | rate on test | off | distortion, train |" in (tmp_path / "rates.md").read_text()
+    figures = [
+        "audiogram",
+        "figures",
+        "--model",
+        models[0],
+        "--manifest",
+        str(data / "test.csv"),
+        "--dev",
+        str(data / "dev.csv"),
+    ]
+    assert main([*figures, "--archetypes", str(data / "archetypes.csv"), "--out", str(tmp_path / "figures")]) == 0
+    assert len(list((tmp_path / "figures").glob("figure_*.png"))) == 6
+    assert main(["calibrate", models[0], "--manifest", str(data / "dev.csv")]) == 0
+    assert main(["audiogram", "examples", "--model", models[0], "--out", str(tmp_path / "examples.md")]) == 0
+    assert "| deaf right ear, 45 years |" in (tmp_path / "examples.md").read_text()
+    report = tmp_path / "report.html"
+    assert main(["report", models[0], str(tmp_path / "sessions" / "seed_0"), "--out", str(report)]) == 0
+    page = report.read_text()
+    assert "Audiogram" in page and "Not a medical device" in page and "information" in page
+    capsys.readouterr()
+
+
+def test_simulation_refuses_what_it_cannot_do(stacks: Path, data: Path, tmp_path: Path) -> None:
+    model, test = str(stacks / "rate_0.01_seed_3"), str(data / "test.csv")
+    simulate = ["audiogram", "simulate", "--model", model, "--manifest", test, "--out", str(tmp_path / "x")]
+    for words in (["--strategies", "luck"], ["--strategies", "single_best"], ["--first", "0"], ["--stop-at-db", "0"]):
+        assert main([*simulate, *words]) == 2
+    assert main(["audiogram", "tables", str(tmp_path), "--out", str(tmp_path / "t.md")]) == 2
+    assert (
+        main(["audiogram", "simulate", "--model", model, model, "--manifest", test, "--out", str(tmp_path / "y")]) == 2
+    )
+
+
+def test_bad_rows_are_left_out_of_a_simulation(stacks: Path, data: Path, tmp_path: Path) -> None:
+    lines = (data / "test.csv").read_text().splitlines()
+    bad = tmp_path / "test.csv"
+    bad.write_text("\n".join([*lines, lines[1], lines[2].replace(lines[2].split(",")[2], "loud", 1)]) + "\n")
+    words = ["--manifest", str(bad), "--strategies", "largest_variance", "--samples", "6", "--out", str(tmp_path / "x")]
+    assert main(["audiogram", "simulate", "--model", str(stacks / "rate_0.01_seed_3"), *words]) == 2
+    assert read_json(tmp_path / "x" / "simulation.json")["data"] == len(lines) - 1
+
+
+def test_data_that_do_not_vary_are_refused(
+    config: Callable[..., PartialVAETaskConfig], data: Path, tmp_path: Path
+) -> None:
+    rows = [line.split(",") for line in (data / "train.csv").read_text().splitlines()]
+    for row in rows[1:]:
+        row[4] = "40"
+    (tmp_path / "train.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
+    made = config()
+    made.data.train = str(tmp_path / "train.csv")
+    with pytest.raises(UserError, match=f"{rows[0][4]} is the same for all"):
+        PartialVAETask(made, tmp_path)
+
+
+def test_incomplete_data_are_learned_from(
+    config: Callable[..., PartialVAETaskConfig], data: Path, tmp_path: Path
+) -> None:
+    rows = [line.split(",") for line in (data / "train.csv").read_text().splitlines()]
+    for number, row in enumerate(rows[1:]):
+        if number % 2:
+            row[1 + number % 15] = ""
+    (tmp_path / "train.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
+    made = config(1)
+    made.data.train = str(tmp_path / "train.csv")
+    task = PartialVAETask(made, tmp_path)
+    values, observed = zip(*(task.train_data[0, place] for place in range(len(task.train_data))), strict=True)
+    assert np.isnan(values).any() and not np.isnan(np.array(values)[np.array(observed)]).any()
+    train(made, tmp_path / "exp")
+    assert torch.isfinite(_weights(tmp_path / "exp")["shared.weight"]).all()
