@@ -28,7 +28,7 @@ from sepkit.config import AnnealedMCLConfig, CostConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.term import PairwiseCosts
+from sepkit.objectives.costs import PairwiseCosts
 from sepkit.registry import build
 
 __all__ = [

@@ -13,7 +13,7 @@ class DynamicMixingConfig:
     gain_range_db: float = 2.5
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
-    """Each source is played 1 +- up to this much faster (0.05: 95 to 105 %)."""
+    """Each source is played faster or slower by up to this share (0.05: 95 to 105 %)."""
     same_sex_share: float | None = None
     """Share of mixtures whose speakers are all of one sex; none: speakers are drawn without regard to it."""
     one_speaker_share: float = 0.0
@@ -23,7 +23,7 @@ class DynamicMixingConfig:
     bank_speeds: int = 9
     """With a bank: how many speeds within speed_range there are."""
     noise_probability: float = 1.0
-    """Share of mixtures that get noise, where `noise` is given."""
+    """Share of mixtures that get noise, if `noise` is given."""
     noise: str | None = None
     """Folder of noise recordings; none: no noise beyond what the manifest has."""
     noise_snr_db: tuple[float, float] = (0.0, 15.0)
@@ -38,7 +38,7 @@ class DynamicMixingConfig:
 
 @dataclass
 class DataConfig:
-    """What the model learns from."""
+    """The data that the model learns from."""
 
     train: str | None = None
     """Manifest of the training mixtures (train.jsonl)."""
@@ -53,5 +53,5 @@ class DataConfig:
     workers: int = 2
     """Processes that load data, each device."""
     mixtures_per_epoch: int | None = None
-    """With dynamic mixing: how many mixtures make an epoch; none: as many as the manifest has."""
+    """With dynamic mixing: mixtures in an epoch; none: as many as the manifest has."""
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)

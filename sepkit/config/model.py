@@ -47,7 +47,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     """With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted from what
     the masker sees."""
     initial_deviation: float = 0.1
-    """Of gaussian encodings when training starts, for signals of unit deviation."""
+    """Deviation of gaussian encodings when training starts, for signals of unit deviation."""
     features: Literal["magnitude", "real_imaginary"] = "magnitude"
     """The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which take much
     longer to learn from."""
@@ -60,7 +60,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
 
 
 class LatentConfig(Choice):
-    """What family the encoding or the masks are drawn from, and their link."""
+    """The family that the encoding or the masks are drawn from, and their link."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
     """Points: the usual network."""
 
     link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
-    """From raw network output to value; softmax runs over the hypotheses."""
+    """Function from raw network output to value; softmax runs over the hypotheses."""
 
 
 @dataclass
@@ -76,9 +76,9 @@ class GaussianConfig(LatentConfig, name="gaussian"):
     """Normal distributions with modeled deviation."""
 
     link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
-    """From raw network output to mean."""
+    """Function from raw network output to mean."""
     at_test: Literal["mean", "median"] = "mean"
-    """What stands for a posterior outside training; here they are the same."""
+    """The value that replaces the posterior outside training; for this family both are the same."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class LogNormalConfig(LatentConfig, name="log_normal"):
     """Exponentials of normal distributions: positive, as relu masks are."""
 
     at_test: Literal["mean", "median"] = "median"
-    """What stands for a posterior outside training."""
+    """The value that replaces the posterior outside training."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class GammaConfig(LatentConfig, name="gamma"):
     """Gamma distributions with modeled concentration and a rate of 1: positive, one value for each dimension."""
 
     at_test: Literal["mean", "median"] = "mean"
-    """What stands for a posterior outside training; the median takes long."""
+    """The value that replaces the posterior outside training; the median is slow to compute."""
 
 
 @dataclass
@@ -102,11 +102,11 @@ class BetaConfig(LatentConfig, name="beta"):
     """Beta distributions: between 0 and 1, as sigmoid masks are."""
 
     at_test: Literal["mean", "median"] = "mean"
-    """What stands for a posterior outside training; the median takes long."""
+    """The value that replaces the posterior outside training; the median is slow to compute."""
 
 
 class PriorConfig(Choice):
-    """What the posteriors' rates are measured from."""
+    """The distribution from which the rates of posteriors are measured."""
 
     of_encodings_only: ClassVar[bool] = False
     needs_rate: ClassVar[bool] = True
@@ -175,7 +175,7 @@ class FlowPriorConfig(PriorConfig, name="flow"):
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, where their number is not known."""
+    """A head that scores hypotheses: which of them are speakers, if their number is not known."""
 
     hidden_size: int = 128
     """Width of the layer between the masks and the scores."""
@@ -194,12 +194,12 @@ class ModelConfig:
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
     encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
-    """Of variational encodings."""
+    """Prior of variational encodings."""
     mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
-    """Of variational masks."""
+    """Prior of variational masks."""
     estimate_scales: bool = False
-    """Whether the decoder also makes a scale for every sample, for the Cauchy likelihood."""
+    """The decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
-    """A score for every hypothesis; none: no scores, and the number of speakers is that of hypotheses."""
+    """A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses."""
     pad: Literal["full", "asteroid"] = "full"
-    """full: no sample is lost at either end; asteroid: its trimming, for parity."""
+    """full: no sample is lost at either end. asteroid: trim as asteroid does, for parity."""

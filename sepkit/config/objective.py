@@ -90,9 +90,10 @@ class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
         default_factory=lambda: TruncatedExponentialConfig(initial=5.0, decay=0.9, end=100.0)
     )
     unit: Literal["cost", "spread"] = "cost"
-    """Of the temperature: the cost's own (dB), or multiples of the spread of the training data, measured beforehand."""
+    """Unit of the temperature. cost: that of the cost (dB). spread: multiples of the spread of the training data, which
+    is measured before training."""
     floor: float = 1e-4
-    """Up to this temperature (in the cost's unit) the minimum is hard."""
+    """At or below this temperature (in the cost's unit), the best hypothesis takes all."""
 
 
 @dataclass
@@ -104,24 +105,24 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
 
 @dataclass
 class ScoringLossConfig:
-    """How scores are trained, where the model has them (model.scoring)."""
+    """How scores are trained, if the model has them (model.scoring)."""
 
     kind: Literal["binary", "cross_entropy"] = "binary"
-    """binary: has this hypothesis won a source or more; cross_entropy: whose share of the sources is how large."""
+    """binary: did this hypothesis win any source? cross_entropy: predict each hypothesis's share of the sources."""
     weight: float = 0.1
-    """Of this term beside the separation."""
+    """Weight of this term relative to the separation loss."""
 
 
 @dataclass
 class RateConfig:
-    """How one of the rates enters the objective, where its latents are variational."""
+    """How one of the rates enters the objective, if its latents are variational."""
 
     weight: ScheduleConfig = field(default_factory=ConstantConfig)
-    """Beta, a schedule; 1 with a likelihood makes the objective the negative evidence lower bound."""
+    """Beta, a schedule. With a likelihood and beta = 1, the objective is the negative evidence lower bound."""
     free_nats: float = 0.0
-    """A rate below this costs no more than this, and so is not reduced."""
+    """A rate below this costs as much as this, so it is not reduced further."""
     free_nats_over: Literal["element", "tick", "utterance"] = "utterance"
-    """What has that many nats free: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
+    """What gets the free nats: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
 
 
 @dataclass
@@ -135,15 +136,15 @@ class SteeringConfig:
     masks: float | None = None
     """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
     per: Literal["tick", "sample", "utterance"] = "tick"
-    """What targets, and recorded rates, are nats of."""
+    """Unit of targets and of recorded rates: nats per tick, per sample or per utterance."""
     initial_weight: float = 1e-6
-    """Where weights start; 1e-9 in the thesis's long trainings."""
+    """Initial value of the weights; 1e-9 in the thesis's long trainings."""
     change: float = 0.01
-    """A weight is multiplied or divided by 1 + this at a step; 1e-4 in the thesis's long trainings."""
+    """Each step multiplies or divides a weight by 1 + this; 1e-4 in the thesis's long trainings."""
     tolerance: float = 0.01
-    """A rate within this share of its target changes nothing."""
+    """A weight does not change while its rate is within this share of the target."""
     warn_after_epochs: int = 20
-    """Every so many epochs, a rate more than 10 % off its target is reported; 0 means never."""
+    """Report rates more than 10 % off their target every N epochs; 0: never."""
 
 
 @dataclass
@@ -153,10 +154,10 @@ class RatesConfig:
     encoding: RateConfig = field(default_factory=RateConfig)
     masks: RateConfig = field(default_factory=RateConfig)
     estimator: Literal["auto", "analytic", "sample"] = "auto"
-    """In closed form, or as the log ratio of the densities at the sample at hand; auto: in closed form wherever there
-    is one."""
+    """analytic: the closed form. sample: the log ratio of the densities at the drawn sample. auto: the closed form if
+    there is one, otherwise sample."""
     steering: SteeringConfig | None = None
-    """Weights that lead the rates to targets; they multiply the scheduled ones."""
+    """Weights that adapt until the rates reach their targets; they multiply the scheduled weights."""
     tempering: ScheduleConfig | None = None
     """Inverse temperature: a schedule that rises to 1, such as inverse_temperature. It multiplies the whole log joint,
     likelihood and prior, and leaves the entropy of the posteriors as it is; the cost must be a likelihood."""
@@ -164,12 +165,12 @@ class RatesConfig:
 
 @dataclass
 class AutoencodingConfig:
-    """Encodings that are decoded without masks too, by the same decoder (thesis, fig. 6); 0 means not."""
+    """Encodings are also decoded without masks, by the same decoder (thesis, fig. 6); 0: they are not."""
 
     sources: float = 0.0
-    """Weight of how far decoded encodings of the sources are from these."""
+    """Weight of the distance between the sources and their decoded encodings."""
     mixtures: float = 0.0
-    """Weight of how far the decoded encoding of the mixture is from it; mixtures without sources count too."""
+    """Weight of the distance between the mixture and its decoded encoding; mixtures without sources count, too."""
 
 
 @dataclass
@@ -179,7 +180,7 @@ class SilenceConfig:
     weight: float = 0.0
     """Weight of their level in dB relative to the separation loss; 0: no such term."""
     threshold_db: float = 30.0
-    """How far below the mixture they are quiet enough."""
+    """Hypotheses this far below the mixture are quiet enough."""
 
 
 @dataclass
@@ -189,10 +190,10 @@ class ObjectiveConfig:
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
     schedule_by: Literal["epoch", "step"] = "epoch"
-    """Schedules are constant within an epoch, as in the aMCL paper, or move on with every step."""
+    """epoch: schedules are constant within an epoch, as in the aMCL paper. step: they advance with every step."""
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     margin_weight: float = 0.0
-    """Of the mean of max(|u| - 1, 0)^2 over the standardized estimates u, which keeps them within their range."""
+    """Weight of the mean of max(|u| - 1, 0)^2 over the standardized estimates u. It keeps them within their range."""

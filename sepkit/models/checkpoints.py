@@ -116,10 +116,11 @@ def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
 
 
 def _constants(model: SavedModel) -> dict[str, Tensor]:
-    """Return the buffers of a new model of the same configuration that hold more than one value."""
+    """Return the saved buffers of a new model of the same configuration that hold more than one value."""
     with torch.random.fork_rng(devices=[]):
         fresh = model.from_config(model.config)
-    return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1}
+    saved = fresh.state_dict().keys()
+    return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1 and name in saved}
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

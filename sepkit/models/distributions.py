@@ -22,49 +22,9 @@ __all__ = [
     "GammaDistribution",
     "LogNormalDistribution",
     "NormalDistribution",
-    "Point",
 ]
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class Point:
-    """The posterior that puts all its mass on one value, of shape (..., K, F)."""
-
-    value: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return self.value.shape
-
-    @property
-    def mean(self) -> Tensor:
-        """The value."""
-        return self.value
-
-    @property
-    def median(self) -> Tensor:
-        """The value."""
-        return self.value
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The value; nothing is drawn from `generator`."""
-        return self.value
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log probability mass in nats: 0 where `value` is the point's own, -inf elsewhere."""
-        same = value == self.value
-        return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
-
-    def kl(self, prior: Any) -> Tensor:
-        """Elementwise zeros: a point carries no rate term, whatever the prior."""
-        return torch.zeros_like(self.value)
-
-    def base_entropy(self) -> Tensor:
-        """Elementwise zeros, as for the rate."""
-        return torch.zeros_like(self.value)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from sepkit.models.distributions import (
     GammaDistribution,
     LogNormalDistribution,
     NormalDistribution,
-    Point,
 )
 from sepkit.registry import register
 from sepkit.types import Latent
@@ -78,6 +78,45 @@ def _link(name: str) -> Callable[[Tensor], Tensor]:
     if name not in _LINKS:
         raise UserError(f"link: found {name!r}, expected one of {', '.join(_LINKS)}")
     return _LINKS[name]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The posterior that puts all its mass on one value, of shape (..., K, F)."""
+
+    value: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        return self.value.shape
+
+    @property
+    def mean(self) -> Tensor:
+        """The value."""
+        return self.value
+
+    @property
+    def median(self) -> Tensor:
+        """The value."""
+        return self.value
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """The value; nothing is drawn from `generator`."""
+        return self.value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Elementwise log probability mass in nats: 0 where `value` is the point's own, -inf elsewhere."""
+        same = value == self.value
+        return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
+
+    def kl(self, prior: Any) -> Tensor:
+        """Elementwise zeros: a point carries no rate term, whatever the prior."""
+        return torch.zeros_like(self.value)
+
+    def base_entropy(self) -> Tensor:
+        """Elementwise zeros, as for the rate."""
+        return torch.zeros_like(self.value)
 
 
 @register(DeterministicConfig)

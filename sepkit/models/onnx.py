@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.models.distributions import Point
-from sepkit.models.latents import Deterministic
+from sepkit.models.latents import Deterministic, Point
 from sepkit.types import Separation
 
 __all__ = ["METADATA", "SUFFIX", "OnnxModel", "is_onnx"]

@@ -1,6 +1,7 @@
-"""What is optimised: pairwise costs, assignments of hypotheses to sources, schedules, and objectives made of them."""
+"""What is minimized: pairwise costs, assignments of hypotheses to sources, schedules, and objectives made of them."""
 
 from sepkit.objectives import assignment, costs, likelihoods, schedules
+from sepkit.objectives.costs import Step
 from sepkit.objectives.objective import (
     Objective,
     SeparationTerm,
@@ -9,7 +10,7 @@ from sepkit.objectives.objective import (
 )
 from sepkit.objectives.rates import Latents
 from sepkit.objectives.scoring import ScoringTerm
-from sepkit.objectives.term import Step, Term
+from sepkit.objectives.term import Term
 
 __all__ = [
     "Latents",

@@ -36,12 +36,12 @@ __all__ = ["MCL", "PIT", "AnnealedMCL", "Assignment", "RelaxedWTA", "Sinkhorn", 
 
 # Stands for an infinite or NaN cost: sums of it stay finite, and no meaningful cost comes near.
 _LAST_CHOICE = 1e18
-# Up to this many injections of sources into hypotheses are tried one and all (n = m = 6), without leaving the device.
+# Up to this many injections of sources into hypotheses are all tried (n = m = 6), without leaving the device.
 _ENUMERATION_LIMIT = 720
 # Relative size of the preference for low indices among equal optima of the linear assignment problem.
 _TIE_BREAK = 1e-12
-# Newton steps of optimal transport while the regularisation falls, and at its value; n = 20 at 1e-6 of the spread
-# needs about so many.
+# Newton steps of optimal transport while the regularization falls, and at its value; n = 20 at 1e-6 of the spread
+# needs about this many.
 _ANNEALING_STEPS = 30
 _FINAL_STEPS = 10
 _RIDGE = 1e-13
@@ -266,7 +266,7 @@ class AnnealedMCL(Assignment):
 
     @property
     def temperature(self) -> float:
-        """The softness of the minimum, in the cost's unit."""
+        """The temperature of the softmin, in the cost's unit."""
         return self._temperature
 
     @temperature.setter
@@ -291,14 +291,14 @@ class Sinkhorn(Assignment):
 
     Sinkhorn's alternating updates take unboundedly many rounds once the plan is nearly a permutation. Here only the
     sources' update is kept (their masses are exact), and the hypotheses' potentials f follow damped Newton steps on
-    the concave semi-dual, in the log domain, while the regularisation falls from the spread of the costs to its
+    the concave semi-dual, in the log domain, while the regularization falls from the spread of the costs to its
     value. A fixed number of steps, without a look at the result, meets the capacities to about 1e-12.
 
     Args:
         regularization: in the cost's unit, > 0, or a schedule of it; can be set at any time.
 
     Raises:
-        ValueError: a regularisation that is not positive.
+        ValueError: a regularization that is not positive.
 
     Source: Cuturi, "Sinkhorn distances", 2013; Sun & Tran-Dinh, "Generalized self-concordant functions", 2019, for
     the damping log(1 + d) / d.

@@ -36,7 +36,7 @@ def pairwise_blr_nll(
     T/2 log(2 pi) + 1/2 log(lambda_T / lambda0) - a0 log b0 + a_T log b_T - log Gamma(a_T) + log Gamma(a0)
 
     It is the negative log density of a multivariate Student t, finite for silence on either side. b0 is an absolute
-    power: standardise both signals by the training deviation first.
+    power: standardize both signals by the training deviation first.
 
     Args:
         estimates: (B, n, T).

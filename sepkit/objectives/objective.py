@@ -12,12 +12,12 @@ from torch import Tensor
 from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
-from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
 from sepkit.objectives.tempering import Tempering, build_tempering
-from sepkit.objectives.term import PairwiseCosts, Step, Term
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
 
@@ -103,7 +103,7 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
 
 
 class Objective:
-    """What is minimised: the weighted sum of named terms.
+    """What is minimized: the weighted sum of named terms.
 
     Args:
         terms: by name.
@@ -151,7 +151,7 @@ class Objective:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Lines about targets that are not reached after so many epochs, the last of which had these means."""
+        """Return warnings about targets that are not reached after `epochs` epochs; the means are of the last one."""
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -233,7 +233,7 @@ class ReconstructionTerm(Term):
 
 
 class MarginTerm(Term):
-    """How far standardised estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
+    """How far standardized estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
 
     Zero, without gradient, where no source is active.
 

@@ -1,4 +1,4 @@
-"""Rates: how many nats posteriors are away from their priors, what they cost, and weights that lead them to targets."""
+"""Rates: how far posteriors are from their priors (nats), their cost, and weights that adapt until targets are met."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
+from sepkit.objectives.costs import Step
 from sepkit.objectives.tempering import Tempering
-from sepkit.objectives.term import Step, Term
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, Separation
@@ -47,7 +48,7 @@ class Latents:
     Args:
         encoding: whether encodings are variational.
         masks: whether masks are.
-        frames_for: ticks in the encoding of so many samples.
+        frames_for: number of samples -> ticks in their encoding.
         adaptive: whether the prior of the encodings changes with those of the sources.
     """
 
@@ -160,7 +161,7 @@ class Steering:
         self.weight = config.initial_weight
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapts the weight to the step's mean rates, by name."""
+        """Adapt the weight to the step's mean rates, by name."""
         rate = self._rate(means)
         if rate > (1 + self.config.tolerance) * self.target:
             self.weight = min(self.weight * (1 + self.config.change), _LARGEST_WEIGHT)
@@ -168,7 +169,7 @@ class Steering:
             self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
 
     def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
-        """A line about a target that is not reached after so many epochs, where one is due.
+        """Return a line if the target is not reached after `epochs` epochs and a warning is due.
 
         Args:
             means: of the last epoch.
@@ -189,8 +190,8 @@ class Steering:
 class RateTerm(Term):
     """A rate, in nats a sample of the utterance, so that it stands beside a likelihood divided by T.
 
-    Zero, without gradient, where no source is active, unless mixtures alone are learnt from too. In a padded batch only
-    an utterance's own ticks count.
+    Zero, without gradient, where no source is active, unless mixtures alone are learned from, too. In a padded batch
+    only an utterance's own ticks count.
 
     Args:
         what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
@@ -241,7 +242,7 @@ class RateTerm(Term):
         return {} if self.what == "source" else {f"{self.what}_rate_weight": self.weight}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Sets the scheduled weight."""
+        """Set the scheduled weight."""
         self._beta = self.schedule(t_epochs)
         if self.tempering is not None:
             self.tempering.at(t_epochs)
@@ -300,7 +301,7 @@ def statistic_of(what: What, per: str) -> str:
 
 @torch.no_grad()
 def _check_identical(prior: Density, hypotheses: int) -> None:
-    """Refuses priors that differ between hypotheses: a permutation would change their rate too, not the cost alone."""
+    """Raise ValueError if the prior differs between hypotheses: a permutation would then change the rate, too."""
     for value in (0.25, 0.5, 0.75):
         density = prior.log_prob(torch.full((1, hypotheses, 1, 1), value, dtype=torch.float64))
         if not torch.equal(density, density[:, :1].expand_as(density)):

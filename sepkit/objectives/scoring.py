@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.assignment import MCL, PIT
-from sepkit.objectives.term import PairwiseCosts, Step, Term
+from sepkit.objectives.costs import PairwiseCosts, Step
+from sepkit.objectives.term import Term
 
 __all__ = ["ScoringTerm"]
 

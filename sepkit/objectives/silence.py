@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.assignment import PIT
-from sepkit.objectives.term import PairwiseCosts, Step, Term
+from sepkit.objectives.costs import PairwiseCosts, Step
+from sepkit.objectives.term import Term
 
 __all__ = ["SilenceTerm"]
 

@@ -1,4 +1,4 @@
-"""How models are optimised: the Lightning task, its callbacks, and `train`."""
+"""How models are trained: the generic task, separation, callbacks, and `train`."""
 
 import warnings
 

@@ -19,7 +19,8 @@ from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
 from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say
-from sepkit.training.task import Monitor, Task
+from sepkit.training.position import Monitor
+from sepkit.training.task import Task
 
 __all__ = ["Keeper", "Recorder", "Resume", "resume_file"]
 
@@ -33,7 +34,7 @@ def resume_file(out: Path) -> Path:
 
 
 class Keeper(Callback):
-    """Keeps the best and the last model, halves the learning rate on plateaus and stops early.
+    """Keep the best and the last model, halve the learning rate on plateaus, and stop early.
 
     Every decision follows from the scores alone, in order, so a resumed run makes the same ones. An epoch that was not
     validated is not judged.
@@ -51,16 +52,16 @@ class Keeper(Callback):
         self.epochs_since_change = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores' outcome so far."""
+        """The best score so far, and how long ago it was."""
         names = ("best_score", "epochs_since_best", "epochs_since_change")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes back to that."""
+        """Go back to that."""
         vars(self).update(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """A run that had stopped early stays stopped."""
+        """Stop again if the run had stopped early."""
         if self._is_over():
             trainer.should_stop = True
 
@@ -95,7 +96,7 @@ class Keeper(Callback):
                 say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
     def _save_unjudged(self, task: Task) -> None:
-        """The end of a run whose last epoch was not validated; without any validation the last model is the best."""
+        """Save the last model of a run whose last epoch was not validated; without validations it is the best, too."""
         save_model(task.kept_model, self.out / "last_model", _info(task))
         if not (self.out / "model").exists():
             save_model(task.kept_model, self.out / "model", _info(task))
@@ -123,7 +124,7 @@ class Keeper(Callback):
 
 
 class Resume(Callback):
-    """Saves the state that exact resume needs, every so many steps, at the end of epochs and when asked to stop.
+    """Save the state that exact resume needs, every N steps, at the end of epochs, and when asked to stop.
 
     Saved states lie between steps. One that would lie at the end of an epoch waits until the epoch has been judged.
 
@@ -150,7 +151,7 @@ class Resume(Callback):
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Counts on from there."""
+        """Count on from there."""
         self._seconds_before = state_dict["seconds"]
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
@@ -166,7 +167,7 @@ class Resume(Callback):
     def on_train_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save if it is time to, and stop if that was agreed."""
+        """Save if a state is due, and stop if the ranks agreed to."""
         if self.seconds >= self._budget_seconds:
             pl_module.stop_wanted = True
         position = pl_module.position
@@ -180,7 +181,7 @@ class Resume(Callback):
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """Save what was judged, or what is due; an epoch that was cut short was saved where it was cut."""
+        """Save if the epoch was judged or a state is due; an epoch that was cut short was saved where it was cut."""
         position = pl_module.position
         if position.batches_done < position.batches_per_epoch:
             return
@@ -219,10 +220,10 @@ class Resume(Callback):
 
 
 class Recorder(Callback):
-    """Writes EXP/metrics.jsonl and TensorBoard's events, and shows progress.
+    """Write EXP/metrics.jsonl and TensorBoard's events, and show progress.
 
     Records are of two kinds: "step", every 50 steps, and "epoch". A resumed run first removes the records of steps that
-    it is going to repeat.
+    it will repeat.
 
     Args:
         out: folder of the experiment.
@@ -258,7 +259,7 @@ class Recorder(Callback):
     def on_train_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Show, and every so often record, how the step went."""
+        """Show how the step went, and record it every 50 steps."""
         if not trainer.is_global_zero:
             return
         task = pl_module
@@ -335,7 +336,7 @@ class Recorder(Callback):
             self._board.add_scalar(f"{kind}/{name}", value, position.attempts)
 
     def _forget_after(self, step: int) -> None:
-        """Drop the records of steps that are about to be repeated, and a line that a kill cut short."""
+        """Drop the records of steps that will be repeated, and a line that a kill cut short."""
         file = self.out / "metrics.jsonl"
         if not file.exists():
             return

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: blocks forget what is inside them, and make it again when its gradient is asked for."""
+"""Gradient checkpointing: blocks do not keep their inner values, and compute them again in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["checkpoint_blocks"]
 
 
 def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
-    """Lets each block of the masker keep nothing but its input for the backward pass; gradients stay the same.
+    """Make each block keep only its input for the backward pass; gradients stay the same.
 
     Where the blocks of Conv-TasNet do so by themselves, faster (see `recomputed`), they are left alone.
 
     Args:
-        model: whose masker has `blocks`; on the device and in the precision it is trained with.
+        model: with `blocks`, or a masker with `blocks`; on the device and in the precision of training.
 
     Raises:
         UserError: the masker has no blocks, or blocks with batch normalization.
@@ -31,7 +31,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     blocks = getattr(masker, "blocks", None)
     if not isinstance(blocks, nn.Module):
         raise UserError(
-            "trainer.gradient_checkpointing: found true, but this masker has no blocks that could be done again one by"
+            "trainer.gradient_checkpointing: found true, but this masker has no blocks to compute again one by"
             " one; expected false, or one of conv_tasnet, dual_path_rnn, sudormrf, improved_sudormrf and sepformer"
         )
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
@@ -49,7 +49,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
 
 
 class _Checkpointed:
-    """A forward method that is called again in the backward pass.
+    """A forward method that the backward pass calls again.
 
     Args:
         forward: the method.

@@ -1,4 +1,4 @@
-"""The learning rate at a step: a warm-up, and a decay that ends with the budget."""
+"""The learning rate at a step: warm-up, and a decay that ends with the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RateSchedule", "halve", "rate_factor", "set_factor"]
 
 
 def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
-    """What the learning rate is multiplied by.
+    """Return the factor of the learning rate.
 
         min(1, (steps + 1) / warmup_steps) * (1 - (1 - final_rate_share) * share of the decay that has passed)
 
@@ -33,7 +33,7 @@ def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
 
 
 class RateSchedule(Callback):
-    """Sets the learning rate before every step.
+    """Set the learning rate before every step.
 
     The budget is used up when `trainer.max_minutes` or `trainer.max_epochs` is, whichever comes first. A rate that
     follows from the time is not the same in a second run; one that follows from epochs alone is.
@@ -62,13 +62,13 @@ class RateSchedule(Callback):
 
 
 def set_factor(optimizer: Optimizer, factor: float) -> None:
-    """Makes the learning rates those that plateaus have left, times a factor."""
+    """Set the learning rates to what plateaus have left of them, times a factor."""
     for group in optimizer.param_groups:
         group["lr"] = factor * group.setdefault("plateau_lr", group["lr"])
 
 
 def halve(optimizer: Optimizer) -> None:
-    """Halves the learning rates, for good."""
+    """Halve the learning rates permanently."""
     for group in optimizer.param_groups:
         group["lr"] *= 0.5
         if "plateau_lr" in group:

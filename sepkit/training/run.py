@@ -77,6 +77,8 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     if resuming:
         _check_same_run(config, out)
     task = task_type(config)(config, out, resuming)
+    _check_devices(config, task)
+    _check_batch_norm(config.trainer, task.model)
     _check_precision(config.trainer, task.model)
     if is_first_process():
         write_yaml(out / "config.yaml", to_dict(config))
@@ -142,6 +144,26 @@ def _check_precision(trainer: TrainerConfig, model: torch.nn.Module) -> None:
             "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
             "use auto or 32-true"
         )
+
+
+def _check_devices(config: TaskConfig, task: Task) -> None:
+    world = config.trainer.devices * config.trainer.num_nodes
+    if len(task.train_data) < world:
+        found = f"{len(task.train_data)} training {task.examples} for {world} devices"
+        raise UserError(f"trainer.devices: found {found}, expected one each at least")
+
+
+def _check_batch_norm(trainer: TrainerConfig, model: torch.nn.Module) -> None:
+    has_batch_norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    if trainer.devices * trainer.num_nodes == 1 or not has_batch_norm:
+        return
+    if not trainer.sync_batchnorm:
+        raise UserError(
+            "model: batch normalization over several devices would see each device's part of the batch alone; "
+            "set trainer.sync_batchnorm to true, or use another norm"
+        )
+    if not torch.cuda.is_available():
+        raise UserError("trainer.sync_batchnorm: torch synchronizes batch normalization on GPUs only; use another norm")
 
 
 def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:

@@ -23,8 +23,9 @@ from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
 from sepkit.training.messages import say
+from sepkit.training.position import Monitor
 from sepkit.training.synthetic import write_synthetic_set
-from sepkit.training.task import Monitor, Task, matmul_precision, mean, rows_of
+from sepkit.training.task import Task, matmul_precision, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
 __all__ = ["SeparationTask", "latents_of", "signal_statistics"]

@@ -113,7 +113,7 @@ def sweep(variants: Mapping[str, TaskConfig], out: Path | str, jobs: int = 1, im
 
 
 def _run_all(commands: Mapping[str, list[str]], logs: Mapping[str, Path | None], jobs: int) -> dict[str, int]:
-    """Exit status of `sepkit ARGUMENTS` for each of the commands, that many at once.
+    """Run `sepkit ARGUMENTS` for each command, `jobs` at once, and return the exit codes.
 
     An interrupt of this process reaches those that run; they save what they have, and this waits for it.
     """

@@ -12,9 +12,9 @@ import signal
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -25,60 +25,17 @@ from torch.utils.data import DataLoader, default_collate
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
-from sepkit.models import load_checkpoint, load_weights_into
+from sepkit.models import load_weights_into
 from sepkit.models.saved import SavedModel
 from sepkit.training.averaging import average_of
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.messages import say
+from sepkit.training.position import Monitor, Position, TrainingDiverged
 from sepkit.types import Losses
 
-__all__ = ["Monitor", "Position", "Task", "TrainingDiverged", "matmul_precision", "mean", "rows_of"]
+__all__ = ["Task", "matmul_precision", "mean", "rows_of"]
 
 MAX_SAVED_BAD_BATCHES = 100
-
-# Names of sums in the runs of sepkit 0.1.0.
-_RENAMED = {"utterances": "examples", "with_sources": "counted"}
-
-
-class TrainingDiverged(RuntimeError):
-    """Too many steps in a row had a non-finite loss or gradient."""
-
-
-class Monitor(NamedTuple):
-    """The dev score that picks the best model."""
-
-    name: str
-    larger_is_better: bool = True
-
-
-@dataclass
-class Position:
-    """Where a run stands; what exact resume needs beside weights and optimizer.
-
-    Args:
-        epoch: epochs begun before this one.
-        batches_done: batches of this epoch already used.
-        batches_per_epoch: batches in an epoch when this was saved.
-        batches: batches used since the beginning.
-        attempts: optimizer steps tried, skipped ones included.
-        steps: optimizer steps taken; schedules advance with these.
-        bad_in_a_row: steps skipped since the last one taken.
-        sums: sums over this epoch's examples, for its means.
-    """
-
-    epoch: int = 0
-    batches_done: int = 0
-    batches_per_epoch: int = 0
-    batches: int = 0
-    attempts: int = 0
-    steps: int = 0
-    bad_in_a_row: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-
-    def enter_epoch(self) -> None:
-        """Go to the next epoch if this one is complete."""
-        if self.batches_per_epoch and self.batches_done >= self.batches_per_epoch:
-            self.epoch, self.batches_done, self.sums = self.epoch + 1, 0, {}
 
 
 class Task(LightningModule):
@@ -126,10 +83,8 @@ class Task(LightningModule):
         self._window_sums: dict[str, float] = {}
         self._statistics: frozenset[str] = frozenset()
         self.train_data, self.dev_data = self.make_data_sets()
-        self._check_devices()
         torch.manual_seed(config.trainer.seed)
         self.model: Any = self.model_type.from_config(config.model)
-        _check_batch_norm(config, self.model)
         if not resuming:
             self.begin()
         self.model.train()
@@ -474,20 +429,8 @@ class Task(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go back to the saved position."""
-        saved = dict(checkpoint["position"])
-        saved["sums"] = {_RENAMED.get(name, name): value for name, value in saved["sums"].items()}
-        self.position = Position(**saved)
+        self.position = Position.from_saved(checkpoint["position"])
         self.position.enter_epoch()
-
-    def load_model(self, folder: Path) -> Any:
-        """The model in a folder that this task's training wrote."""
-        return load_checkpoint(folder, of=self.model_type)
-
-    def _check_devices(self) -> None:
-        world = self.config.trainer.devices * self.config.trainer.num_nodes
-        if len(self.train_data) < world:
-            found = f"{len(self.train_data)} {self.examples} for {world} devices"
-            raise UserError(f"data: {found}; expected one each at least")
 
 
 def rows_of(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -512,20 +455,6 @@ def matmul_precision(name: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _check_batch_norm(config: Any, model: torch.nn.Module) -> None:
-    trainer = config.trainer
-    has_batch_norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    if trainer.devices * trainer.num_nodes == 1 or not has_batch_norm:
-        return
-    if not trainer.sync_batchnorm:
-        raise UserError(
-            "model: batch normalization over several devices would see each device's part of the batch alone; "
-            "set trainer.sync_batchnorm to true, or use another norm"
-        )
-    if not torch.cuda.is_available():
-        raise UserError("trainer.sync_batchnorm: torch synchronizes batch normalization on GPUs only; use another norm")
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

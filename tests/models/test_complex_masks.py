@@ -18,7 +18,7 @@ from sepkit.config import (
     STFTFilterbankConfig,
 )
 from sepkit.errors import UserError
-from sepkit.models import EncoderMaskerDecoder, build_model
+from sepkit.models import EncoderMaskerDecoder, build_model, load_checkpoint, save_model
 from sepkit.models.filterbanks import STFTFilterbank
 
 LINEAR = DeterministicConfig(link="linear")
@@ -162,3 +162,13 @@ def test_choices_that_do_not_go_together_are_refused(options, field):
 def test_other_maskers_make_complex_masks_too():
     made = model(masker=GatedRecurrenceConfig(model_dim=6, hidden_size=4, feedforward_dim=8, num_layers=1, bands=3))
     assert made(torch.randn(1, 300)).estimates.shape == (1, 2, 300)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_saved_and_loaded_it_gives_the_same_estimates(half, tmp_path):
+    made = model(masks=GaussianConfig(), encoding=GaussianConfig())
+    mixture = 0.3 * torch.randn(1, 400)
+    with torch.no_grad():
+        expected = made(mixture).estimates
+        found = load_checkpoint(save_model(made, tmp_path / "model", half=half))(mixture).estimates
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3 if half else 0)

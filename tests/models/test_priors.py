@@ -26,8 +26,8 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
-from sepkit.models.distributions import GammaDistribution, LogNormalDistribution, NormalDistribution, Point
-from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal
+from sepkit.models.distributions import GammaDistribution, LogNormalDistribution, NormalDistribution
+from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal, Point
 from sepkit.models.priors import AdaptivePrior, FlowPrior, convolution
 
 TINY = {"filterbank": FreeFilterbankConfig(num_filters=8), "masker": RecurrentConfig(hidden_size=6, num_layers=1)}

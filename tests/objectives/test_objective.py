@@ -21,6 +21,7 @@ from sepkit.config import (
 )
 from sepkit.objectives import Objective, build_objective, costs, hard_pit_si_sdr_db
 from sepkit.objectives.assignment import MCL, PIT, TooFewHypothesesError
+from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.objectives.objective import (
     MarginTerm,
     ReconstructionTerm,
@@ -28,7 +29,7 @@ from sepkit.objectives.objective import (
     hard_si_sdr_db,
     matching_statistics,
 )
-from sepkit.objectives.term import PairwiseCosts, Step, Term
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 

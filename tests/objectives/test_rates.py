@@ -26,9 +26,9 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.objectives import Latents, Objective, build_objective
-from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
+from sepkit.objectives.costs import Step, pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
-from sepkit.objectives.term import Step, Term
+from sepkit.objectives.term import Term
 from sepkit.schedules import Constant
 from sepkit.types import Batch, Separation
 

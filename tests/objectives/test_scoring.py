@@ -19,7 +19,7 @@ from sepkit.config import (
     SinkhornConfig,
 )
 from sepkit.objectives import ScoringTerm, build_objective, costs
-from sepkit.objectives.term import PairwiseCosts, Step
+from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.types import Batch, Latent, Separation
 
 

@@ -11,9 +11,9 @@ import torch
 from sepkit.config import MCLConfig, NegSISDRConfig, ObjectiveConfig, SilenceConfig
 from sepkit.errors import UserError
 from sepkit.objectives import build_objective, costs
+from sepkit.objectives.costs import Step
 from sepkit.objectives.objective import PairwiseCosts
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.term import Step
 from sepkit.registry import build
 from sepkit.types import Batch, Latent, Separation
 

@@ -21,9 +21,9 @@ from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.objective import Objective, hard_pit_si_sdr_db
+from sepkit.training.position import TrainingDiverged
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
-from sepkit.training.task import TrainingDiverged
 from sepkit.types import Batch, Losses, Separation
 
 
@@ -37,6 +37,12 @@ def plain(config: TrainConfig, **trainer: Any) -> TrainConfig:
         data=replace(config.data, dynamic_mixing=mixing),
         trainer=replace(config.trainer, **({"max_epochs": 1, "gradient_clip_norm": 0.0} | trainer)),
     )
+
+
+def convolutional(config: TrainConfig) -> TrainConfig:
+    """With a masker that every processor computes in bfloat16; recurrent layers need more."""
+    masker = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1)
+    return replace(config, model=replace(config.model, masker=masker))
 
 
 def with_batch_size(config: TrainConfig, batch_size: int) -> TrainConfig:
@@ -243,10 +249,7 @@ def test_precision(
         return y
 
     monkeypatch.setattr(torch.nn.Conv1d, "forward", conv)
-    config = plain(config, precision=precision)
-    # Not every processor has recurrent layers in bfloat16.
-    masker = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1)
-    train(replace(config, model=replace(config.model, masker=masker)), tmp_path, limit_batches=3)
+    train(convolutional(plain(config, precision=precision)), tmp_path, limit_batches=3)
     assert {dtype for what, dtype in dtypes if what == "model"} == {inside}
     assert {dtype for what, dtype in dtypes if what != "model"} == {outside}
     assert epoch_record(tmp_path)["dev_si_sdr_db"] is not None
@@ -270,7 +273,7 @@ def test_gradient_scaler(
         monkeypatch.setattr(plugin, "autocast_context_manager", autocast)
         return trainer(**(options | {"precision": None, "plugins": [plugin]}))
 
-    config = plain(config, precision="bf16-mixed", gradient_clip_norm=0.5, max_epochs=3)
+    config = convolutional(plain(config, precision="bf16-mixed", gradient_clip_norm=0.5, max_epochs=3))
     train(config, tmp_path / "plain")
     monkeypatch.setattr(lightning.pytorch, "Trainer", with_scaler)
     train(config, tmp_path / "scaled")

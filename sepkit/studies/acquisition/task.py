@@ -23,7 +23,8 @@ from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.studies.acquisition.options import AudiogramOptions
 from sepkit.studies.acquisition.predictive import latent_draws
 from sepkit.studies.acquisition.prepare import prepare_audiograms
-from sepkit.training.task import Monitor, Task
+from sepkit.training.position import Monitor
+from sepkit.training.task import Task
 from sepkit.types import Losses
 
 __all__ = ["PartialData", "PartialVAETask", "StackedBatch"]

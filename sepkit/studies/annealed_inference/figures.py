@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from sepkit.annealing import collapse
 from sepkit.files import atomic_output
-from sepkit.reporting.figures import COLOURS
+from sepkit.reporting.figures import COLORS
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 __all__ = ["write_figures"]
@@ -142,7 +142,7 @@ def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     """Figure 5: against the rate of cooling alone, and the asymptote for hot starts."""
     main = [row for row in rows if row["samples"] == config.phase_diagram.samples]
     figure, (axes,) = _new()
-    for colour, temperature in zip(COLOURS, _values(main, "temperature"), strict=False):
+    for colour, temperature in zip(COLORS, _values(main, "temperature"), strict=False):
         row = [r for r in main if r["temperature"] == temperature]
         rates = [temperature ** (1 / r["steps"]) for r in row]
         axes.plot(rates, [r["collapse"] for r in row], "o-", color=colour, label=f"1 / beta_i = {temperature:g}")
@@ -167,10 +167,8 @@ def _by_steps(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
         row = [r for r in rows if r["temperature"] == temperature and r["samples"] == own.samples]
         steps = [r["steps"] for r in row]
         errors = [np.sqrt(max(r["collapse"] * (1 - r["collapse"]), 0.0025) / r["replicas"]) for r in row]
-        axes.errorbar(
-            steps, [r["collapse"] for r in row], errors, fmt="o", color=COLOURS[0], label=f"n = {own.samples}"
-        )
-        for colour, samples in zip(COLOURS[1:], own.row_samples, strict=False):
+        axes.errorbar(steps, [r["collapse"] for r in row], errors, fmt="o", color=COLORS[0], label=f"n = {own.samples}")
+        for colour, samples in zip(COLORS[1:], own.row_samples, strict=False):
             other = [r for r in rows if r["temperature"] == temperature and r["samples"] == samples]
             axes.plot(
                 [r["steps"] for r in other], [r["collapse"] for r in other], "s", color=colour, label=f"n = {samples}"
@@ -208,13 +206,13 @@ def _strategies(table: dict[str, Any], config: AnnealedInferenceConfig, names: S
             axes = panels[5 * row + column]
             axes.fill_between(x, target, color="0.85")
             density = _density(x, radius * overlaps[stage, 0], variances[stage, 0], [0.5, 0.5])
-            axes.plot(x, density, color=COLOURS[0])
+            axes.plot(x, density, color=COLORS[0])
             axes.plot(radius * overlaps[stage, 0], [0, 0], "^", color="black", markersize=5)
             axes.set_title(f"step {found['recorded_steps'][stage]}", fontsize=8)
             axes.set_yticks([])
         panels[5 * row].set_ylabel(f"{_TITLES[name]}\ncollapse {found['collapse']:.2f}", fontsize=8)
         axes = panels[5 * row + 4]
-        axes.plot(found["recorded_steps"], variances[:, :, 0], color=COLOURS[0], linewidth=0.5)
+        axes.plot(found["recorded_steps"], variances[:, :, 0], color=COLORS[0], linewidth=0.5)
         axes.plot(found["recorded_steps"], 1 / np.array(found["betas"]), "--", color="black", linewidth=1)
         axes.set(yscale="log")
         axes.set_title("sigma^2 of all runs, 1 / beta", fontsize=8)
@@ -229,7 +227,7 @@ def _summary_statistics(table: dict[str, Any], config: AnnealedInferenceConfig) 
     seen = {"m1": overlaps[:, 0, 0], "m2": overlaps[:, 0, 1], "s": np.array(annealed["similarity"])[:, 0]}
     figure, (axes,) = _new(width=5.6)
     for k, (name, values) in enumerate(seen.items()):
-        axes.plot(annealed["recorded_steps"], values, color=COLOURS[k], label=name)
+        axes.plot(annealed["recorded_steps"], values, color=COLORS[k], label=name)
         for kind, style in (("quasi_static", "--"), ("integrated", ":")):
             path = np.array(table["flow"][kind]["path"])[:, k]
             label = f"flow, variances {kind.replace('_', '-')}" if k == 0 else None
@@ -262,8 +260,8 @@ def _formulas(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     for axes, temperature in zip(panels, temperatures, strict=True):
         row = [r for r in rows if r["temperature"] == temperature]
         steps = [r["steps"] for r in row]
-        axes.plot(steps, [r["quasi_static"] for r in row], "o-", color=COLOURS[0], label="flow")
-        axes.plot(steps, [r["integrated"] for r in row], "s-", color=COLOURS[1], label="flow, variances lag")
+        axes.plot(steps, [r["quasi_static"] for r in row], "o-", color=COLORS[0], label="flow")
+        axes.plot(steps, [r["integrated"] for r in row], "s-", color=COLORS[1], label="flow, variances lag")
         axes.plot(steps, [r["paper"] for r in row], "--", color="black", label="paper's form")
         axes.plot(steps, [r["stability"] for r in row], ":", color="black", label="stability form")
         axes.set(title=f"1 / beta_i = {temperature:g}", ylim=(0, 1))

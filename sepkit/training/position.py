@@ -1,0 +1,59 @@
+"""Where a run stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["Monitor", "Position", "TrainingDiverged"]
+
+# Names of sums in the runs of sepkit 0.1.0.
+_RENAMED = {"utterances": "examples", "with_sources": "counted"}
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a non-finite loss or gradient."""
+
+
+class Monitor(NamedTuple):
+    """The dev score that picks the best model."""
+
+    name: str
+    larger_is_better: bool = True
+
+
+@dataclass
+class Position:
+    """Where a run stands; what exact resume needs beside weights and optimizer.
+
+    Args:
+        epoch: epochs begun before this one.
+        batches_done: batches of this epoch already used.
+        batches_per_epoch: batches in an epoch when this was saved.
+        batches: batches used since the beginning.
+        attempts: optimizer steps tried, skipped ones included.
+        steps: optimizer steps taken; schedules advance with these.
+        bad_in_a_row: steps skipped since the last one taken.
+        sums: sums over this epoch's examples, for its means.
+    """
+
+    epoch: int = 0
+    batches_done: int = 0
+    batches_per_epoch: int = 0
+    batches: int = 0
+    attempts: int = 0
+    steps: int = 0
+    bad_in_a_row: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_saved(cls, saved: dict[str, Any]) -> Position:
+        """The position that `asdict` made plain data of."""
+        known: dict[str, Any] = dict(saved)
+        known["sums"] = {_RENAMED.get(name, name): value for name, value in saved["sums"].items()}
+        return cls(**known)
+
+    def enter_epoch(self) -> None:
+        """Go to the next epoch if this one is complete."""
+        if self.batches_per_epoch and self.batches_done >= self.batches_per_epoch:
+            self.epoch, self.batches_done, self.sums = self.epoch + 1, 0, {}
