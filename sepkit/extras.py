@@ -13,6 +13,7 @@ EXTRAS = {
     "pystoi": "evaluate",
     "matplotlib": "report",
     "PIL": "report",
+    "filelock": "prepare",
     "pyloudnorm": "prepare",
     "pesq": "metrics",
     "pyroomacoustics": "reverb",

@@ -144,12 +144,20 @@ prepare() {
   done
 }
 
-# configurations METHOD: what is like the thesis, its own, what all share, and at a small size its own again.
+# configurations METHOD: what is like the thesis, what all share, its own; at a small size, the size comes upon its own.
 configurations() {
   case $setting in gpu | table2 | table3) echo vi_emd_paper ;; esac
-  own_file "$1"
-  echo "$conf"
-  case $setting in small_*) if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi ;; esac
+  case $setting in
+    small_*)
+      own_file "$1"
+      echo "$conf"
+      if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi
+      ;;
+    *)
+      echo "$conf"
+      own_file "$1"
+      ;;
+  esac
 }
 
 # rate_options METHOD: of freeN_betaZ_M.

@@ -23,6 +23,7 @@ def main(
     apart: bool = False,
     device: str = DEVICE,
     processes: int | None = None,
+    no_predict: bool = False,
     oracle: bool = False,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
@@ -30,7 +31,7 @@ def main(
     Args:
         out: Folder for utterances.csv and summary.json.
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
-        model: MODEL to measure.
+        model: MODEL to measure; default: the one that ships with sepkit.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
         metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
             si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command.
@@ -45,17 +46,25 @@ def main(
         apart: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
+        no_predict: Leave out the prediction of SI-SDR, which takes as long as a few separations; so does --metrics
+            without --calibration.
         oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
             Wiener, phase-sensitive and complex masks reach; oracle.json.
 
     Raises:
-        UserError: both or neither of a model and estimates, a bad manifest, model or folder, or calibration of what
+        UserError: both a model and estimates, a bad manifest, model or folder, or calibration of what
             predicts nothing.
     """
     from sepkit.errors import UserError
 
-    if (model is None) == (estimates is None):
+    if model is not None and estimates is not None:
         raise UserError("--model, --estimates: expected one of the two")
+    if model is None and estimates is None:
+        from sepkit.models.shipped import default_model
+
+        model = default_model()
+    if calibration and no_predict:
+        raise UserError("--no-predict: leaves nothing for --calibration to compare; give one of them")
     if oracle:
         return _oracle(model, manifest, Path(out))
     if speakers is not None and model is None:
@@ -67,7 +76,8 @@ def main(
     from sepkit.evaluation.evaluate import evaluate
 
     rank, world_size = share()
-    of_model = {} if model is None else _of_model(model, device, speakers, calibration)
+    predict = calibration or (metrics is None and not no_predict)
+    of_model = {} if model is None else _of_model(model, device, speakers, calibration, predict)
     measured_std = of_model.pop("signal_std", None)
     failed = False
     for manifests, folder in _apart(manifest, Path(out)) if apart else [(manifest, Path(out))]:
@@ -94,7 +104,7 @@ def main(
             continue
         if apart:
             print(f"{manifests[0]}:")
-        _report(result.summary)
+        _report(result.summary, metrics)
         if result.summary["n_skipped"]:
             _report_skipped(result.summary, result.folder)
             failed = True
@@ -136,18 +146,15 @@ def _oracle(model: str | None, manifests: list[str], out: Path) -> Path:
     return out
 
 
-def _report(summary: dict[str, Any]) -> None:
+def _report(summary: dict[str, Any], metrics: list[str] | None) -> None:
     import sys
 
-    for name, score in summary["metrics"].items():
-        if score["n"]:
-            low, high = score["ci95"]
-            print(f"{name}: {score['mean']:.2f} [{low:.2f}, {high:.2f}] over {score['n']} mixtures")
-    for part in summary.get("by_manifest", [])[1:]:
-        score = part["metrics"].get("si_sdri_db", {})
-        if score.get("drop_db") is not None:
-            percent = "" if score["drop_percent"] is None else f" ({score['drop_percent']:.0f} %)"
-            print(f"{part['manifest']}: si_sdri_db {score['mean']:.2f}, drop {score['drop_db']:.2f} dB{percent}")
+    from sepkit.evaluation.scoring import COLUMNS
+    from sepkit.reporting.plain import score_lines
+
+    asked = None if metrics is None else [column for name in metrics for column in COLUMNS[name]]
+    for line in score_lines(summary, asked):
+        print(line)
     for name, difference in summary.get("comparison", {}).get("metrics", {}).items():
         if difference["n"]:
             low, high = difference["ci95"]
@@ -172,9 +179,10 @@ def _report(summary: dict[str, Any]) -> None:
 def _report_matching(matching: dict[str, Any]) -> None:
     if not matching:
         return
-    shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
-    collapse = matching["collapse_rate"]
-    print(f"sources won by hypothesis: {shares} %; {100 * (collapse or 0):.0f} % of the hypotheses never win")
+    if matching["collapse_rate"]:
+        shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
+        never = 100 * matching["collapse_rate"]
+        print(f"{never:.0f} % of the hypotheses never win; sources won by each: {shares} %")
     counted = matching.get("speaker_count")
     if counted:
         rates = [100 * counted[f"{name}_separation_rate"] for name in ("over", "under")]
@@ -228,7 +236,9 @@ def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
     print(f"{folder / 'summary.json'} lists them all", file=sys.stderr)
 
 
-def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibration: bool) -> dict[str, Any]:
+def _of_model(
+    model: str, device: str, speakers: Literal["auto"] | None, calibration: bool, predict: bool
+) -> dict[str, Any]:
     from functools import partial
 
     from sepkit.cli._ranks import device_of_rank
@@ -236,7 +246,7 @@ def _of_model(model: str, device: str, speakers: Literal["auto"] | None, calibra
     from sepkit.inference.separator import load_model
     from sepkit.inference.speakers import check_speakers
 
-    separator = load_model(model, device_of_rank(device))
+    separator = load_model(model, device_of_rank(device), predict=predict)
     check_speakers(speakers, separator.model)
     if calibration and separator.quality is None:
         raise UserError(

@@ -207,7 +207,7 @@ def _by_sex(scores: Sequence[Mapping[str, Any]]) -> str:
             cells = [_cell(measured[m]) if measured.get(m, {}).get("mean") is not None else "" for m in _OF_VOICES]
             count = max((measured[m].get("n") or 0 for m in _OF_VOICES if m in measured), default=0)
             if count:
-                sexes = [_SEXES.get(sex, sex) for sex in pair.split("-")]
+                sexes = [_SEXES.get(sex, str(sex)) for sex in pair.split("-")]
                 rows.append((_test_set(summary), " with ".join(sexes), str(count), *cells))
     head = ("Test set", "Voices", "Mixtures", *(_METRICS.get(metric, metric) for metric in _OF_VOICES))
     return _table(head, rows) if rows else ""

@@ -120,13 +120,13 @@ def leading_metric(names: Sequence[str]) -> str | None:
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
-_SMALLER_IS_BETTER = frozenset({"nll", "elbo", "distortion", "rmse", "stopping"})
+_SMALLER_IS_BETTER = frozenset({"nll", "loss", "error", "rmse", "elbo", "distortion", "stopping"})
 """Words in the names of metrics; minus an evidence lower bound is called `negative_elbo`."""
 
 
 def better(metric: str) -> int:
     """1 if larger is better, -1 if smaller is: for metrics that are named after a loss or an error."""
-    return -1 if {"nll", "loss", "error", "rmse"}.intersection(metric.split("_")) else 1
+    return -1 if _SMALLER_IS_BETTER.intersection(metric.split("_")) else 1
 
 
 def digits_of(metric: str) -> int:

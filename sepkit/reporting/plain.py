@@ -29,6 +29,8 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
         for name, score in summary["metrics"].items()
         if score["n"] and (name not in _ASIDE if asked is None else name in asked)
     ]
+    if "si_sdr_db" in names and "mcl_si_sdr_db" in names:
+        names.remove("mcl_si_sdr_db")
     head = ["", "mean", "95 % interval", "mixtures", *(part["manifest"] for part in parts)]
     rows = []
     for name in names:

@@ -23,7 +23,7 @@ def test_a_model_is_measured(
     arguments = ["evaluate", "--model", str(model), "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out")]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.strip().split("\n")
-    assert lines[-1] == str(tmp_path / "out") and lines[0].startswith("si_sdr_db: ")
+    assert lines[-1] == str(tmp_path / "out") and lines[1].startswith("SI-SDR [dB] ")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["n_utterances"] == 5 and summary["model"] == str(model)
 
@@ -49,7 +49,27 @@ def test_skipped_mixtures_make_exit_code_1(corpus: Any, tmp_path: Path, capsys: 
     assert "4 of 5 mixtures were skipped" in captured.err
 
 
-@pytest.mark.parametrize("more", [[], ["--model", "m", "--estimates", "e"], ["--model", "nowhere"]])
+def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
+    corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["evaluate", "--manifest", str(corpus.manifest), "--device", "cpu", "--out"]
+    for name, more, predicts in (
+        ("short", ["--metrics", "si_sdr"], False),
+        ("without", ["--no-predict"], False),
+        ("usual", [], True),
+    ):
+        assert main([*line, str(tmp_path / name), *more]) == 0
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["model"] == "boxed_8k" and ("predicted_si_sdr_db" in summary["metrics"]) == predicts
+        printed = capsys.readouterr().out.strip().split("\n")
+        # A table of what was asked for, and nothing but the folder below it.
+        asked = ["SI-SDR [dB]", "SI-SDR improvement [dB]"] if name == "short" else None
+        assert asked is None or [row.split("  ")[0] for row in printed[1:-1]] == asked
+
+
+@pytest.mark.parametrize(
+    "more", [["--calibration", "--no-predict"], ["--model", "m", "--estimates", "e"], ["--model", "nowhere"]]
+)
 def test_a_users_mistake_is_one_line_and_exit_code_2(
     corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ) -> None:

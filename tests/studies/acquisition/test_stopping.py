@@ -10,6 +10,7 @@ from sklearn.linear_model import Ridge
 
 from sepkit.errors import UserError
 from sepkit.files import read_yaml, write_yaml
+from sepkit.reporting.compared_runs import better
 from sepkit.studies.acquisition.measures import area, mean_offset, rmse, stopping_index
 from sepkit.studies.acquisition.simulation import Sessions
 from sepkit.studies.acquisition.stopping import (
@@ -96,6 +97,12 @@ def test_a_rule_is_kept_beside_its_model(sessions: Sessions, tmp_path: Path) -> 
         write_yaml(tmp_path / STOPPING, data | change)
         with pytest.raises(UserError, match="sepkit calibrate"):
             read_stopping(tmp_path, "abc")
+
+
+def test_of_all_measures_by_rate_smaller_is_better() -> None:
+    for name in ("distortion_nats", "negative_elbo_nats", "rmse_area_db", "stopping_offset", "stopping_index"):
+        assert better(name) == -1
+    assert better("si_sdr_db") == 1
 
 
 def test_too_few_sessions_are_refused(sessions: Sessions) -> None:
