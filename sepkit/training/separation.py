@@ -265,7 +265,7 @@ class SeparationTask(Task):
                 sources=min(2, config.model.hypotheses),
                 mixtures=2 * data.batch_size * config.trainer.accumulate_batches,
             )
-            data = replace(data, train=str(manifest), dev=str(manifest))
+            data = replace(data, train=str(manifest), dev=str(manifest), min_seconds=0.0)
         return replace(config, data=replace(data, segment_seconds=min(data.segment_seconds, 1.0)))
 
     @classmethod

@@ -312,8 +312,9 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
     group = summary["by"]["sex_pair"]["M-M"]["si_sdr_db"]
     assert group["mean"] == pytest.approx(np.mean(of_men)) and group["n"] == 12
     assert group["ci95"][0] < group["mean"] < group["ci95"][1]
-    halves = summary["by"]["level_difference_db"].values()
-    assert [half["si_sdr_db"]["n"] for half in halves] == [12, 12]
+    # Halves, but for mixtures between the median and the round number that stands for it.
+    halves = [half["si_sdr_db"]["n"] for half in summary["by"]["level_difference_db"].values()]
+    assert sum(halves) == 24 and min(halves) >= 8
     assert "duration_seconds" not in summary["by"]
 
 

@@ -92,6 +92,7 @@ def test_loss_by_chunks_of_a_trained_model(tmp_path, monkeypatch, tiny_model_con
 
     left_out = separate._quality(2.0)
     assert "loss_db" in left_out or "SEPKIT_BENCH_MODEL" in left_out["left_out"]
+    torch.manual_seed(0)
     save_model(build_model(tiny_model_config), tmp_path / "some_model", {})
     monkeypatch.setenv("SEPKIT_BENCH_MODEL", str(tmp_path / "some_model"))
     record = separate._quality(12.0)

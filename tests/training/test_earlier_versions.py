@@ -61,10 +61,11 @@ def test_a_stopped_run_ends_as_if_it_had_not_been_stopped(experiment: Path) -> N
             weight, expected, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
     written, reference = records(experiment / "metrics.jsonl"), records(experiment / "expected_metrics.jsonl")
-    assert [line.keys() for line in written] == [line.keys() for line in reference]
     for line, wanted in zip(written, reference, strict=True):
+        # Later versions may record more.
+        assert wanted.keys() <= line.keys()
         assert line.pop("kind") == wanted.pop("kind")
-        assert line == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+        assert {name: line[name] for name in wanted} == pytest.approx(wanted, rel=1e-3, abs=1e-3)
 
 
 def test_a_finished_part_can_be_fine_tuned(experiment: Path, tmp_path: Path) -> None:
