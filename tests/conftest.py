@@ -73,7 +73,7 @@ LENGTH = 4000
 
 
 class Corpus:
-    """Mixtures of two coloured noises: their manifest, and the sources by mixture identifier."""
+    """Mixtures of two colored noises: their manifest, and the sources by mixture identifier."""
 
     def __init__(self, folder: Path, count: int = 5, seed: int = 0, prefix: str = "mix") -> None:
         generator = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def simulate(
             for the first; default: largest_variance random, and with --dev single_best
         stop_at_db: errors that are good enough, dB (default 5 6 7)
         samples: of the latent variable
-        first: only so many audiograms of each file
+        first: only the first N audiograms of each file
         seed: of random orders
 
     Returns:
@@ -120,7 +120,7 @@ def figures(
         dev: validation audiograms (dev.csv), for the rules of stopping
         out: folder of the figures
         archetypes: archetypes.csv of synthetic data
-        first: only so many audiograms of each file
+        first: only the first N audiograms of each file
 
     Returns:
         The folder.

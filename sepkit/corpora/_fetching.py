@@ -46,7 +46,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def update(self, count: int) -> None:
-        """So many bytes more; fewer where a download begins anew."""
+        """Count N bytes more; a negative N when a download begins anew."""
         if self.stop.is_set():
             raise Stopped
         with self._lock:
