@@ -194,7 +194,7 @@ def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path,
     assert len(lines) == 30 and {line["curve"] for line in lines} == {"model", "baseline", "best possible"}
     assert float(lines[4]["si_sdr_of_sources_db"]) == pytest.approx(curves["model_db"][4])
     assert set(load_run(out).curves) == {"calibration", "risk_coverage"}
-    _report(summary)
+    _report(summary, None)
     printed = capsys.readouterr().out
     assert "rank correlation" in printed and "baseline" in printed and "2 sources" in printed
 

@@ -86,4 +86,5 @@ def test_the_command_prints_and_writes(corpus: Any, tmp_path: Path, capsys: pyte
     found = json.loads((tmp_path / "out" / "oracle.json").read_text())
     assert [row["mask"] for row in found["masks"]] == list(ORACLE_MASKS) and found["masks"][0]["n"] > 0
     assert found["filterbank"] == {"kernel_size": 64, "stride": 32}
-    assert main(arguments) == 2
+    assert main([*arguments, "--estimates", str(tmp_path / "estimates")]) == 2
+    assert "have no filterbank" in capsys.readouterr().err
