@@ -16,7 +16,7 @@ BIN := $(abspath $(VENV))/bin
 .PHONY: help install demo test test-slow lint bench
 
 help:
-	@echo "make demo       synthesise speech, mix it, train a small model, separate a wav, evaluate"
+	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make lint       ruff, pyright and the floors of the house"
 	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"

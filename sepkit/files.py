@@ -12,8 +12,6 @@ from typing import Any
 
 from sepkit.errors import UserError
 
-__all__ = ["atomic_output", "check_writable", "read_json", "read_yaml", "write_json", "write_text", "write_yaml"]
-
 
 @contextmanager
 def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:

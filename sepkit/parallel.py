@@ -29,8 +29,6 @@ from typing import Any, TypeVar
 
 from sepkit.errors import UserError
 
-__all__ = ["Failed", "Pool", "ProcessDied", "Task", "available_processes", "for_each"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -19,20 +19,6 @@ from sepkit.config import (
 )
 from sepkit.registry import register
 
-__all__ = [
-    "Constant",
-    "InverseTemperature",
-    "LinearInverseTemperature",
-    "LinearWarmup",
-    "SaturatingInverseTemperature",
-    "Scaled",
-    "Schedule",
-    "SigmoidWarmup",
-    "StepInverseTemperature",
-    "TruncatedExponential",
-    "TruncatedLinear",
-]
-
 # Where the logistic function is cut on either side: there it is 0.25 % from its limits.
 _SIGMOID_REACH = 6.0
 

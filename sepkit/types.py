@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Batch", "Density", "Latent", "Losses", "Separation"]
-
 
 @dataclass
 class Batch:
@@ -81,7 +79,7 @@ class Latent(Protocol):
         ...
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One reparameterised sample: gradients reach the posterior's parameters."""
+        """One reparameterized sample: gradients reach the posterior's parameters."""
         ...
 
     def log_prob(self, value: Tensor) -> Tensor:

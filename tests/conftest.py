@@ -104,7 +104,7 @@ class Corpus:
 
 
 class KnownSeparator:
-    """Recognises a mixture and gives its sources, reversed, with `noise` times the mixture in each."""
+    """Recognizes a mixture and gives its sources, reversed, with `noise` times the mixture in each."""
 
     def __init__(self, corpus: Corpus, noise: float, extra_hypotheses: int) -> None:
         self.corpus, self.noise, self.extra_hypotheses = corpus, noise, extra_hypotheses

@@ -219,7 +219,7 @@ TINY_MASKER = {
 
 
 def _write_recordings(folder: Path) -> None:
-    """A tree split/speaker/file.wav of coloured noise."""
+    """A tree split/speaker/file.wav of colored noise."""
     generator = np.random.default_rng(0)
     for split, speakers in (("train", 3), ("dev", 4), ("test", 2)):
         for speaker in range(speakers):

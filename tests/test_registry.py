@@ -29,11 +29,11 @@ def test_builds_nested_choices_and_passes_structure():
         lives: ScheduleConfig = field(default_factory=lambda: ConstantConfig(9.0))
 
     @register(CatConfig)
-    def cat(lives, *, colour):
-        return (lives, colour)
+    def cat(lives, *, color):
+        return (lives, color)
 
     try:
-        assert build(CatConfig(), colour="black") == (("constant", 9.0), "black")
+        assert build(CatConfig(), color="black") == (("constant", 9.0), "black")
     finally:
         register(ConstantConfig)(schedules.Constant)
 

@@ -23,7 +23,7 @@ from sepkit.models.card import model_card
 from sepkit.models.checkpoints import load_checkpoint, save_model
 from sepkit.models.shipped import BOX, DEFAULT_MODEL
 
-LICENCE = "cc-by-4.0"
+LICENSE = "cc-by-4.0"
 CORPORA = (
     "LibriSpeech (CC BY 4.0): 195 speakers of train-clean-100, one utterance each, resampled to 8 kHz. V. Panayotov, "
     "G. Chen, D. Povey, S. Khudanpur, ICASSP 2015, https://www.openslr.org/12",
@@ -76,7 +76,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
             summaries.append(evaluation / "summary.json")
         card = model_card(
             folder,
-            licence=LICENCE,
+            license=LICENSE,
             corpora=CORPORA,
             summaries=summaries,
             name=out.name,

@@ -17,20 +17,6 @@ from sepkit.annealing.order_parameters import bias, pull_slope, repulsion
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule
 
-__all__ = [
-    "LIMIT_ALPHA",
-    "PAPER_ALPHA",
-    "collapse_probability",
-    "growth_by_rate",
-    "growth_exponent",
-    "growth_of_schedule",
-    "optimal_initial_beta",
-    "stability_alpha",
-    "start_probability",
-    "steps_for_growth",
-    "steps_for_probability",
-]
-
 PAPER_ALPHA = 0.608
 """End of the hot phase, R^2 beta, as the annealed VI paper fitted it."""
 LIMIT_ALPHA = 0.58343

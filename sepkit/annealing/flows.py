@@ -12,8 +12,6 @@ from sepkit.annealing.mixtures import Failure, Mixture
 from sepkit.models.coupling import RealNVP
 from sepkit.schedules import Schedule
 
-__all__ = ["FlowRun", "diagonal_target", "fit_flows", "full_deviation", "tempered_loss"]
-
 # Samples of each trained student that its deviation is measured on.
 _MEASURED = 4096
 

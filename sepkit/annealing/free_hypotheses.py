@@ -18,19 +18,6 @@ from sepkit.annealing.settling import settle_points
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
 
-__all__ = [
-    "Merge",
-    "PointAnnealing",
-    "SourceAnnealing",
-    "Split",
-    "anneal_points",
-    "anneal_sources",
-    "si_sdr_critical_temperature_db",
-    "softmin_entropy",
-    "source_correlations",
-    "spread_db",
-]
-
 _DB = 10 / math.log(10)
 # Lengths are compared with the one that a temperature has: hypotheses whose distance is below this many belong to one
 # group, each settling starts with a push of this many, and ends where nothing moves by more than this many.
@@ -172,8 +159,8 @@ def anneal_points(
     points = points.detach().double()
     if points.ndim != 2 or not bool((points != points[:1]).any()):
         raise ValueError(f"expected points (N, d) of which two differ at least, found shape {tuple(points.shape)}")
-    centred = points - points.mean(0)
-    covariance = centred.mT @ centred / len(points)
+    centered = points - points.mean(0)
+    covariance = centered.mT @ centered / len(points)
     critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
     generator = torch.Generator().manual_seed(seed)
 

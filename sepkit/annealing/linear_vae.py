@@ -17,8 +17,6 @@ from typing import Literal
 
 from sepkit.errors import UserError
 
-__all__ = ["alive", "threshold_beta"]
-
 Kind = Literal["kl", "tempered"]
 
 

@@ -15,19 +15,6 @@ from torch import Tensor
 
 from sepkit.schedules import Schedule
 
-__all__ = [
-    "Failure",
-    "Gradient",
-    "Mixture",
-    "MixtureRun",
-    "bimodal_target",
-    "fit_mixtures",
-    "jko_step",
-    "random_student",
-    "reverse_kl",
-    "reverse_kl_gradient",
-]
-
 # How many numbers the samples of the replicas that are stepped together may hold.
 _CHUNK_NUMBERS = 4_000_000
 

@@ -21,22 +21,6 @@ from scipy.special import erf, expit
 
 from sepkit.schedules import Schedule
 
-__all__ = [
-    "Flow",
-    "OrderParameters",
-    "Variance",
-    "bias",
-    "collapsed",
-    "integrate",
-    "pull",
-    "pull_slope",
-    "random_starts",
-    "repulsion",
-    "repulsion_slope",
-    "stationary_lag",
-    "variance_lags",
-]
-
 Array = NDArray[np.float64]
 Variance = Literal["quasi_static", "lagged", "integrated"]
 

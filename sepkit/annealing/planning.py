@@ -23,16 +23,6 @@ from sepkit.schedules import (
     StepInverseTemperature,
 )
 
-__all__ = [
-    "Plan",
-    "Shape",
-    "growth_curve",
-    "plan_amcl",
-    "plan_inverse_temperature",
-    "plan_kl_warmup",
-    "rising_schedule",
-]
-
 Shape = Literal["exponential", "linear", "saturating", "step"]
 
 _NAMES = {

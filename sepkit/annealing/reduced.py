@@ -22,8 +22,6 @@ from sepkit.annealing.order_parameters import OrderParameters
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule
 
-__all__ = ["ReducedRun", "fit_reduced", "random_means"]
-
 Array = NDArray[np.float64]
 
 # Samples of all replicas that are stepped together: their arrays stay in the processor's cache.

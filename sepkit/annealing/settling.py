@@ -15,8 +15,6 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-__all__ = ["settle_points"]
-
 _MAX_STEPS = 300
 _MOST_DENSE = 256
 

@@ -15,8 +15,6 @@ from typing import Literal
 
 from scipy.special import lambertw
 
-__all__ = ["Cooling", "delay_of_split", "split_epoch", "split_temperature"]
-
 
 @dataclass(frozen=True)
 class Cooling:

@@ -31,22 +31,6 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.costs import PairwiseCosts
 from sepkit.registry import build
 
-__all__ = [
-    "ENTROPY_SHARE",
-    "EntropyByTemperature",
-    "Findings",
-    "PointSplits",
-    "SourceSplits",
-    "decay_to_floor",
-    "initial_temperature",
-    "of_model",
-    "of_points",
-    "of_sources",
-    "read_points",
-    "spread_of",
-    "three_gaussians",
-]
-
 ENTROPY_SHARE = 0.95
 """Of log n: the mean entropy of an assignment that is called soft. The paper leaves the choice of T0 open."""
 
@@ -440,7 +424,7 @@ def _cost_columns(
 
 
 def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    """Lists of a few examples of one length: padding would be heard by models that normalise over time."""
+    """Lists of a few examples of one length: padding would be heard by models that normalize over time."""
     batch: list[Example] = []
     for example in examples:
         if batch and (len(batch) == _BATCH_SIZE or len(example.mixture) != len(batch[0].mixture)):

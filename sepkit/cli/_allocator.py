@@ -19,8 +19,6 @@ import sys
 
 from sepkit.errors import UserError
 
-__all__ = ["VARIABLE", "raise_thresholds"]
-
 VARIABLE = "SEPKIT_MALLOC"
 _DEFAULT, _RAISED = "default", "raised"
 # As mallopt and glibc's variables, which child processes read as they start, name them.

@@ -7,7 +7,7 @@ def main(
     model: str,
     *,
     repo: str,
-    licence: str,
+    license: str,
     corpora: list[str] | None = None,
     summary: list[str] | None = None,
     limits: str = "",
@@ -23,8 +23,8 @@ def main(
     Args:
         model: MODEL, a folder that `sepkit train` wrote (EXP, EXP/model)
         repo: OWNER/NAME on the hub; made if there is none
-        licence: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
-        corpora: what it was trained on, for the card, each best with its licence and source
+        license: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
+        corpora: what it was trained on, for the card, each best with its license and source
         summary: summary.json files of `sepkit evaluate`, for the card
         limits: what the model is not for, for the card; default: what holds for every separator
         credit: whom it stands on, for the card
@@ -45,6 +45,6 @@ def main(
     if folder is None:
         raise UserError(f"{model}: is not of sepkit's own; expected a folder that `sepkit train` wrote")
     card = model_card(
-        folder, licence=licence, corpora=corpora or [], summaries=summary or [], name=repo, limits=limits, credit=credit
+        folder, license=license, corpora=corpora or [], summaries=summary or [], name=repo, limits=limits, credit=credit
     )
     return card if dry_run else hub.upload(folder, card, repo, private)

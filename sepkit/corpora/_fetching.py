@@ -21,8 +21,6 @@ from sepkit.corpora.archives import Archive
 from sepkit.errors import UserError
 from sepkit.files import write_text
 
-__all__ = ["Progress", "Stopped", "digests", "fetch", "forget", "is_as_published", "record_path"]
-
 # Attempts in a row that bring no new byte before an archive is given up.
 ATTEMPTS = 5
 # Before the second attempt; doubled each time.

@@ -30,8 +30,6 @@ from sepkit.parallel import Failed, for_each
 if TYPE_CHECKING:
     import pyloudnorm
 
-__all__ = ["Draws", "Spoken", "combine", "draw_noise", "list_recordings", "write_new_tables"]
-
 _SHORTEST_SAMPLES = 3 * SOURCE_RATE
 _SPEECH_LUFS = (-33.0, -25.0)
 _NOISE_LUFS = (-38.0, -30.0)

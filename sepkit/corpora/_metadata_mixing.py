@@ -34,8 +34,6 @@ from sepkit.errors import UserError
 from sepkit.files import write_text
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["SOURCE_RATE", "Layout", "Part", "prepare_parts", "render", "speaker_of"]
-
 SOURCE_RATE = 16000
 """Sample rate of what the mixtures are made of, Hz."""
 

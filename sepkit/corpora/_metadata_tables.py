@@ -11,8 +11,6 @@ from pathlib import Path
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
-__all__ = ["Recipe", "find_tables", "read_info", "read_table", "recipe_columns", "write_csv"]
-
 
 @dataclass(frozen=True)
 class Recipe:

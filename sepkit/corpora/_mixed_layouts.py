@@ -23,8 +23,6 @@ from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.errors import UserError
 
-__all__ = ["Row", "find_rows"]
-
 _MIXTURES = ("mix", "mixture", "mix_clean", "mix_both", "mix_single", "noisy")
 _SOURCES = ("s{}", "spk{}", "source{}", "speaker{}", "clean")
 _ARRANGEMENTS = ("{word}/{id}", "{id}/{word}", "{id}_{word}", "{id}-{word}")

@@ -16,8 +16,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import active_level, mix_entry
 
-__all__ = ["MixtureStyle", "draw_mixtures", "draw_mixtures_of_several_sizes", "manifest_path"]
-
 NOMINAL_LEVEL_DB = -30.0
 """Level of a source before its gain, dB re full scale: sums of several stay below full scale."""
 

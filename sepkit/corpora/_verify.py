@@ -27,8 +27,6 @@ from sepkit.errors import UserError
 from sepkit.files import write_json
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["check_whole", "verify"]
-
 REPORT = "verification.json"
 
 Rounding = Literal["floor", "nearest"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WORDS"]
-
 _TEXT = """
 able across after afternoon again against air almost alone along already always amber among animal answer apple april
 arm around arrow artist autumn away baker ball banana bank barn basket beach bean bear beautiful because bed before

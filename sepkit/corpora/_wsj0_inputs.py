@@ -16,8 +16,6 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["CONDITIONS", "WSJ0_RATE", "Line", "Part", "Recording", "find_recordings", "read_levels", "read_lists"]
-
 CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
 """Name of a list -> name of its manifest."""
 
@@ -237,7 +235,7 @@ def _measure(path: Path) -> float:
 
 
 def _compare_levels(recordings: Sequence[Recording], table: Mapping[str, float]) -> None:
-    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalised."""
+    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalized."""
     with_level = [recording for recording in recordings if table.get(recording.path.stem) == recording.level]
     sample = with_level[:: max(1, len(with_level) // _CHECKED_LEVELS)]
     differences: list[float] = []
@@ -249,6 +247,6 @@ def _compare_levels(recordings: Sequence[Recording], table: Mapping[str, float])
     if differences and abs(median := float(np.median(differences))) > _LEVEL_TOLERANCE_DB:
         print(
             f"warning: recordings are {median:+.1f} dB from the published active levels (median of {len(differences)}),"
-            " where wv1 is within 0.5 dB: made from wv2, or normalised? Scores will not compare with published ones",
+            " where wv1 is within 0.5 dB: made from wv2, or normalized? Scores will not compare with published ones",
             file=sys.stderr,
         )

@@ -11,8 +11,6 @@ import math
 
 import numpy as np
 
-__all__ = ["active_speech_level"]
-
 _TIME_CONSTANT_SECONDS = 0.03
 _HANGOVER_SECONDS = 0.2
 _MARGIN_DB = 15.9

@@ -28,8 +28,6 @@ from sepkit.data.audio_streams import write_blocks
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
 
-__all__ = ["Turn", "draw_turns", "prepare_conversation"]
-
 LONGEST_SILENCE_SECONDS = 30.0
 
 # Between two recordings of a speaker: mostly a pause, sometimes time to listen.

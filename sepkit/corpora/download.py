@@ -30,8 +30,6 @@ from sepkit.corpora.archives import DOWNLOADS, Archive
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 
-__all__ = ["download", "unpack"]
-
 _BLOCK_BYTES = 1 << 20
 
 

@@ -37,8 +37,6 @@ from sepkit.corpora.sharding import shard_folder
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 
-__all__ = ["prepare_folder"]
-
 # Where LibriSpeech and corpora laid out like it say who is a woman and who a man.
 _SPEAKER_FILE = "SPEAKERS.TXT"
 

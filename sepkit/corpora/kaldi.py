@@ -14,8 +14,6 @@ from pathlib import Path
 from sepkit.corpora._recordings import SPLITS, Recording, split_of
 from sepkit.errors import UserError
 
-__all__ = ["locate_file", "read_kaldi", "read_lines"]
-
 _DECODERS = ("flac", "sph2pipe")
 
 

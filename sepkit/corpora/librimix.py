@@ -36,8 +36,6 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["prepare_librimix"]
-
 _NOISE_FOLDERS = {"train": "tr", "dev": "cv", "test": "tt"}
 _SPEEDS = {"sp08": 0.8, "sp12": 1.2}
 _AT_SPEED = re.compile(r"(sp08|sp12)(?=\.\w+$)")

@@ -30,8 +30,6 @@ from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import Synthesizer, Voice, find_synthesizer, trim_silence
 from sepkit.errors import UserError
 
-__all__ = ["VOICES", "overlap_ratio", "prepare_mini"]
-
 # Variants that share their formants (linda and belinda, the ivens, m7 and m8 ...) stand in the same split.
 VOICES: dict[str, dict[str, str]] = {
     "train": {

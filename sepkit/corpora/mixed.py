@@ -21,8 +21,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
 
-__all__ = ["prepare_mixed"]
-
 
 def prepare_mixed(options: MixedOptions) -> Path:
     """Write `out/test.jsonl`, the recorded mixtures with their references at the rate that most have; return its path.

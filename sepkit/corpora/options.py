@@ -14,22 +14,6 @@ from typing import Literal
 
 from sepkit.errors import UserError
 
-__all__ = [
-    "ConversationOptions",
-    "DownloadOptions",
-    "FolderOptions",
-    "LibriMixOptions",
-    "MiniOptions",
-    "MixedOptions",
-    "Mode",
-    "PulsesOptions",
-    "ShardsOptions",
-    "VCTK2MixOptions",
-    "WSJ0MixOptions",
-    "WavsOptions",
-    "check_variant",
-]
-
 Mode = Literal["min", "max"]
 
 

@@ -30,8 +30,6 @@ from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_ma
 from sepkit.data.pulses import NoiseKind, PulseParameters, pulse_noise, pulse_sources
 from sepkit.errors import UserError
 
-__all__ = ["TRAINING_NOISE_AMPLITUDE", "Condition", "conditions", "prepare_pulses"]
-
 TRAINING_NOISE_AMPLITUDE = 0.5
 
 _REPLICATE_STRIDE = 100_000

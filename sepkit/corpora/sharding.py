@@ -13,8 +13,6 @@ from sepkit.data.shards import index_path, plan_shards, read_shard, write_shard
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["shard_folder", "write_shards"]
-
 
 def shard_folder(folder: Path, processes: int | None = None) -> Path:
     """Write shards of all manifests in a folder, into its folder `shards`; return that one."""

@@ -34,8 +34,6 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["first_sound", "prepare_vctk2mix"]
-
 _PREFIX = "VCTK2mix_"
 _TABLE = "VCTK2mix_VCTK_md.csv"
 _CUT_FOLDER = "wav16_cut"

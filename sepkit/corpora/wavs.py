@@ -14,8 +14,6 @@ from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
 
-__all__ = ["write_wavs"]
-
 
 def write_wavs(options: WavsOptions) -> Path:
     """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder.

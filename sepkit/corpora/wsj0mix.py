@@ -50,8 +50,6 @@ from sepkit.errors import UserError
 from sepkit.files import write_json
 from sepkit.parallel import Failed, for_each
 
-__all__ = ["mix_sources", "prepare_wsj0_mix"]
-
 _PEAK = 0.9
 _STAMPS = "wsj0-mix.json"
 

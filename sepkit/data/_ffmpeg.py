@@ -22,8 +22,6 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["FFMPEG_SUFFIXES", "FFmpegFile", "has_ffmpeg", "without_undecodable"]
-
 FFMPEG_SUFFIXES = frozenset({".m4a", ".m4b", ".mp4", ".mov", ".mkv", ".webm", ".aac", ".wma", ".caf", ".amr", ".3gp"})
 """File name endings, in lower case, of the formats that ffmpeg decodes."""
 

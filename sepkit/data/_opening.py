@@ -17,18 +17,6 @@ from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, FFmpegFile, has_ffmpeg
 from sepkit.data._tar_index import Section, locate
 from sepkit.errors import UserError
 
-__all__ = [
-    "AudioPath",
-    "ReadThrough",
-    "SampleType",
-    "SectionReader",
-    "check_channel",
-    "check_finite",
-    "check_holds_samples",
-    "open_audio",
-    "read_or_raise",
-]
-
 AudioPath = str | os.PathLike[str]
 SampleType = Literal["float32", "int16", "int32"]
 OpenFile = soundfile.SoundFile | FFmpegFile

@@ -18,8 +18,6 @@ from typing import Any
 from sepkit.errors import UserError
 from sepkit.files import write_text
 
-__all__ = ["SEPARATOR", "Section", "index_path", "locate", "read_index", "write_index"]
-
 SEPARATOR = "::"
 _MARK = ".tar" + SEPARATOR
 

@@ -20,8 +20,6 @@ from sepkit.data.audio import quantize_pcm16, resampled_length
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
-__all__ = ["BlockWriter", "StreamResampler", "write_blocks"]
-
 # What the header of a wav file can count.
 _MAX_WAV_BYTES = 2**32 - 4096
 

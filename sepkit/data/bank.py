@@ -11,8 +11,6 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["WaveformBank"]
-
 _GIB = 2**30
 _FULL_SCALE = 32767
 

@@ -19,8 +19,6 @@ from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
 from sepkit.types import Batch
 
-__all__ = ["EpochSampler", "Example", "MixtureDataset", "collate"]
-
 Key = tuple[int, int]
 """(epoch, index)"""
 

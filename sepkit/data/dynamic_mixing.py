@@ -16,8 +16,6 @@ from sepkit.data.mixing import Mixed, active_level, place
 from sepkit.data.reverberation import RoomBank, reverberate
 from sepkit.errors import UserError
 
-__all__ = ["DynamicMixer"]
-
 # A level is measured on no more than this, so that hour-long recordings cost little.
 _LEVEL_SECONDS = 30
 # Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.

@@ -19,17 +19,6 @@ from sepkit.data.audio import RESAMPLERS
 from sepkit.errors import UserError
 from sepkit.files import write_text
 
-__all__ = [
-    "Manifest",
-    "MixtureEntry",
-    "NoiseEntry",
-    "SourceEntry",
-    "entry_from_line",
-    "entry_to_line",
-    "read_manifest",
-    "write_manifest",
-]
-
 MODES = ("min", "max")
 
 

@@ -11,8 +11,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.errors import UserError
 
-__all__ = ["EXTENSIONS", "Mixed", "active_level", "extend_librimix", "extend_repeat", "mix_entry", "place"]
-
 
 @dataclass
 class Mixed:

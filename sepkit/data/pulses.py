@@ -15,8 +15,6 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["NOISE_KINDS", "NoiseKind", "PulseParameters", "pulse_noise", "pulse_sources"]
-
 NoiseKind = Literal["white", "modulated", "band"]
 NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from sepkit.data.audio import _poly_filter, resampled_length
 
-__all__ = ["PolyphaseStream"]
-
 # Outputs computed at a time, which bounds the memory of a long block.
 _OUTPUTS_AT_ONCE = 8192
 

@@ -11,8 +11,6 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
-__all__ = ["RoomBank", "reverberate"]
-
 SPEED_OF_SOUND = 343.0
 """m/s"""
 # Changes whenever the same room would come out differently, so that old caches are not mistaken for new ones.
@@ -107,8 +105,8 @@ def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int
     for talker in talkers:
         room.add_source(talker)
     room.compute_rir()
-    nearest_metres = min(float(np.linalg.norm(talker - microphone)) for talker in talkers)
-    common_delay = int(nearest_metres / SPEED_OF_SOUND * sample_rate)
+    nearest_meters = min(float(np.linalg.norm(talker - microphone)) for talker in talkers)
+    common_delay = int(nearest_meters / SPEED_OF_SOUND * sample_rate)
     responses = cast("list[list[np.ndarray]]", room.rir)[0]
     return _trimmed(responses, common_delay, common_delay + round(reverberation_seconds * sample_rate))
 

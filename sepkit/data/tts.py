@@ -18,8 +18,6 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["Synthesizer", "Voice", "find_synthesizer", "trim_silence"]
-
 _TIMEOUT_SECONDS = 120
 _WAV_HEADER_BYTES = 44
 

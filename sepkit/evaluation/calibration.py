@@ -18,18 +18,6 @@ from sepkit.evaluation.results import Row
 from sepkit.evaluation.statistics import times_drawn
 from sepkit.files import atomic_output
 
-__all__ = [
-    "COVERAGES_PERCENT",
-    "Agreement",
-    "Predictions",
-    "agreement",
-    "calibration_bins",
-    "interval_coverage",
-    "risk_coverage",
-    "weighted_correlations",
-    "write_calibration",
-]
-
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
 

@@ -14,8 +14,6 @@ from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 from sepkit.evaluation.statistics import paired_difference
 
-__all__ = ["compare"]
-
 
 def compare(
     folder: str | os.PathLike[str], other: str | os.PathLike[str], columns: Sequence[str] | None = None

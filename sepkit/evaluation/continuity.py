@@ -28,8 +28,6 @@ from sepkit.evaluation.estimates import find_estimates
 from sepkit.files import atomic_output, write_json
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
-__all__ = ["ChunkScore", "measure_continuity", "score_chunks", "summarize_chunks"]
-
 LEAST_SI_SDRI_DB = 3.0
 """Chunks whose oracle SI-SDRi is below are not separated: their assignment says nothing."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["commit", "hardware"]
-
 
 def commit() -> str | None:
     """The commit of the source tree that this runs from, None for an installed package."""

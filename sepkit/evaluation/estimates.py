@@ -10,8 +10,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry
 from sepkit.errors import UserError
 
-__all__ = ["find_estimates", "read_estimates"]
-
 _ENDINGS = (".wav", ".flac")
 
 

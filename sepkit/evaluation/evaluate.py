@@ -33,8 +33,6 @@ from sepkit.files import write_json
 from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
-__all__ = ["Evaluation", "Separate", "SeparatedLike", "evaluate"]
-
 # What processes that score import.
 _PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
 # Utterances that wait for their scores, for each process that scores.

@@ -13,8 +13,6 @@ from sepkit.data.manifest import MixtureEntry
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.statistics import summarize_columns
 
-__all__ = ["PROPERTIES", "by_group", "describe_mixture"]
-
 PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
 """Columns of utterances.csv that describe the mixture."""
 

@@ -10,8 +10,6 @@ from typing import Any, TextIO
 
 from sepkit.errors import UserError
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """Rows by key, one JSON object a line; the last row of a key in a file counts, and a row that is no failure first.

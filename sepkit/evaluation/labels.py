@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BOUNDS",
-    "FROM_LATENTS",
-    "LABELS",
-    "MIXTURE_ELBO",
-    "NO_SCORES",
-    "PREDICTIONS",
-    "RATES",
-    "label_of",
-    "short_label_of",
-]
-
 RATES = ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick", "rate_nats_per_dimension")
 """Columns of an utterance that a model with variational latents fills."""
 

@@ -17,20 +17,6 @@ import torch
 
 from sepkit.errors import UserError
 
-__all__ = [
-    "NoScore",
-    "attenuation_db",
-    "bss_eval_db",
-    "pesq",
-    "pesq_of_pair",
-    "sdr_db",
-    "si_sdr_db",
-    "si_sdri_db",
-    "snr_db",
-    "stoi",
-    "stoi_of_pair",
-]
-
 LIMIT_DB = 100.0
 FILTER_LENGTH = 512
 PESQ_MODES = {8000: "nb", 16000: "wb"}
@@ -157,7 +143,7 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
 
 def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
-    """SDR, SIR (interference) and SAR (artefacts) of BSS Eval version 3, dB; estimates come in the order of sources.
+    """SDR, SIR (interference) and SAR (artifacts) of BSS Eval version 3, dB; estimates come in the order of sources.
 
     Args:
         estimates: (..., m, T) waveforms.

@@ -17,8 +17,6 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
-__all__ = ["ORACLE_MASKS", "measure_oracle", "oracle_estimates"]
-
 _TINY = 1e-12
 
 

@@ -17,8 +17,6 @@ from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceS
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import atomic_output
 
-__all__ = ["Row", "columns_of", "summarize_matching", "summarize_rows", "write_rows"]
-
 Row = dict[str, Any]
 """What the journal keeps of an utterance; with "reason" in it, it was skipped."""
 

@@ -20,18 +20,6 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
 
-__all__ = [
-    "CURVES",
-    "Curve",
-    "EvaluationFolder",
-    "Run",
-    "TrainingLog",
-    "find",
-    "load_evaluation",
-    "load_run",
-    "read_curve",
-]
-
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
     {

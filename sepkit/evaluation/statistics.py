@@ -8,16 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = [
-    "PairedDifference",
-    "Summary",
-    "bootstrap_ci95",
-    "paired_difference",
-    "summarize",
-    "summarize_columns",
-    "times_drawn",
-]
-
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
 

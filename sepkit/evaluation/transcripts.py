@@ -12,8 +12,6 @@ import numpy as np
 
 from sepkit.data import audio
 
-__all__ = ["transcribe", "word_errors", "words"]
-
 # Longer than any recognizer takes for one utterance; one that hangs must not hang the evaluation.
 _TIMEOUT_SECONDS = 600
 

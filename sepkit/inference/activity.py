@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["ActivityMeter", "rttm_lines"]
-
 _FRAME_SECONDS = 0.02
 # An estimate is heard where it is not so far below its own loud frames, nor so far below all estimates together there.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0

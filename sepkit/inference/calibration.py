@@ -21,8 +21,6 @@ from sepkit.inference.uncertainty import check_samples, recording_features
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
-__all__ = ["Calibration", "calibrate"]
-
 
 @dataclass
 class Calibration:

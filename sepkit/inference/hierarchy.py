@@ -37,18 +37,6 @@ from sepkit.inference.separator import Separator, load_model
 from sepkit.models.checkpoints import read_description
 from sepkit.version import __version__
 
-__all__ = [
-    "SAME_SI_SDR_DB",
-    "Hierarchy",
-    "KeptModel",
-    "Level",
-    "find_kept_models",
-    "group_hypotheses",
-    "mutual_si_sdr_db",
-    "replay",
-    "separate_hierarchy",
-]
-
 SAME_SI_SDR_DB = 20.0
 """Two hypotheses are at one place where the SI-SDR of one to the other is at least this: they differ by 1 % of their
 energy. Less than for duplicates of a speaker, since here the beginning of a split is looked for."""

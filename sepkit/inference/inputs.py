@@ -10,8 +10,6 @@ from pathlib import Path
 from sepkit.data import audio
 from sepkit.errors import UserError
 
-__all__ = ["find_recordings", "name_outputs"]
-
 
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
     """Audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.

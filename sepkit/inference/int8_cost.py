@@ -19,8 +19,6 @@ from sepkit.models.onnx import OnnxModel
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
-__all__ = ["QuantizationCost", "quantization_cost"]
-
 _NOISES, _NOISE_SECONDS = 8, 3
 
 

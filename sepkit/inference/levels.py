@@ -8,8 +8,6 @@ import numpy as np
 
 from sepkit.inference.options import Consistency, Levels
 
-__all__ = ["Products", "distribute_residual", "gains_of", "products_of", "residual_shares"]
-
 
 @dataclass
 class Products:

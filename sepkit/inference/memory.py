@@ -11,8 +11,6 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-__all__ = ["peak_memory_mib", "resident_peak_mib"]
-
 
 def peak_memory_mib(model: str, seconds: float) -> float:
     """Peak of a process that loads a model and separates noise of that length, MiB above one that only imports torch.

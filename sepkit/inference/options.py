@@ -9,18 +9,6 @@ from typing import Literal
 from sepkit.choices import convert, field_types
 from sepkit.errors import UserError
 
-__all__ = [
-    "Consistency",
-    "Levels",
-    "OutputOptions",
-    "Precision",
-    "SampleFormat",
-    "SeparatorOptions",
-    "Speakers",
-    "StitcherKind",
-    "Subtype",
-]
-
 Levels = Literal["mixture", "model"]
 Consistency = Literal["mixture"]
 StitcherKind = Literal["profile", "overlap", "none"]

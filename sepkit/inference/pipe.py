@@ -14,8 +14,6 @@ from sepkit.errors import UserError
 from sepkit.inference.options import SampleFormat
 from sepkit.inference.streaming import Stream
 
-__all__ = ["PipeReport", "separate_pipe"]
-
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 # The most that is read at a time; a pipe that holds less is not waited for.
 _READ_BYTES = 1 << 15

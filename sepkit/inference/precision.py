@@ -9,8 +9,6 @@ from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.models.maskers import DualPathRNNMasker
 
-__all__ = ["set_precision"]
-
 
 def set_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
     """Make a model compute in this precision.

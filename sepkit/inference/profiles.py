@@ -14,8 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["TRAITS", "Measured", "Profiles", "measure_voices"]
-
 MEMORY_SECONDS = 600.0
 """A chunk counts 1/e in the profile of speakers so far away in time."""
 

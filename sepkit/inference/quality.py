@@ -24,8 +24,6 @@ from sepkit.files import write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
 from sepkit.version import __version__
 
-__all__ = ["Fit", "QualityPredictor", "RidgePredictor", "fit_quality", "fit_ridge", "read_quality", "write_quality"]
-
 QUALITY = "quality.yaml"
 FORMAT = 1
 FEATURES_VERSION = 1

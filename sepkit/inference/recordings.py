@@ -23,16 +23,6 @@ from sepkit.inference.separated import Separated
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
 
-__all__ = [
-    "ArrayRecording",
-    "FileRecording",
-    "Joined",
-    "LongSeparation",
-    "PiecewiseSeparation",
-    "Recording",
-    "separate_long",
-]
-
 # An accelerator separates this many chunks nearly as fast as one; on a CPU they would only take memory.
 _BATCH_ON_ACCELERATOR = 8
 _BLOCK_SECONDS = 5.0

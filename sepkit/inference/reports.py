@@ -12,8 +12,6 @@ import torch
 from sepkit.files import atomic_output, write_json
 from sepkit.version import __version__
 
-__all__ = ["FAILED", "FilesReport", "failure_reason", "merge_summaries", "write_failures"]
-
 FAILED = "failed.jsonl"
 
 

@@ -13,8 +13,6 @@ from sepkit.inference.uncertainty import mixture_elbo, rates_of
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.types import Separation
 
-__all__ = ["ModelOutput", "check_finite", "run_model"]
-
 
 @dataclass
 class ModelOutput:

@@ -15,8 +15,6 @@ import torch
 
 from sepkit.data import audio
 
-__all__ = ["Separated", "expectation", "lost_band", "players_html", "sentence"]
-
 # A page, or a notebook that is saved, holds every sound that is shown.
 _MOST_SECONDS = 60.0
 

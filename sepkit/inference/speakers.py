@@ -13,8 +13,6 @@ from sepkit.inference.options import Consistency, Levels, Speakers
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import best_hypotheses, distinct_by_products
 
-__all__ = ["Chosen", "check_speakers", "choose_speakers"]
-
 
 @dataclass
 class Chosen:

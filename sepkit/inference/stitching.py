@@ -23,16 +23,6 @@ from scipy.optimize import linear_sum_assignment
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.profiles import Profiles, RunningProfiles, measure_voices
 
-__all__ = [
-    "ChunkEvidence",
-    "Chunking",
-    "Stitcher",
-    "best_orders",
-    "chunking_of",
-    "compare_overlap",
-]
-
-
 # Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Found
 # on conversations of speakers that neither training nor test hears; half or twice as much does nearly as well.
 _NATS_PER_SECOND = 3.0

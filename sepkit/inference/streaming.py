@@ -16,8 +16,6 @@ from sepkit.inference.waveforms import to_mono
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.streaming import ModelStream
 
-__all__ = ["RunningGains", "Stream"]
-
 
 class Stream:
     """One recording on its way through a causal model. `Separator.streaming` makes it.

@@ -23,22 +23,6 @@ from sepkit.objectives.products import inner_products
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.types import Separation
 
-__all__ = [
-    "BASELINE_FEATURES",
-    "MonteCarlo",
-    "RunningMoments",
-    "check_samples",
-    "excerpt_features",
-    "excerpt_spans",
-    "hypothesis_features",
-    "is_variational",
-    "mixture_elbo",
-    "mixture_features",
-    "monte_carlo",
-    "rates_of",
-    "recording_features",
-]
-
 BASELINE_FEATURES = (
     "level_dbfs",
     "crest_factor_db",

@@ -12,8 +12,6 @@ from torch import Tensor
 from sepkit.data import audio
 from sepkit.errors import UserError
 
-__all__ = ["AnyRecording", "checked_rate", "fit_length", "read_waveform", "to_mono"]
-
 AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
 
 # No microphone array has more; an array handed over as (T, C) has.

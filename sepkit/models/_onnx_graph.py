@@ -15,8 +15,6 @@ from sepkit.models.filterbanks import Filterbank
 from sepkit.models.maskers import SepFormerMasker
 from sepkit.models.maskers.sudormrf import SlidingFilters
 
-__all__ = ["GraphModel", "PlainOperations"]
-
 
 class GraphModel(nn.Module):
     """Mixtures (B, T) to estimates (B, n, T), and scores (B, n) where the model has them: for tracing alone.

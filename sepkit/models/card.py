@@ -13,10 +13,8 @@ import yaml
 from sepkit.errors import UserError
 from sepkit.models.checkpoints import find_checkpoint, read_description
 
-__all__ = ["model_card"]
-
-# Identifiers that the Hugging Face hub knows as `license`; any other licence is told to it as "other" with a name.
-_HUB_LICENCES = re.compile(
+# Identifiers that the Hugging Face hub knows as `license`; any other license is told to it as "other" with a name.
+_HUB_LICENSES = re.compile(
     r"agpl-3\.0|apache-2\.0|bsd(-[23]-clause)?|cc0-1\.0|cc-by(-nc)?(-nd|-sa)?-[234]\.0|l?gpl(-[23]\.[01])?|mit|mpl-2\.0|odc-by"
 )
 
@@ -59,7 +57,7 @@ _LIMITS = (
 def model_card(
     model: str | Path,
     *,
-    licence: str,
+    license: str,
     corpora: Sequence[str] = (),
     summaries: Sequence[str | Path] = (),
     name: str = "",
@@ -71,8 +69,8 @@ def model_card(
 
     Args:
         model: folder of a model of sepkit's.
-        licence: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
-        corpora: what it was trained on, each in a line, best with its licence and source.
+        license: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
+        corpora: what it was trained on, each in a line, best with its license and source.
         summaries: `summary.json` files of `sepkit evaluate`, one a test set.
         name: how the card calls it; "": the name of the folder (of the one above, where it is `model`).
         loss: what was minimized; "": what the configuration beside the model says, where there is one.
@@ -80,15 +78,15 @@ def model_card(
         credit: whose speech, recipes and papers it stands on, in Markdown.
 
     Raises:
-        UserError: no model there, no licence, or a summary that cannot be read.
+        UserError: no model there, no license, or a summary that cannot be read.
     """
-    if not licence.strip():
-        raise UserError("licence: found nothing, expected the licence of the weights, cc-by-4.0 for example")
+    if not license.strip():
+        raise UserError("license: found nothing, expected the license of the weights, cc-by-4.0 for example")
     folder = find_checkpoint(model)
     description = read_description(folder)
     called = name or (folder.parent.name if folder.name == "model" else folder.name)
     scores = [_read_summary(Path(path)) for path in summaries]
-    head = yaml.safe_dump(_head(called, licence, scores), sort_keys=False, allow_unicode=True)
+    head = yaml.safe_dump(_head(called, license, scores), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {called}",
         _what(description),
@@ -98,7 +96,7 @@ def model_card(
         "## Training data\n\n" + ("\n".join(f"- {corpus}" for corpus in corpora) or "Not stated."),
         "## Scores\n\n" + (_scores(scores) if scores else "Not measured."),
         *([f"## Credits\n\n{credit.strip()}"] if credit else []),
-        f"## Licence\n\n{licence}",
+        f"## License\n\n{license}",
         f"## Limits\n\n{limits.strip() or _LIMITS}",
     ]
     return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
@@ -107,9 +105,9 @@ def model_card(
 # ---------------------------------------------------------------------------------------------------------- the head
 
 
-def _head(name: str, licence: str, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    known = licence.strip().lower()
-    head: dict[str, Any] = {"license": known if _HUB_LICENCES.fullmatch(known) else "other"}
+def _head(name: str, license: str, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    known = license.strip().lower()
+    head: dict[str, Any] = {"license": known if _HUB_LICENSES.fullmatch(known) else "other"}
     if head["license"] == "other":
         head["license_name"] = re.sub(r"[^a-z0-9.]+", "-", known).strip("-")
     head |= {

@@ -27,16 +27,6 @@ from sepkit.models.own_files import changed_files, files_of, files_wanted
 from sepkit.models.saved import SavedModel
 from sepkit.version import __version__
 
-__all__ = [
-    "EXPECTED",
-    "LoadReport",
-    "compare",
-    "find_checkpoint",
-    "load_checkpoint",
-    "read_description",
-    "save_model",
-]
-
 FORMAT = 1
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.yaml"

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineCoupling", "RealNVP", "StackedBatchNorm", "StackedLinear"]
-
 
 class StackedLinear(nn.Module):
     """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product.

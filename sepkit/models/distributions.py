@@ -16,14 +16,6 @@ import scipy.special
 import torch
 from torch import Tensor
 
-__all__ = [
-    "BetaDistribution",
-    "Distribution",
-    "GammaDistribution",
-    "LogNormalDistribution",
-    "NormalDistribution",
-]
-
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -287,7 +279,7 @@ def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | No
 
 
 def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """The logarithm of a sample of Gamma(concentration, 1), reparameterised."""
+    """The logarithm of a sample of Gamma(concentration, 1), reparameterized."""
     concentration = concentration.expand(shape)
     boosted = torch._standard_gamma(concentration + 1, generator).log()  # type: ignore[attr-defined]
     uniform = torch.rand(shape, generator=generator, dtype=concentration.dtype, device=concentration.device)

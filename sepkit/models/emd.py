@@ -19,8 +19,6 @@ from sepkit.models.scoring import ScoringHead
 from sepkit.registry import build
 from sepkit.types import Latent, Separation
 
-__all__ = ["EncoderMaskerDecoder", "build_model"]
-
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
 

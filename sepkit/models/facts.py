@@ -15,8 +15,6 @@ from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.streaming import ModelStream
 
-__all__ = ["ModelFacts", "card_scores", "model_facts", "multiply_adds"]
-
 
 @dataclass(frozen=True)
 class ModelFacts:

@@ -21,8 +21,6 @@ from sepkit.errors import UserError
 from sepkit.models.maskers.fast.guard import is_traced
 from sepkit.registry import register
 
-__all__ = ["Filterbank", "FreeFilterbank", "STFTFilterbank"]
-
 # Added to the power of every bin: the square root of an exact zero has no gradient.
 _POWER_FLOOR = 1e-8
 # Of gaussian complex masks where the raw deviation is zero, as about when training starts.

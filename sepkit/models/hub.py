@@ -14,8 +14,6 @@ from typing import Any
 
 from sepkit.errors import UserError
 
-__all__ = ["OWN_FILES", "fetch", "is_repository", "upload"]
-
 OWN_FILES = ("model.safetensors", "model.yaml", "quality.yaml", "README.md")
 """What a model of sepkit's is on the hub."""
 

@@ -27,8 +27,6 @@ from sepkit.models.distributions import (
 from sepkit.registry import register
 from sepkit.types import Latent
 
-__all__ = ["Beta", "Deterministic", "Gamma", "Gaussian", "LatentFamily", "LogNormal", "Point", "VariationalFamily"]
-
 AtTest = Literal["mean", "median"]
 
 FLOOR = 1e-6

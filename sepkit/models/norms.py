@@ -17,16 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepkit.errors import UserError
 
-__all__ = [
-    "BatchNorm",
-    "ChannelLayerNorm",
-    "CumulativeLayerNorm",
-    "GlobalLayerNorm",
-    "StreamState",
-    "build_norm",
-    "normalize",
-]
-
 StreamState = dict[nn.Module, Any]
 """Module -> the state that it carries from one block of frames to the next; empty before the first block."""
 

@@ -17,8 +17,6 @@ from sepkit.errors import UserError
 from sepkit.models.latents import Deterministic, Point
 from sepkit.types import Separation
 
-__all__ = ["METADATA", "SUFFIX", "OnnxModel", "is_onnx"]
-
 SUFFIX = ".onnx"
 METADATA = "sepkit"
 """Key of the graph's metadata under which the model's description is kept, as JSON."""

@@ -21,8 +21,6 @@ from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
 from sepkit.version import __version__
 
-__all__ = ["TOLERANCE", "ExportReport", "export_onnx", "quantize_onnx"]
-
 TOLERANCE = 1e-4
 """Largest difference from torch, relative to the largest sample of torch's estimates, that an export may have."""
 

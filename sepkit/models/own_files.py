@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["changed_files", "files_of", "files_wanted"]
-
 
 def files_of(config: Any) -> list[dict[str, str]]:
     """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.

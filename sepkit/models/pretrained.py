@@ -15,8 +15,6 @@ from sepkit.models.onnx import is_onnx
 from sepkit.models.saved import SavedModel
 from sepkit.models.shipped import shipped_models
 
-__all__ = ["load_pretrained", "load_weights_into", "model_folder"]
-
 
 def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
     """Load the model that a MODEL argument names, in evaluation mode, on the CPU.

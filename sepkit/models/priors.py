@@ -35,8 +35,6 @@ from sepkit.models.latents import Gaussian, VariationalFamily
 from sepkit.registry import register, with_defaults_of
 from sepkit.types import Density, Latent
 
-__all__ = ["AdaptivePrior", "FixedPrior", "FlowDensity", "FlowPrior", "Prior", "convolution"]
-
 
 class Prior(nn.Module, ABC):
     """The reference from which the rate of an encoding or of masks is measured."""

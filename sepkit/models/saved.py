@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["SavedModel"]
-
 
 class SavedModel(nn.Module):
     """A model that `save_model` writes and `load_checkpoint` reads.

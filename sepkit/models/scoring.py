@@ -13,16 +13,6 @@ from torch import Tensor, nn
 
 from sepkit.errors import UserError
 
-__all__ = [
-    "DEFAULT_THRESHOLD",
-    "DUPLICATE_SI_SDR_DB",
-    "ScoringHead",
-    "best_hypotheses",
-    "calibrate_threshold",
-    "distinct_by_products",
-    "distinct_hypotheses",
-]
-
 DEFAULT_THRESHOLD = 0.0
 """Log-odds above which a hypothesis counts as a speaker if no threshold was calibrated: more likely than not."""
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from sepkit.errors import UserError
 
-__all__ = ["BOX", "DEFAULT_MODEL", "default_model", "shipped_models"]
-
 BOX = Path(__file__).resolve().parent / "box"
 """Folder of the folders of models."""
 

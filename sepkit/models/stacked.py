@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["StackedLinear", "join", "split", "uniform"]
-
 
 class StackedLinear(nn.Module):
     """S linear layers: x_s W_s + b_s.

@@ -9,8 +9,6 @@ from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.maskers.base import Masker, looks_ahead
 
-__all__ = ["ModelStream"]
-
 
 class ModelStream:
     """Recordings on their way through a causal model.

@@ -32,8 +32,6 @@ from sepkit.objectives.products import float64_device
 from sepkit.registry import register
 from sepkit.schedules import Scaled, Schedule
 
-__all__ = ["MCL", "PIT", "AnnealedMCL", "Assignment", "RelaxedWTA", "Sinkhorn", "TooFewHypothesesError"]
-
 # Stands for an infinite or NaN cost: sums of it stay finite, and no meaningful cost comes near.
 _LAST_CHOICE = 1e18
 # Up to this many injections of sources into hypotheses are all tried (n = m = 6), without leaving the device.

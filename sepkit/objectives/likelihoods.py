@@ -1,4 +1,4 @@
-"""Pairwise costs that are minus the log of a normalised density of the source given the estimate, in nats.
+"""Pairwise costs that are minus the log of a normalized density of the source given the estimate, in nats.
 
 Same conventions as `costs`: (B, n, T), (B, m, T) -> (B, n, m), float64 inside, `lengths` for padded batches, `active`
 for sources that do not speak.
@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.products import as_inputs, error_energy, float64_device, inner_products
-
-__all__ = ["pairwise_blr_nll", "pairwise_cauchy_nll"]
 
 
 def pairwise_blr_nll(

@@ -21,16 +21,6 @@ from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, Separation
 
-__all__ = [
-    "SAME_SI_SDR_DB",
-    "Objective",
-    "SeparationTerm",
-    "build_objective",
-    "hard_pit_si_sdr_db",
-    "hard_si_sdr_db",
-    "matching_statistics",
-]
-
 SAME_SI_SDR_DB = 50.0
 """A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
 

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["InnerProducts", "as_inputs", "error_energy", "float64_device", "inner_products", "working_dtype"]
-
 # A signal whose energy without its mean is below this share (-120 dB) of its energy is constant: what is left of it is
 # how the sums were rounded, which differs between processors.
 _CONSTANT_SHARE = 1e-12

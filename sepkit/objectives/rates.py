@@ -19,17 +19,6 @@ from sepkit.registry import build
 from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, Separation
 
-__all__ = [
-    "Latents",
-    "RateTerm",
-    "Steering",
-    "alive_share",
-    "build_rates",
-    "elementwise_rate",
-    "tempered_rate",
-    "total_rate",
-]
-
 Estimator = Literal["auto", "analytic", "sample"]
 What = Literal["encoding", "mask", "source"]
 

@@ -11,8 +11,6 @@ from sepkit.objectives.assignment import MCL, PIT
 from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.objectives.term import Term
 
-__all__ = ["ScoringTerm"]
-
 
 class ScoringTerm(Term):
     """How far a model's scores are from who won: a hypothesis wins the sources that it is the best one for.

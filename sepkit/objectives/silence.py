@@ -9,8 +9,6 @@ from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.objectives.term import Term
 
-__all__ = ["SilenceTerm"]
-
 
 class SilenceTerm(Term):
     """Level of the hypotheses without a source relative to the mixture, dB, mean over these hypotheses.

@@ -16,8 +16,6 @@ from sepkit.errors import UserError
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 
-__all__ = ["Tempering", "build_tempering"]
-
 # By this progress a schedule that reaches 1 at all has reached it.
 _FOREVER = 1e9
 _ONE = 1e-6

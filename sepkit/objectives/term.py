@@ -9,8 +9,6 @@ from torch import Tensor
 
 from sepkit.objectives.costs import Step
 
-__all__ = ["Term"]
-
 
 class Term(ABC):
     """One part of an objective: a value for each utterance, and a weight.

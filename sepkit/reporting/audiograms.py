@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 
 from sepkit.errors import UserError
 
-__all__ = ["AUDIOGRAMS", "audiogram_figure", "draw_audiogram", "read_audiogram_rows"]
-
 AUDIOGRAMS = "audiograms.csv"
 """File of sessions to draw: id, ear, frequency_hz, measured, reference_db, estimate_db, deviation_db."""
 

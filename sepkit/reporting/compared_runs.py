@@ -11,8 +11,6 @@ import numpy as np
 from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 
-__all__ = ["TestSet", "better", "digits_of", "leading_metric", "name_apart", "test_sets_of"]
-
 # What a report leads with: the first of these that was measured.
 _LEADING = ("si_sdri_db", "si_sdr_db", "sdri_db", "sdr_db")
 

@@ -13,16 +13,6 @@ from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
 from sepkit.reporting.figures import COLORS, panels
 
-__all__ = [
-    "DRAWERS",
-    "calibration_curve",
-    "information_curve",
-    "optimum",
-    "rate_distortion_curve",
-    "risk_coverage_curve",
-    "running_mean",
-]
-
 _WINDOW = 3
 _STYLES = ("--", "-", ":", "-.")
 

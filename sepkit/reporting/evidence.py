@@ -16,8 +16,6 @@ from sepkit.files import atomic_output, write_text
 from sepkit.reporting.figures import COLORS, panels
 from sepkit.reporting.markdown import escaped, markdown_table
 
-__all__ = ["evidence_figure", "evidence_points", "write_evidence"]
-
 _DISTORTION = "blr_nats_per_sample"
 _MOST_SHARP = 2000
 

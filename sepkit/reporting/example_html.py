@@ -10,8 +10,6 @@ from sepkit.evaluation.labels import label_of
 from sepkit.reporting import figures, page
 from sepkit.reporting.examples import Example, Outcome
 
-__all__ = ["example_html"]
-
 # Longer mixtures are cut: a page with minutes of sound in it takes long to open.
 _MAX_SECONDS = 30.0
 _PEAK = 0.9

@@ -14,8 +14,6 @@ from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import EvaluationFolder, find
 
-__all__ = ["Example", "LoadSeparator", "Outcome", "Outcomes", "choose_examples"]
-
 Separate = Callable[[np.ndarray, int], np.ndarray]
 
 LoadSeparator = Callable[[str], Separate]

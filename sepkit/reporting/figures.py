@@ -16,23 +16,6 @@ from scipy.signal import ShortTimeFFT, get_window
 
 from sepkit.evaluation.run_folder import TrainingLog
 
-__all__ = [
-    "COLORS",
-    "SIGNAL_COLOR",
-    "TRAINING_PANELS",
-    "curves",
-    "input_output_scatter",
-    "panels",
-    "run_comparison",
-    "score_distributions",
-    "signal_view",
-    "spectral_peak_db",
-    "spectrograms",
-    "training_curves",
-    "training_panels",
-    "waveforms",
-]
-
 COLORS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4aa3a8", "#8b7bd0")
 """Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
 

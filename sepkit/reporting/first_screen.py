@@ -12,8 +12,6 @@ import yaml
 
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 
-__all__ = ["facts_row", "few_mixtures"]
-
 _LEVELS_DB = (0, 5, 10)
 # Below this a mean over mixtures says little, and quartiles nothing.
 _FEW_MIXTURES = 20

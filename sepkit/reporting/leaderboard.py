@@ -12,8 +12,6 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 
-__all__ = ["FORMATS", "leaderboard"]
-
 # Unit at the end of a column's name -> how it is written in a head line.
 _UNITS = {"_db": " (dB)", "_nats_per_sample": " (nats/sample)"}
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}

@@ -14,15 +14,6 @@ from numpy.typing import ArrayLike
 from sepkit.annealing.free_hypotheses import PointAnnealing, SourceAnnealing
 from sepkit.reporting.figures import COLORS, curves
 
-__all__ = [
-    "bifurcations",
-    "dendrogram",
-    "entropy_by_temperature",
-    "groups_by_temperature",
-    "score_boxes",
-    "scores_by_temperature",
-]
-
 
 def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
     """Where free hypotheses are along the points' longest axis while the temperature falls, left to right.

@@ -17,8 +17,6 @@ from PIL import Image
 
 from sepkit.data import audio
 
-__all__ = ["Cell", "details", "document", "figure_html", "interval_svg", "number", "player", "section", "slug", "table"]
-
 # The page may load nothing: the browser refuses what a mistake of ours would ask for.
 _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 

@@ -8,8 +8,6 @@ from typing import Any
 from sepkit.evaluation.labels import NO_SCORES, label_of
 from sepkit.reporting.compared_runs import digits_of
 
-__all__ = ["aligned", "score_lines"]
-
 # Told only where they were asked for, or say more than the others: summary.json has them all.
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 

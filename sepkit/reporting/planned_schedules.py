@@ -11,8 +11,6 @@ from sepkit.annealing.planning import Plan, growth_curve
 from sepkit.files import atomic_output
 from sepkit.reporting.figures import COLORS
 
-__all__ = ["growth_figure", "write_growth_figure"]
-
 
 def growth_figure(plan: Plan) -> Figure:
     """Draw the growth exponent I over the initial beta, both ends of the hot phase, and where the plan is.

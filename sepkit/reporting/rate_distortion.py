@@ -18,8 +18,6 @@ from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
 from sepkit.reporting.markdown import escaped, markdown_table
 
-__all__ = ["Point", "Target", "points_of", "seen_first", "targets_of", "write_rate_distortion"]
-
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
 # What is steered -> the latents whose rates it sums.

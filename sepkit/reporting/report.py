@@ -29,8 +29,6 @@ from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.version import __version__
 
-__all__ = ["write_report"]
-
 # Of further metrics, those that are not the leading one in another guise.
 _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
 

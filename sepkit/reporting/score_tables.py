@@ -16,8 +16,6 @@ from sepkit.reporting import page
 from sepkit.reporting.compared_runs import TestSet, better, digits_of
 from sepkit.reporting.page import Cell
 
-__all__ = ["group_tables", "headlines", "matching_tables", "score_tables", "utterance_tables"]
-
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
 

@@ -23,18 +23,6 @@ from sepkit.reporting import matching_figures
 from sepkit.reporting.compared_runs import better, digits_of
 from sepkit.reporting.markdown import escaped, markdown_table
 
-__all__ = [
-    "FIGURES",
-    "SeedGroup",
-    "drop_pairs",
-    "drop_table",
-    "group_runs",
-    "paired_drop_table",
-    "seed_table",
-    "temperature_series",
-    "write_seed_table",
-]
-
 FigureKind = Literal["boxes", "temperature"]
 FIGURES: tuple[FigureKind, ...] = ("boxes", "temperature")
 

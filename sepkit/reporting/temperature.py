@@ -11,8 +11,6 @@ from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Fi
 from sepkit.files import atomic_output, write_json
 from sepkit.reporting.matching_figures import bifurcations, entropy_by_temperature, groups_by_temperature
 
-__all__ = ["temperature_figure", "write_findings"]
-
 
 def temperature_figure(findings: Findings) -> Figure:
     """Draw where hypotheses split, or the entropy of their assignment, against temperature."""

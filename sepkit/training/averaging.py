@@ -7,8 +7,6 @@ from typing import Any
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-__all__ = ["average_of", "decay_at"]
-
 
 def average_of(model: nn.Module, decay: float) -> AveragedModel:
     """A copy of the model whose weights follow those of `model` at each call of its `update_parameters(model)`.

@@ -22,8 +22,6 @@ from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.task import Task
 
-__all__ = ["Keeper", "Recorder", "Resume", "resume_file"]
-
 SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
 

@@ -13,8 +13,6 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.maskers import ConvTasNetMasker
 from sepkit.models.maskers.fast.recomputed import is_recomputable
 
-__all__ = ["checkpoint_blocks"]
-
 
 def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     """Make each block keep only its input for the backward pass; gradients stay the same.

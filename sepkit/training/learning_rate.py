@@ -10,8 +10,6 @@ from torch.optim import Optimizer
 
 from sepkit.config import TrainerConfig
 
-__all__ = ["RateSchedule", "halve", "rate_factor", "set_factor"]
-
 
 def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
     """Return the factor of the learning rate.

@@ -7,8 +7,6 @@ import sys
 
 from tqdm import tqdm
 
-__all__ = ["is_first_process", "say"]
-
 
 def is_first_process() -> bool:
     """Whether this is the process that speaks for all ranks."""

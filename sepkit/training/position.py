@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Monitor", "Position", "TrainingDiverged"]
-
 # Names of sums in the runs of sepkit 0.1.0.
 _RENAMED = {"utterances": "examples", "with_sources": "counted"}
 

@@ -26,8 +26,6 @@ from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
 from sepkit.training.task import Task, matmul_precision
 
-__all__ = ["task_type", "train"]
-
 # What may differ between the command that began a run and the one that resumes it. All else would be ignored (the
 # optimizer's state and the model are restored) or would make another experiment of it.
 CHANGEABLE = frozenset(

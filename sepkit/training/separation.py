@@ -28,8 +28,6 @@ from sepkit.training.synthetic import write_synthetic_set
 from sepkit.training.task import Task, matmul_precision, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
-__all__ = ["SeparationTask", "latents_of", "signal_statistics"]
-
 MEASURED_MIXTURES = 256
 
 _MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}

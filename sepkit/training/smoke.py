@@ -11,8 +11,6 @@ from sepkit.config import TaskConfig
 from sepkit.models import load_checkpoint
 from sepkit.training.run import task_type, train
 
-__all__ = ["smoke"]
-
 STEPS = 2
 
 

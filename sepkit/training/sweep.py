@@ -19,8 +19,6 @@ from sepkit.config import SteeringConfig, TaskConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
 
-__all__ = ["over_seeds", "run_name", "sweep", "towards_rates"]
-
 _POLL_SECONDS = 0.2
 
 

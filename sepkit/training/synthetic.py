@@ -9,8 +9,6 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 
-__all__ = ["write_synthetic_set"]
-
 
 def write_synthetic_set(folder: Path, *, sample_rate: int, sources: int, mixtures: int, seconds: float = 1.0) -> Path:
     """Write mixtures of modulated tones, the same every time, and return their manifest, `folder`/train.jsonl."""

@@ -33,8 +33,6 @@ from sepkit.training.messages import say
 from sepkit.training.position import Monitor, Position, TrainingDiverged
 from sepkit.types import Losses
 
-__all__ = ["Task", "matmul_precision", "mean", "rows_of"]
-
 MAX_SAVED_BAD_BATCHES = 100
 
 

@@ -1,4 +1,4 @@
-"""A tiny corpus of coloured noise: four speakers, two recordings each, and a manifest of two-speaker mixtures."""
+"""A tiny corpus of colored noise: four speakers, two recordings each, and a manifest of two-speaker mixtures."""
 
 from __future__ import annotations
 

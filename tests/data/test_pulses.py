@@ -10,7 +10,7 @@ from sepkit.data.pulses import PulseParameters, pulse_noise, pulse_sources
 from sepkit.errors import UserError
 
 RATE = 8000
-# One pulse of one speaker, of which everything but phase and centre is known.
+# One pulse of one speaker, of which everything but phase and center is known.
 SINGLE = PulseParameters(
     pulses=1,
     overtones=0,
@@ -46,7 +46,7 @@ def test_an_index_is_a_function():
 
 
 def test_a_single_pulse_is_its_formula():
-    """Frequency, amplitude, envelope and centre, from the analytic signal."""
+    """Frequency, amplitude, envelope and center, from the analytic signal."""
     from scipy.signal import hilbert
 
     source = pulse_sources(inner_index(SINGLE), SINGLE)[0].astype(np.float64)
@@ -54,11 +54,11 @@ def test_a_single_pulse_is_its_formula():
     envelope = np.abs(analytic)
     time = np.arange(len(source)) / RATE
     power = envelope**2
-    centre = (time * power).sum() / power.sum()
+    center = (time * power).sum() / power.sum()
     # The square of a Gaussian of deviation s has the deviation s / sqrt(2).
-    assert np.sqrt(2 * ((time - centre) ** 2 * power).sum() / power.sum()) == pytest.approx(0.1, rel=1e-3)
-    np.testing.assert_allclose(envelope, 0.7 * np.exp(-0.5 * ((time - centre) / 0.1) ** 2), atol=1e-4)
-    middle = np.abs(time - centre) < 0.2
+    assert np.sqrt(2 * ((time - center) ** 2 * power).sum() / power.sum()) == pytest.approx(0.1, rel=1e-3)
+    np.testing.assert_allclose(envelope, 0.7 * np.exp(-0.5 * ((time - center) / 0.1) ** 2), atol=1e-4)
+    middle = np.abs(time - center) < 0.2
     cycles = np.unwrap(np.angle(analytic[middle])) / (2 * np.pi)
     assert np.polyfit(time[middle], cycles, 1)[0] == pytest.approx(250.0, abs=1e-3)
 
@@ -80,7 +80,7 @@ def test_overtones_do_not_alias():
     frequencies, magnitude = spectrum(pulse_sources(inner_index(SINGLE), parameters)[0])
     away = np.min([np.abs(frequencies - 1100 * k) for k in (1, 2, 3)], axis=0) > 20
     assert magnitude[away].max() < 1e-4 * magnitude.max()
-    # An overtone whose centre the rate could hold, but not the breadth that a short envelope gives it.
+    # An overtone whose center the rate could hold, but not the breadth that a short envelope gives it.
     close = dataclasses.replace(parameters, sigma_range_seconds=(0.001, 0.001), frequency_ranges_hz=((1950.0, 1950.0),))
     none = dataclasses.replace(close, overtones=0)
     np.testing.assert_array_equal(pulse_sources(3, close), pulse_sources(3, none))

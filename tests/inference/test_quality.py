@@ -332,7 +332,7 @@ def test_predictions_are_of_the_si_sdr_that_evaluation_measures(corpus, calibrat
         estimates = separator.separate(mixed.mixture, RATE).estimates.astype(np.float64)
         table = np.array([[si_sdr_db(e, s) for s in mixed.sources.astype(np.float64)] for e in estimates])
         scores.append(max(table[0, 0] + table[1, 1], table[0, 1] + table[1, 0]) / 2)
-    targets_mean = found.predictor.baseline.intercept  # Centred features: the intercept is the mean, but for limits.
+    targets_mean = found.predictor.baseline.intercept  # Centered features: the intercept is the mean, but for limits.
     assert np.mean(scores) == pytest.approx(targets_mean, abs=0.3)
 
 

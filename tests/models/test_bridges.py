@@ -25,7 +25,7 @@ def complaint(call) -> str:
     return str(caught.value)
 
 
-def randomise(model: nn.Module) -> None:
+def randomize(model: nn.Module) -> None:
     """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
     torch.manual_seed(1)
     for tensor in model.parameters():
@@ -174,7 +174,7 @@ def speechbrain_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sepformer")
     (folder / "hyperparams.yaml").write_text(YAML)
     for name, module in parts.items():
-        randomise(module.eval())
+        randomize(module.eval())
         torch.save(module.state_dict(), folder / f"{name}.ckpt")
     return folder, parts
 
@@ -315,7 +315,7 @@ def torchaudio_model(request):
         msk_num_stacks=2,
         msk_activate=request.param,
     ).eval()
-    randomise(model)
+    randomize(model)
     return model
 
 

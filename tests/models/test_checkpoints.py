@@ -215,7 +215,7 @@ def rewrite(folder, change):
     [
         (lambda d: d.pop("model"), "no field `model`"),
         (lambda d: d.update(format=99), "found format 99"),
-        (lambda d: d["model"].update(colour="red"), "model.colour: unknown field"),
+        (lambda d: d["model"].update(color="red"), "model.color: unknown field"),
         (lambda d: d["model"].update(hypotheses="two"), "model.hypotheses"),
         (lambda d: d.update(model=[1, 2]), "expected a mapping"),
     ],

@@ -124,7 +124,7 @@ def test_edges_weigh_as_the_middle():
     torch.testing.assert_close(alone, embedded, rtol=1e-5, atol=1e-6)
 
 
-def test_standardisation_goes_in_and_comes_out():
+def test_standardization_goes_in_and_comes_out():
     model = build_model(CONFIGS["conv_tasnet"]).eval()
     mixture = torch.randn(2, 400)
     plain = model(mixture).estimates

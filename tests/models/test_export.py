@@ -238,7 +238,7 @@ def test_int8_is_smaller_and_its_cost_is_measured(name, mixtures, tmp_path):
     assert same.mixtures == 1 and same.float_db == same.int8_db and same.against_float_db > of_sources.against_float_db
 
 
-def test_the_command_quantises_and_prints_the_cost(exported, mixtures, tmp_path, capsys):
+def test_the_command_quantizes_and_prints_the_cost(exported, mixtures, tmp_path, capsys):
     out = str(tmp_path / "small.onnx")
     line = ["export", str(exported / "exp"), "--out", out]
     assert main([*line, "--int8", "--manifest", str(mixtures), "--first", "1"]) == 0
@@ -281,7 +281,7 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_to_quantise(tmp_path):
+def test_nothing_to_quantize(tmp_path):
     export_onnx(made(ModelConfig(filterbank=FREE, masker=FixedConfig("no"))), tmp_path / "model.onnx", [100])
     line = complaint(lambda: quantize_onnx(tmp_path / "model.onnx", tmp_path / "small.onnx"))
     assert "nothing in it can be quantized" in line

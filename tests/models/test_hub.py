@@ -275,7 +275,7 @@ def uploaded(monkeypatch, tmp_path):
 
 def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
     (folder / "secret.txt").write_text("mine")
-    line = ["upload", str(folder), "--repo", "somebody/separator", "--licence", "cc-by-4.0", "--corpora", "speech_mini"]
+    line = ["upload", str(folder), "--repo", "somebody/separator", "--license", "cc-by-4.0", "--corpora", "speech_mini"]
     assert main(line) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
     there = uploaded / "somebody" / "separator"
@@ -286,7 +286,7 @@ def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, 
 
 
 def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
-    assert main(["upload", str(folder), "--repo", "somebody/separator", "--licence", "mit", "--dry-run"]) == 0
+    assert main(["upload", str(folder), "--repo", "somebody/separator", "--license", "mit", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("---\nlicense: mit")
     assert not uploaded.exists()
 
@@ -304,7 +304,7 @@ def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
 
 
 def test_only_own_models_are_uploaded(tmp_path, capsys):
-    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--licence", "mit"]
+    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]
     assert main(line) == 2
     assert "not of sepkit's own" in capsys.readouterr().err
 
@@ -326,7 +326,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
     text = model_card(
         folder,
-        licence="CC-BY-4.0",
+        license="CC-BY-4.0",
         corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
         summaries=[
             summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_tick=600),
@@ -340,7 +340,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         "recurrent, rnn gru",
         "- speech_mini (CC BY 4.0)",
         "| corpus_a test | 5 | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
-        "## Licence\n\nCC-BY-4.0",
+        "## License\n\nCC-BY-4.0",
         "## Limits",
         "Spoken by volunteers.",
         "| Epoch | 3 |",
@@ -365,18 +365,18 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
     found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
     path.write_text(json.dumps(found))
-    card = model_card(folder, licence="mit", summaries=[path])
+    card = model_card(folder, license="mit", summaries=[path])
     assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
     assert "| female with male | 60 | 8.00 |  |  |" in card and "Voices that are alike" in card
     assert "Voices that are alike" not in model_card(
-        folder, licence="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
+        folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
     )
 
 
 def test_a_card_without_scores_says_so(folder):
-    text = model_card(folder, licence="Our own licence, version 2", name="a_model", limits="For whales.")
+    text = model_card(folder, license="Our own license, version 2", name="a_model", limits="For whales.")
     head = yaml.safe_load(text.split("---\n")[1])
-    assert (head["license"], head["license_name"]) == ("other", "our-own-licence-version-2")
+    assert (head["license"], head["license_name"]) == ("other", "our-own-license-version-2")
     assert "model-index" not in head
     assert "Not measured." in text and "Not stated." in text and "For whales." in text and "# a_model\n" in text
 
@@ -384,6 +384,6 @@ def test_a_card_without_scores_says_so(folder):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"metrics": 3}', '{"metrics": {"a": 1}}'])
 def test_a_summary_that_is_none(folder, tmp_path, content):
     (tmp_path / "summary.json").write_text(content)
-    line = complaint(lambda: model_card(folder, licence="mit", summaries=[tmp_path]))
+    line = complaint(lambda: model_card(folder, license="mit", summaries=[tmp_path]))
     assert "summary.json" in line
-    assert "licence" in complaint(lambda: model_card(folder, licence=" "))
+    assert "license" in complaint(lambda: model_card(folder, license=" "))

@@ -17,7 +17,7 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA devi
 
 
 @contextmanager
-def no_synchronisation() -> Iterator[None]:
+def no_synchronization() -> Iterator[None]:
     """Anything that makes the host wait for the GPU raises."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -55,7 +55,7 @@ def test_no_decision_looks_at_data(cost, assignment):
 @on_cuda
 @every_pair_of_choices
 @pytest.mark.parametrize("n", [2, 4])
-def test_equal_to_the_cpu_without_synchronisation(cost, assignment, n):
+def test_equal_to_the_cpu_without_synchronization(cost, assignment, n):
     """Value and gradient; the first call on the device may wait, to load kernels and tables."""
     objective = build_objective(ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]()))
     results = {}
@@ -65,7 +65,7 @@ def test_equal_to_the_cpu_without_synchronisation(cost, assignment, n):
         loss = objective(batch, separation).loss
         (gradient,) = torch.autograd.grad(loss.sum(), estimates)
         results[device] = loss.cpu(), gradient.cpu()
-    with no_synchronisation():
+    with no_synchronization():
         objective(batch, separation).loss.sum().backward()
     (loss, gradient), (expected_loss, expected_gradient) = results["cuda"], results["cpu"]
     torch.testing.assert_close(loss, expected_loss, atol=1e-5, rtol=1e-6)

@@ -86,8 +86,8 @@ def test_amcl(n, m, temperature):
     cost, active = costs(n, m), some_active(m)
     value = AnnealedMCL(temperature)(cost.where(active[:, None], torch.nan), active)
     best = cost.amin(1, keepdim=True)
-    unnormalised = torch.exp(-(cost - best) / temperature) if temperature > 1e-4 else (cost == best).double()
-    columns = (unnormalised * cost).sum(1) / unnormalised.sum(1)
+    unnormalized = torch.exp(-(cost - best) / temperature) if temperature > 1e-4 else (cost == best).double()
+    columns = (unnormalized * cost).sum(1) / unnormalized.sum(1)
     torch.testing.assert_close(value, (columns * active).sum(1) / active.sum(1).clamp_min(1), atol=1e-10, rtol=0)
 
 
@@ -185,7 +185,7 @@ def test_sinkhorn_is_feasible_and_optimal(n, m, regularization):
 
 
 def test_sinkhorn_becomes_pit():
-    """At a small regularisation, with inactive sources and spare hypotheses."""
+    """At a small regularization, with inactive sources and spare hypotheses."""
     for n, m in ((2, 2), (3, 2), (5, 5), (6, 3)):
         cost, active = costs(n, m), some_active(m)
         torch.testing.assert_close(Sinkhorn(1e-3).weights(cost, active), PIT().weights(cost, active), atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""Sinkhorn against POT: the exact plan at a small regularisation, the entropic one at a moderate."""
+"""Sinkhorn against POT: the exact plan at a small regularization, the entropic one at a moderate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of_active(plan: np.ndarray, active: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_exact_plan(n, m):
-    """At a regularisation of 1e-3 (costs of 10 dB) the plan is the exact one, and so is PIT's; values to 1e-10."""
+    """At a regularization of 1e-3 (costs of 10 dB) the plan is the exact one, and so is PIT's; values to 1e-10."""
     cost, active = problem(n, m)
     plan, value = Sinkhorn(1e-3).weights(cost, active), Sinkhorn(1e-3)(cost, active)
     matched, least = PIT().weights(cost, active), PIT()(cost, active)

@@ -428,7 +428,7 @@ def test_mistakes(rates, latents, message):
 
 
 def test_margin():
-    """mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardised estimates."""
+    """mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardized estimates."""
     batch, separation = batch_and_separation()
     assert "margin" not in build_objective(ObjectiveConfig(), signal_std=0.5)(batch, separation).terms
     result = build_objective(ObjectiveConfig(margin_weight=2.0), signal_std=0.5)(batch, separation)

@@ -32,11 +32,11 @@ def asteroid_model(name: str, hypotheses: int = 2, **arguments) -> nn.Module:
     models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
     model = getattr(models, name)(hypotheses, **arguments).eval()
-    randomise(model)
+    randomize(model)
     return model
 
 
-def randomise(model: nn.Module) -> None:
+def randomize(model: nn.Module) -> None:
     """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.dim() == 1 and tensor.is_floating_point():
@@ -304,7 +304,7 @@ class TestExportRefusals:
         with pytest.raises(UserError, match=r"signal_mean: found 0\.01"):
             to_asteroid_state_dict(model)
 
-    def test_a_normalised_skip_sum(self):
+    def test_a_normalized_skip_sum(self):
         masker = dataclasses.replace(self.CONFIG.masker, normalize_skip_sum=True, blocks=2)
         with pytest.raises(UserError, match="normalize_skip_sum"):
             to_asteroid_state_dict(build_model(dataclasses.replace(self.CONFIG, masker=masker)))
@@ -332,7 +332,7 @@ def speechbrain_masker() -> nn.Module:
     masker = dual_path.Dual_Path_Model(
         256, 256, intra, inter, 2, "ln", K=250, num_spks=2, linear_layer_after_inter_intra=False
     ).eval()
-    randomise(masker)
+    randomize(masker)
     return masker
 
 

@@ -55,8 +55,8 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, split in enumerate(("train", "dev", "test")):
         for speaker in range(4):
             for take in range(2):
-                colour = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
-                noise = np.convolve(generator.standard_normal(12000), colour, mode="same")
+                color = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
+                noise = np.convolve(generator.standard_normal(12000), color, mode="same")
                 syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(12000) / 8000 + take)
                 name = f"{split}/{'a' if speaker < 2 else 'b'}{number}{speaker}/{take}.flac"
                 audio.write(folder / name, 0.02 * noise * syllables, 8000, subtype="PCM_16")

@@ -33,12 +33,12 @@ EVALUATION = {"wsj0-mix": "test", "librimix": "test_noisy", "vctk": "libri2mix_v
 
 
 def talk(seed: int, seconds: float, sample_rate: int) -> np.ndarray:
-    """Noise with a colour of its own and a syllable's rhythm."""
+    """Noise with a color of its own and a syllable's rhythm."""
     generator = np.random.default_rng(seed)
     count = round(seconds * sample_rate)
-    colour = np.cos(np.pi * np.arange(8) * (seed % 100 + 1) / 40)
+    color = np.cos(np.pi * np.arange(8) * (seed % 100 + 1) / 40)
     rhythm = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(count) / sample_rate + seed)
-    return (0.02 * np.convolve(generator.standard_normal(count), colour, mode="same") * rhythm).astype(np.float32)
+    return (0.02 * np.convolve(generator.standard_normal(count), color, mode="same") * rhythm).astype(np.float32)
 
 
 def write(path: Path, seed: int, seconds: float, sample_rate: int) -> None:

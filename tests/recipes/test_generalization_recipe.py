@@ -26,12 +26,12 @@ RUNS = ["deterministic_seed0", "variational_seed0"]
 
 
 def talk(seed: int, seconds: float) -> np.ndarray:
-    """Noise with a colour of its own and a syllable's rhythm."""
+    """Noise with a color of its own and a syllable's rhythm."""
     generator = np.random.default_rng(seed)
     count = round(seconds * 8000)
-    colour = np.cos(np.pi * np.arange(8) * (seed % 13 + 1) / 14)
+    color = np.cos(np.pi * np.arange(8) * (seed % 13 + 1) / 14)
     rhythm = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(count) / 8000 + seed)
-    return (0.02 * np.convolve(generator.standard_normal(count), colour, mode="same") * rhythm).astype(np.float32)
+    return (0.02 * np.convolve(generator.standard_normal(count), color, mode="same") * rhythm).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

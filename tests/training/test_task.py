@@ -50,7 +50,7 @@ def with_batch_size(config: TrainConfig, batch_size: int) -> TrainConfig:
 
 
 def remember_gradients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
-    """The gradients that reach the optimiser, one mapping a step."""
+    """The gradients that reach the optimizer, one mapping a step."""
     seen: list[dict[str, Tensor]] = []
 
     def remember(self: SeparationTask, optimizer: Any) -> None:

@@ -249,7 +249,7 @@ class _Step:
         self._forward = torch.compile(self.model, backend="eager" if sizes.tiny else "inductor") if compiled else model
         self._loss = loss
         self._autocast = precision == "bf16"
-        self._optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=fused)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=fused)
         generator = torch.Generator().manual_seed(1)
         sources = torch.randn(sizes.batch, 2, sizes.num_samples, generator=generator)
         self.sources = sources.to(sizes.device)
@@ -261,13 +261,13 @@ class _Step:
 
     def on(self, mixture: Tensor, sources: Tensor) -> float:
         """A step on any batch."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         with torch.autocast(mixture.device.type, torch.bfloat16, enabled=self._autocast):
             output = self._forward(mixture)
         loss = self._loss(output, sources)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
-        self._optimiser.step()
+        self._optimizer.step()
         value = float(loss.detach())
         self.first_loss = value if self.first_loss is None else self.first_loss
         return value

@@ -268,7 +268,7 @@ def ours_on_disk(folder: Path, name: str, chunk_seconds: float, whole_seconds: f
     Args:
         folder: see `prepare`.
         name: of the model.
-        chunk_seconds: of a chunk; neighbours share half of it.
+        chunk_seconds: of a chunk; neighbors share half of it.
         whole_seconds: what is separated as a whole.
         raised: whether the allocator's thresholds are raised, as the command does.
     """

@@ -47,7 +47,7 @@ class Row:
         theirs: builds a step of the peer.
         peer: its name.
         least_ratio: times faster than the peer that is asked for; below 1, how much slower may be.
-        same_loss: whether both minimise the same function of the same weights.
+        same_loss: whether both minimize the same function of the same weights.
         most_memory_ratio: share of the peer's peak memory that is asked for; None: nothing is.
     """
 
@@ -72,17 +72,17 @@ class Step:
     def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], fused: bool) -> None:
         self.model = model.train()
         self.loss = loss
-        self.optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
         generator = torch.Generator().manual_seed(1)
         self.sources = torch.randn(BATCH, 2, NUM_SAMPLES, generator=generator)
         self.mixture = self.sources.sum(1)
 
     def __call__(self) -> float:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         value = self.loss(self.mixture, self.sources)
         value.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
-        self.optimiser.step()
+        self.optimizer.step()
         return float(value.detach())
 
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
-__all__ = ["PORTABLE", "asteroid_pieces"]
-
 _ENCODER, _DECODER = "filterbank.encoder.filterbank._filters", "filterbank.decoder.filterbank._filters"
 
 

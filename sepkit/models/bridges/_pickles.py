@@ -17,8 +17,6 @@ from torch import Tensor
 
 from sepkit.errors import UserError
 
-__all__ = ["check_sizes", "read_checkpoint", "read_state_dict"]
-
 _SCALAR = np.float64(0).__reduce__()[0]
 # asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
 _HARMLESS: list[Any] = [

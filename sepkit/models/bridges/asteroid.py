@@ -33,8 +33,6 @@ from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
-__all__ = ["from_asteroid", "to_asteroid_state_dict"]
-
 _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
 
 # ------------------------------------------------------------------------------------------- asteroid -> sepkit

@@ -23,8 +23,6 @@ from sepkit.models.bridges._pickles import check_sizes, read_state_dict
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.maskers import SepFormerMasker
 
-__all__ = ["FILES", "from_speechbrain"]
-
 HYPERPARAMETERS = "hyperparams.yaml"
 FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")
 """What is read of a folder, and fetched of a repository."""

@@ -13,8 +13,6 @@ from sepkit.config import ConvTasNetConfig, DeterministicConfig, FreeFilterbankC
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 
-__all__ = ["from_torchaudio"]
-
 _EXPECTED = "expected torchaudio.models.ConvTasNet or its state_dict()"
 
 

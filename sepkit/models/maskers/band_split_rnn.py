@@ -12,8 +12,6 @@ from sepkit.models.maskers.recurrent import run_rnn
 from sepkit.models.norms import StreamState
 from sepkit.registry import register
 
-__all__ = ["BandSplitRNNMasker", "band_widths"]
-
 # Of the norms over bands and of those within one band, as in the reference code.
 _EPS = {"global_layer_norm": 1e-5, "channel_layer_norm": torch.finfo(torch.float32).eps}
 # Rate in Hz, and (how many bands, width in units of a 64th of 0 to 4 kHz) from the lowest on.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from sepkit.errors import UserError
 from sepkit.models.norms import StreamState
 
-__all__ = ["FrameStream", "FramewiseEnd", "Masker", "MaskerStream", "looks_ahead", "require_at_least"]
-
 
 class MaskerStream(Protocol):
     """The state of a causal masker within one recording.

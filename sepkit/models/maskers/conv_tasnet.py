@@ -13,8 +13,6 @@ from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import StreamState, build_norm, normalize
 from sepkit.registry import register
 
-__all__ = ["ConvTasNetMasker", "TemporalBlock"]
-
 
 class TemporalBlock(nn.Module):
     """1x1 expansion, dilated depthwise convolution, and one 1x1 that makes residual and skip together.

@@ -14,8 +14,6 @@ from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
 from sepkit.registry import register
 
-__all__ = ["DualPathBlock", "DualPathRNNMasker", "overlap_add", "segment"]
-
 
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
     """Overlapping chunks (Q, B, S, C), S chunks of Q = chunk_size frames, of x (B, C, F).

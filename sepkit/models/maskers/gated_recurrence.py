@@ -19,8 +19,6 @@ from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
-__all__ = ["GatedRecurrence", "GatedRecurrenceMasker", "gated_scan"]
-
 # Forget gates start with memories between these numbers of frames.
 _SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
 

@@ -10,8 +10,6 @@ from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
-__all__ = ["RecurrentMasker", "build_rnn", "run_rnn"]
-
 _RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 

@@ -19,8 +19,6 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-__all__ = ["Condition", "replaceable", "replaces"]
-
 Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 Condition = Callable[[Any, Tensor], bool]

@@ -9,8 +9,6 @@ from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, require_at_least
 from sepkit.registry import register
 
-__all__ = ["SepFormerMasker"]
-
 
 @register(SepFormerConfig)
 class SepFormerMasker(Masker):

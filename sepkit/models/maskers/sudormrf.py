@@ -18,8 +18,6 @@ from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
 
-__all__ = ["ImprovedSuDoRMRFBlock", "ImprovedSuDoRMRFMasker", "SuDoRMRFBlock", "SuDoRMRFMasker"]
-
 
 class Resolutions(nn.Module):
     """A 1x1 expansion, repeatedly halved in time by depthwise convolutions, and summed back at full resolution.

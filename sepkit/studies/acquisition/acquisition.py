@@ -9,8 +9,6 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE, normal_kl
 
-__all__ = ["REWARDS", "Reward", "acquisition_value", "information_gain", "next_dimension", "rewards"]
-
 Reward = Literal["largest_variance", "mean_variance", "information_gain"]
 """largest_variance: of the predictive distribution. mean_variance: thesis, eq. 3, as it is printed, without the
 variance of the means. information_gain: how far a measurement is expected to move the posterior, nats."""

@@ -20,16 +20,6 @@ from sepkit.studies.acquisition.config import (
     threshold_name,
 )
 
-__all__ = [
-    "NOT_A_MEDICAL_DEVICE",
-    "Audiograms",
-    "check_value",
-    "named_values",
-    "read_audiograms",
-    "truth_file",
-    "write_audiograms",
-]
-
 NOT_A_MEDICAL_DEVICE = "sepkit is research software, not a medical device: do not diagnose or fit hearing aids with it"
 """What every answer says once."""
 

@@ -19,8 +19,6 @@ from sepkit.studies.acquisition.stopping import (
     write_stopping,
 )
 
-__all__ = ["calibrate", "complete_data", "low_elbos", "read_for"]
-
 _LOW_PERCENT = 1.0
 
 

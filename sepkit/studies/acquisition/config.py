@@ -9,22 +9,6 @@ from typing import Literal
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 
-__all__ = [
-    "AGE",
-    "EARS",
-    "FREQUENCIES_HZ",
-    "KIND",
-    "AudiogramDataConfig",
-    "DimensionConfig",
-    "MissingnessConfig",
-    "PartialVAEConfig",
-    "PartialVAEObjectiveConfig",
-    "PartialVAETaskConfig",
-    "StackConfig",
-    "audiogram_dimensions",
-    "threshold_name",
-]
-
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
 AGE = "age"

@@ -25,8 +25,6 @@ from sepkit.studies.acquisition.simulation import play
 from sepkit.studies.acquisition.stopping import features_of, fit_stopping
 from sepkit.studies.acquisition.tables import save_figure
 
-__all__ = ["PEOPLE", "draw_figures", "example_sequence", "write_examples"]
-
 _SHOWN_STEPS = (0, 1, 2, 3, 5)
 _THRESHOLD_DB = 5.0
 

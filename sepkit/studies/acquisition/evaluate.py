@@ -28,8 +28,6 @@ from sepkit.studies.acquisition.stopping import (
     stopping_scores,
 )
 
-__all__ = ["SIMULATION", "Settings", "Simulation", "rate_and_distortion", "simulate", "simulate_all"]
-
 SIMULATION = "simulation.json"
 _FORMAT = 1
 _ORDER_SAMPLES = 16

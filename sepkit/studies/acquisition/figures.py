@@ -15,16 +15,6 @@ from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE
 from sepkit.studies.acquisition.simulation import Sessions
 
-__all__ = [
-    "archetype_figure",
-    "gap_figure",
-    "information_figure",
-    "predictor_figure",
-    "representation_figure",
-    "session_figure",
-    "stopping_figure",
-]
-
 
 def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
     """The audiograms that synthetic data are combinations of (thesis, figure 1a).

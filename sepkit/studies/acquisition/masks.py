@@ -10,8 +10,6 @@ import numpy as np
 
 from sepkit.studies.acquisition.config import MissingnessConfig
 
-__all__ = ["dequantization", "latent_noise", "observed_in", "order_of"]
-
 # Streams of random numbers that one seed gives.
 _MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 

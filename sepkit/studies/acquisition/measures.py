@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["area", "mean_offset", "rmse", "stopping_index"]
-
 
 def rmse(estimate: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """(B,) root of the mean squared error over all D dimensions, in the unit of the data: thesis, eq. 4."""

@@ -20,8 +20,6 @@ from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.config import KIND, PartialVAEConfig
 from sepkit.studies.acquisition.predictive import TrainedVAE, from_arrays
 
-__all__ = ["PartialELBO", "PartialVAE"]
-
 _HALF_LOG_2PI = 0.9189385332046727
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Weights", "decode", "encode", "layers", "softplus"]
-
 Weights = Mapping[str, Any]
 """Name -> array: `embedding.values` (S, D, E), `embedding.bias` (S, D, 1), and `weight` (S, in, out) and `bias`
 (S, 1, out) of `shared`, `encoder.0`, `encoder.1` ... and `decoder.0`, `decoder.1` ..."""

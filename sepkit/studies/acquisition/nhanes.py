@@ -23,8 +23,6 @@ from sepkit.studies.acquisition.config import EARS, FREQUENCIES_HZ, audiogram_di
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["NHANESReport", "nhanes_column", "read_nhanes"]
-
 MISSING_CODES = (666.0, 888.0)
 _BLOCK_BYTES = 80
 _HEADER = b"HEADER RECORD*******LIBRARY HEADER RECORD"

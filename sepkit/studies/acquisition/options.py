@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AudiogramOptions", "NHANESOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AudiogramOptions:

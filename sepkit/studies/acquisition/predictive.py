@@ -11,8 +11,6 @@ import numpy as np
 from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.config import PartialVAEConfig
 
-__all__ = ["SAMPLES", "Prediction", "TrainedVAE", "from_arrays", "latent_draws", "normal_kl"]
-
 SAMPLES = 64
 """Samples of z that an answer is made of."""
 

@@ -15,8 +15,6 @@ from sepkit.studies.acquisition.nhanes import read_nhanes
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
 from sepkit.studies.acquisition.synthetic import synthetic_audiograms
 
-__all__ = ["SPLITS", "prepare_audiograms", "prepare_nhanes", "say_notes"]
-
 SPLITS = ("train", "dev", "test")
 _DEV_SHARE = _TEST_SHARE = 0.125
 _SHOWN_LINES = 20

@@ -23,8 +23,6 @@ from sepkit.studies.acquisition.config import AGE, KIND, DimensionConfig, Partia
 from sepkit.studies.acquisition.predictive import SAMPLES, Prediction, TrainedVAE, from_arrays, latent_draws
 from sepkit.studies.acquisition.stopping import StoppingRule, fingerprint, read_stopping
 
-__all__ = ["AudiogramModel", "Session", "load_audiogram_model", "load_vae"]
-
 DEFAULT_STOP_DB = 5.0
 _DESCRIPTION, _WEIGHTS = "model.yaml", "model.safetensors"
 _EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config audiogram` wrote (EXP/model)"

@@ -14,8 +14,6 @@ from sepkit.studies.acquisition.audiogram import Audiograms
 from sepkit.studies.acquisition.measures import rmse
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE
 
-__all__ = ["STRATEGIES", "Sessions", "Strategy", "greedy_order", "play", "random_orders"]
-
 Strategy = Literal["largest_variance", "mean_variance", "information_gain", "random", "single_best"]
 """How the next dimension is chosen: by a reward, in an order drawn for each datum, or in one order for all."""
 

@@ -19,8 +19,6 @@ from sepkit.studies.acquisition.config import PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.training.messages import say
 
-__all__ = ["LARGEST_STACK", "Member", "members_of", "train_stacks"]
-
 LARGEST_STACK = 48
 """Beyond this a step waits for memory, and a larger stack saves nothing."""
 

@@ -24,19 +24,6 @@ from sepkit.studies.acquisition.measures import mean_offset, stopping_index
 from sepkit.studies.acquisition.predictive import TrainedVAE
 from sepkit.studies.acquisition.simulation import Sessions
 
-__all__ = [
-    "FEATURES",
-    "STOPPING",
-    "StoppingRule",
-    "best_index",
-    "features_of",
-    "fingerprint",
-    "fit_stopping",
-    "read_stopping",
-    "stopping_scores",
-    "write_stopping",
-]
-
 STOPPING = "stopping.yaml"
 FORMAT = 1
 FEATURES = ("measurements", "acquisition", "partial_elbo")

@@ -13,8 +13,6 @@ from sepkit.errors import UserError
 from sepkit.studies.acquisition.audiogram import Audiograms
 from sepkit.studies.acquisition.config import EARS, FREQUENCIES_HZ, audiogram_dimensions
 
-__all__ = ["archetype_correlation", "draw_archetypes", "synthetic_audiograms"]
-
 MEAN_AGE, AGE_DEVIATION = 55.0, 20.0
 MEAN_THRESHOLDS_DB = (25.0, 28.0, 35.0, 45.0, 52.0, 58.0, 62.0)
 _OF_ALL, _OF_EAR, _OF_FREQUENCY, _ACROSS_EARS, _WITH_AGE = 0.25, 0.15, 0.6, 0.6, 0.5

@@ -21,8 +21,6 @@ from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
 from sepkit.studies.acquisition.evaluate import SIMULATION
 from sepkit.studies.acquisition.figures import gap_figure, information_figure
 
-__all__ = ["Group", "load_groups", "save_figure", "write_tables"]
-
 _NAMES = {
     "largest_variance": "largest variance",
     "mean_variance": "mean of variances (eq. 3 as printed)",

@@ -27,8 +27,6 @@ from sepkit.training.position import Monitor
 from sepkit.training.task import Task
 from sepkit.types import Losses
 
-__all__ = ["PartialData", "PartialVAETask", "StackedBatch"]
-
 # Of the masks of validation, the same for all trainings.
 _DEV_SEED = 2**31
 _LOW_ELBO_DATA, _LOW_ELBO_SAMPLES = 1024, 8

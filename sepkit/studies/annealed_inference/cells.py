@@ -12,8 +12,6 @@ from tqdm import tqdm
 
 from sepkit.files import read_json, write_json
 
-__all__ = ["cell_seed", "run_cells"]
-
 
 def cell_seed(seed: int, name: str) -> int:
     """The seed of a cell: a function of the experiment's and the cell's name alone."""

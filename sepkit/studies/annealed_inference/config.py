@@ -11,16 +11,6 @@ from sepkit.choices import from_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 
-__all__ = [
-    "AgreementConfig",
-    "AnnealedInferenceConfig",
-    "FlowsConfig",
-    "FormulasConfig",
-    "PhaseDiagramConfig",
-    "RunsConfig",
-    "read_config",
-]
-
 
 @dataclass
 class FormulasConfig:

@@ -18,8 +18,6 @@ from sepkit.files import atomic_output
 from sepkit.reporting.figures import COLORS
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
-__all__ = ["write_figures"]
-
 Rows = list[dict[str, Any]]
 
 _TITLES = {

@@ -13,8 +13,6 @@ from sepkit.schedules import Constant, InverseTemperature, Schedule
 from sepkit.studies.annealed_inference.cells import run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
-__all__ = ["flows"]
-
 
 def flows(config: AnnealedInferenceConfig, folder: Path, device: str = "cpu") -> dict[str, Any]:
     """The share of collapsed replicas in each cell and without annealing, by two rules.

@@ -21,8 +21,6 @@ from sepkit.schedules import Constant, InverseTemperature, Schedule
 from sepkit.studies.annealed_inference.cells import cell_seed, run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
-__all__ = ["STRATEGIES", "agreement", "formulas", "phase_diagram", "runs"]
-
 STRATEGIES = ("vanilla", "covering", "annealed", "frozen_variances", "frozen_means")
 """Rows of figures 1 (the first three) and 6."""
 

@@ -53,8 +53,6 @@ from sepkit.models.maskers.sudormrf import (
 )
 from sepkit.models.norms import GlobalLayerNorm
 
-__all__ = ["LEAST_RELATIVE_VARIANCE", "conv_tasnet_trunk", "sudormrf_trunk"]
-
 # Frames in a tile: with 512 channels of float32 these are 2 MB, which stay in a cache.
 _TILE = 1024
 # A variance below this share of the squared mean has lost too many digits in E[h^2] - E[h]^2.

@@ -11,8 +11,6 @@ from torch.nn.modules import module as nn_module
 from sepkit.models.maskers.replaceable import Condition
 from sepkit.models.norms import GlobalLayerNorm
 
-__all__ = ["in_evaluation", "is_traced", "plain"]
-
 _DTYPES = (torch.float32, torch.float64)
 _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
 

@@ -49,8 +49,6 @@ from sepkit.models.maskers.fast.guard import plain
 from sepkit.models.maskers.replaceable import replaces
 from sepkit.models.norms import GlobalLayerNorm
 
-__all__ = ["is_recomputable", "temporal_blocks"]
-
 # Squares of this many values are summed in float32, and those sums in float64.
 _SUMMED_IN_FLOAT32 = 512
 _PARAMETERS_A_BLOCK = 12

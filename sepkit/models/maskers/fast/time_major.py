@@ -35,9 +35,6 @@ from sepkit.models.maskers.dual_path_rnn import DualPathBlock, DualPathRNNMasker
 from sepkit.models.maskers.fast.guard import in_evaluation, plain
 from sepkit.models.maskers.replaceable import replaces
 
-__all__ = ["dual_path_blocks", "dual_path_trunk", "dual_path_values"]
-
-
 _OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, nn.Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
 
 
