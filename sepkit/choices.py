@@ -12,11 +12,14 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 
 __all__ = ["Choice", "convert", "did_you_mean", "field_types", "from_dict", "pick", "to_dict"]
 
 T = TypeVar("T")
+
+# Comparing takes time with the square of the length.
+_LONGEST_WORD = 100
 
 
 class Choice:
@@ -66,14 +69,14 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
         UserError: an unknown key or choice, or a value of the wrong type.
     """
     if not isinstance(data, Mapping):
-        raise UserError(f"{where or cls.__name__}: found {data!r}, expected a mapping of its fields")
+        raise UserError(f"{where or cls.__name__}: found {shown(data)}, expected a mapping of its fields")
     data = dict(data)
     concrete = pick(cls, data.pop(cls.key, None), where) if issubclass(cls, Choice) else cls
     hints = field_types(concrete)
     for key in data:
         if key not in hints:
             raise UserError(
-                f"{_join(where, key)}: unknown field{did_you_mean(str(key), hints)}; known here: {', '.join(hints)}"
+                f"{_join(where, key)}: unknown field{did_you_mean(_word(key), hints)}; known here: {', '.join(hints)}"
             )
     return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
@@ -89,11 +92,11 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]
     key: str = kind.key  # type: ignore[attr-defined]
     name = kind.default if name is None else name  # type: ignore[attr-defined]
-    if name not in choices:
-        found = "no name" if name is None else f"unknown choice {name!r}"
+    if not isinstance(name, str) or name not in choices:
+        found = "no name" if name is None else f"unknown choice {shown(name)}"
         place = (where or kind.__name__) if key == "name" else _join(where, key)
         known = ", ".join(sorted(choices))
-        raise UserError(f"{place}: {found}{did_you_mean(str(name), choices)}; expected one of {known}")
+        raise UserError(f"{place}: {found}{did_you_mean(_word(name), choices)}; expected one of {known}")
     return choices[name]
 
 
@@ -104,12 +107,16 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def _join(where: str, key: Any) -> str:
-    return f"{where}.{key}" if where else str(key)
+    return f"{where}.{_word(key)}" if where else _word(key)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean X?)" for the known word that is most like `word`; empty if none is alike."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word[:_LONGEST_WORD], list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -127,7 +134,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
             except UserError as error:
                 errors.append(str(error))
         expected = " or ".join(error.rpartition("expected ")[2].removeprefix("one of ") for error in errors)
-        raise UserError(errors[0] if len(errors) == 1 else f"{where}: found {value!r}, expected {expected}")
+        raise UserError(errors[0] if len(errors) == 1 else f"{where}: found {shown(value)}, expected {expected}")
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, Choice)):
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is Literal:
@@ -135,19 +142,22 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         if value not in known:
             words = [str(word) for word in known]
             raise UserError(
-                f"{where}: found {value!r}{did_you_mean(str(value), words)}, expected one of {', '.join(words)}"
+                f"{where}: found {shown(value)}{did_you_mean(_word(value), words)}, expected one of {', '.join(words)}"
             )
         return value
     if origin in (tuple, list):
         inner = [a for a in typing.get_args(hint) if a is not Ellipsis]
         if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(inner)):
             raise UserError(
-                f"{where}: found {value!r}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
+                f"{where}: found {shown(value)}, expected a list" + (f" of {len(inner)}" if origin is tuple else "")
             )
         kinds = inner if origin is tuple else inner * len(value)
         return origin(convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"{where}: found {shown(value)}, expected a number that a float can hold") from None
     if hint is float and isinstance(value, str):
         # YAML 1.1 reads 1e-3 (no dot) as text.
         try:
@@ -155,5 +165,5 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         except ValueError:
             pass
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise UserError(f"{where}: found {value!r}, expected {hint.__name__}")
+        raise UserError(f"{where}: found {shown(value)}, expected {hint.__name__}")
     return value

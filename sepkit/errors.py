@@ -1,4 +1,15 @@
-"""The one exception that means "the user can mend this"; the command line turns it into one line and exit code 2."""
+"""The one exception that means "the user can mend this", and how messages show what was found.
+
+The command line turns a `UserError` into one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import errno
+import reprlib
+from typing import Any
+
+from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
 
 
 class UserError(Exception):
@@ -6,3 +17,64 @@ class UserError(Exception):
 
     Everything else that reaches the command line is a failure of ours (exit code 1).
     """
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 100
+        self.maxlong = 40
+        self.maxlevel = 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # beyond the digits that Python converts
+            return f"an integer of {x.bit_length()} bits"
+
+
+_SHOWN = _Shown()
+
+
+def shown(value: Any) -> str:
+    """Return the `repr` of a value for a message: long and deep ones are abbreviated."""
+    text = _SHOWN.repr(value)
+    return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
+
+
+def one_line(text: str) -> str:
+    """Return a message as one line that a terminal can print, of at most `MESSAGE_CHARACTERS` characters.
+
+    The middle of a longer one is left out, because the file stands at the beginning and the remedy at the end.
+    """
+    if len(text) > 4 * MESSAGE_CHARACTERS:
+        text = f"{text[: 2 * MESSAGE_CHARACTERS]} {text[-2 * MESSAGE_CHARACTERS :]}"
+    line = " ".join(text.split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    if len(line) <= MESSAGE_CHARACTERS:
+        return line
+    half = (MESSAGE_CHARACTERS - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
+
+
+_EXHAUSTED = {
+    errno.ENOSPC: "no room left on the disk",
+    errno.EDQUOT: "no room left in your quota of the disk",
+    errno.EFBIG: "a file would be larger than this system or `ulimit -f` allows",
+    errno.EMFILE: "too many files are open; raise `ulimit -n`",
+    errno.ENFILE: "too many files are open on this machine",
+}
+
+
+def exhausted(error: BaseException) -> str:
+    """Return the line for an OSError that means that the machine has run out of something; empty for any other.
+
+    It stops a whole command, because the next file would meet it too.
+    """
+    if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return (
+        f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: make room, and run the same "
+        "command again"
+    )

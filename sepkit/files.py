@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted, one_line
+from sepkit.limits import YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
+
+# Of names, which hold 255 bytes: the rest is for what temporary names have beside them.
+_LONG_NAME_BYTES = 200
+_LONGEST_SUFFIX = 16
 
 
 @contextmanager
-def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
 
     The folder is made if it is absent.
 
+    Args:
+        path: of the file.
+        durable: wait until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
+
     Raises:
-        UserError: the folder cannot be made or written to.
+        UserError: the folder cannot be made or written to, or the name is too long for it.
     """
     path = Path(path)
     # Names differ between processes and threads that write the same file at once: the last one to finish wins.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}-{threading.get_ident()}.tmp{path.suffix}")
+    stem = path.stem
+    if len(os.fsencode(path.name)) > _LONG_NAME_BYTES:
+        stem = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
+    temporary = path.with_name(f".{stem}.{os.getpid()}-{threading.get_ident()}.tmp{path.suffix[:_LONGEST_SUFFIX]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK):
             raise PermissionError
-    except OSError as error:
-        reason = error.strerror or "permission denied"
+        with suppress(FileNotFoundError):
+            os.lstat(path)
+    except (OSError, ValueError) as error:
+        if exhausted(error):
+            raise
+        reason = getattr(error, "strerror", None) or ("permission denied" if isinstance(error, OSError) else error)
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            raise UserError(f"{path}: cannot be written to ({reason}); give the file a shorter name") from error
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give an output folder that can") from error
     try:
         yield temporary
+        if durable:
+            _sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems have no fsync for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def check_writable(folder: Path) -> None:
@@ -47,13 +93,14 @@ def check_writable(folder: Path) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write UTF-8 text atomically, line ends as they are, and return the path.
+    """Write UTF-8 text atomically and durably, line ends as they are, and return the path.
 
     Raises:
         UserError: the folder cannot be written to.
     """
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+    with atomic_output(path, durable=True) as temporary:
+        # Names of files that are no UTF-8 are written as the escapes of JSON.
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
     return Path(path)
 
 
@@ -94,24 +141,82 @@ def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> A
         raise _unreadable(path, error, remedy) from error
 
 
-def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
+def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
     """Return the plain data of a YAML file; None for an empty one.
 
     Args:
         path: of the file.
         remedy: what to do if it cannot be read, for the message.
+        loader: as `parse_yaml` takes it.
 
     Raises:
-        UserError: unreadable, or not YAML.
+        UserError: unreadable, not YAML, or beyond a bound of `sepkit.limits`.
+    """
+    try:
+        size = os.stat(path).st_size
+        if size > YAML_BYTES:
+            raise UserError(f"{path}: holds {size} bytes, expected a YAML file of at most {YAML_BYTES}; {remedy}")
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error, remedy) from error
+    return parse_yaml(text, str(path), remedy, loader)
+
+
+def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
+    """Return the plain data of YAML text; None for empty text.
+
+    Values are counted before any is made, each alias as all that it stands for.
+
+    Args:
+        text: YAML.
+        where: the file or option, for messages.
+        remedy: what to do if it cannot be read, for messages.
+        loader: a kind of `yaml.SafeLoader`; None: that one.
+
+    Raises:
+        UserError: not YAML, or beyond a bound of `sepkit.limits`.
     """
     import yaml
 
+    if len(text) > YAML_BYTES:
+        raise UserError(f"{where}: found {len(text)} characters of YAML, expected at most {YAML_BYTES}; {remedy}")
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise _unreadable(path, error, remedy) from error
+        reader = (loader or yaml.SafeLoader)(text)
+        node = reader.get_single_node()
+        if node is None:
+            return None
+        if (count := _count_nodes(node, where, remedy, {})) > YAML_NODES:
+            raise UserError(f"{where}: stands for {count:.3g} values, expected at most {YAML_NODES}; {remedy}")
+        return reader.construct_document(node)
+    except RecursionError as error:
+        raise UserError(f"{where}: is nested too deeply, or holds itself; {remedy}") from error
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        # The others are what constructors of standard tags raise: `!!int "x"`, `!!timestamp`, keys that are lists.
+        raise UserError(f"{where}: not YAML of plain values ({one_line(str(error))[:400]}); {remedy}") from error
+
+
+def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None]) -> int:
+    """Return how many values a YAML node stands for, aliases followed; `known` holds those counted before."""
+    if id(node) in known:
+        count = known[id(node)]
+        if count is None:
+            raise RecursionError
+        return count
+    known[id(node)] = None
+    count = 1
+    if isinstance(node.value, list):
+        children = [child for item in node.value for child in (item if isinstance(item, tuple) else (item,))]
+        count += sum(_count_nodes(child, where, remedy, known) for child in children)
+    elif len(node.value) > YAML_NUMBER_CHARACTERS and node.tag.endswith((":int", ":float")):
+        line = node.start_mark.line + 1
+        raise UserError(
+            f"{where}: line {line} holds a number of {len(node.value)} characters, expected at most "
+            f"{YAML_NUMBER_CHARACTERS}; {remedy}"
+        )
+    known[id(node)] = count
+    return count
 
 
 def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> UserError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(str(error))
     return UserError(f"{path}: cannot be read ({reason}); {remedy}")

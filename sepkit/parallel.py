@@ -5,18 +5,18 @@
             skipped[str(path)] = result.reason
 
 Results come in the order of the items, as soon as they are there. The function takes one item and must be one that
-another process can import: of a module, or a `functools.partial` of such. In it a `UserError` fails the item, a full
-disk stops everything with one line, and any other exception is a defect and is raised. An item that brings its process
-down (too little memory, a crash in a library) fails alone. To be resumable the function itself looks whether its
-output is there: outputs are written atomically, so what is there is whole.
+another process can import: of a module, or a `functools.partial` of such. In it a `UserError`, or a file that cannot
+be read, fails the item, a full disk stops everything with one line, and any other exception is a defect and is raised.
+An item that brings its process down (too little memory, a crash in a library) fails alone. To be resumable the
+function itself looks whether its output is there: outputs are written atomically, so what is there is whole.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -24,10 +24,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import Any, TypeVar
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,7 +38,6 @@ _CHUNKS_PER_PROCESS = 8
 # Chunks that wait for each process. If a process dies, these are worked on again, each alone.
 _WAITING = 4
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,9 @@ def for_each(
     try:
         yield from tqdm(zip(items, results, strict=True), description, len(items), unit=unit, disable=None)
     except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        raise UserError(
-            f"{where}no room left on the disk ({error.strerror}); what is written is whole: make room, and run the "
-            "same command again"
-        ) from error
+        if line := exhausted(error):
+            raise UserError(line) from error
+        raise
 
 
 def _elsewhere(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result | Failed]:
@@ -124,6 +119,11 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | Failed:
         return function(item)
     except UserError as error:
         return Failed(str(error))
+    except OSError as error:
+        # A file that vanished or cannot be read. What the next item would meet too stops everything.
+        if exhausted(error) or error.filename is None:
+            raise
+        return Failed(f"{os.fspath(error.filename)}: {error.strerror}")
 
 
 def _call_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Failed]:
@@ -227,8 +227,17 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
 def _prepare_process() -> None:
     # An interrupt is for the process that the user sees; it ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, killed for example: nobody else would."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

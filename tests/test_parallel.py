@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -112,3 +116,46 @@ def test_a_process_that_dies_takes_no_other_task_with_it() -> None:
             tasks[0].result()
         assert tasks[1].result() == 3.0
         assert pool.submit(math.sqrt, 16.0).result() == 4.0
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path) -> None:
+    (tmp_path / "sleeping.py").write_text("import time\ndef sleep(_):\n    time.sleep(60)\n")
+    program = "from sleeping import sleep\nfrom sepkit.parallel import for_each\nlist(for_each(sleep, [1, 2], 2))"
+    places = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], start_new_session=True, env=os.environ | {"PYTHONPATH": places}
+    )
+    try:
+        workers = _wait(lambda: _of_session(parent.pid), at_least=4, seconds=60)
+        assert len(workers) >= 4  # the parent, the server, and two workers
+        time.sleep(1)
+        parent.kill()
+        parent.wait()
+        began = time.monotonic()
+        while _of_session(parent.pid) and time.monotonic() - began < 20:
+            time.sleep(0.1)
+        assert time.monotonic() - began < 5, "workers outlive their parent"
+    finally:
+        for process in _of_session(parent.pid):
+            os.kill(process, signal.SIGKILL)
+
+
+def _of_session(session: int) -> list[int]:
+    """Processes of a session that do more than keep count of others' semaphores."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z" and b"resource_tracker" not in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+def _wait(look, at_least: int, seconds: float) -> list[int]:
+    end = time.monotonic() + seconds
+    while len(found := look()) < at_least and time.monotonic() < end:
+        time.sleep(0.1)
+    return found

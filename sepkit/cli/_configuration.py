@@ -25,7 +25,8 @@ from sepkit.cli._parser import (
     without_none,
 )
 from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
+from sepkit.files import read_yaml
 
 
 def conf_folder() -> Path:
@@ -51,22 +52,6 @@ def find_config(name: str) -> Path:
     known = ", ".join(str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml")))
     reason = f"stands for several: {', '.join(map(str, found))}" if found else "is neither a file nor a shipped name"
     raise UserError(f"--config {name}: {reason}; shipped names: {known}")
-
-
-def read_yaml(path: Path) -> Any:
-    """Plain data of a YAML file; an empty file is an empty mapping.
-
-    Raises:
-        UserError: unreadable, or not YAML.
-    """
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def parse_config(
@@ -95,7 +80,7 @@ def parse_config(
     arguments = [_expand(argument, aliases) for argument in arguments]
     tree = to_dict(from_dict(TaskConfig, {}))
     for path in (find_config(name) for name in _values(arguments, "--config")):
-        data = read_yaml(path)
+        data = read_yaml(path, "see conf/ for examples") or {}
         try:
             tree = merge(TaskConfig, tree, data)
             from_dict(TaskConfig, tree)
@@ -130,7 +115,7 @@ def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
         UserError: an unknown key or choice, or no mapping where one is expected.
     """
     if not isinstance(data, Mapping):
-        raise UserError(f"{where or 'configuration'}: found {data!r}, expected a mapping of its fields")
+        raise UserError(f"{where or 'configuration'}: found {shown(data)}, expected a mapping of its fields")
     if issubclass(cls, Choice):
         concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
         tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]

@@ -20,7 +20,8 @@ from typing import Any, Literal, NoReturn
 import docstring_parser
 
 from sepkit.choices import convert, did_you_mean, field_types
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line, shown
+from sepkit.limits import SEED
 
 DEVICE = "auto"
 """Default of `--device`, for every command."""
@@ -267,20 +268,23 @@ def reader(hint: Any, option: str) -> Callable[[str], Any]:
         if inner is not hint and text in ("null", "None"):
             return None
         if inner in (str, Path):
+            if option == "--out" and not text:
+                raise UserError("--out: found nothing, expected the name of a file or folder")
             return inner(text)
         value: Any = text
         if inner in (int, float):
-            try:
-                return inner(text)
-            except ValueError:
-                pass
+            with contextlib.suppress(ValueError):
+                value = inner(text)
+                if inner is int and option.endswith("seed") and not 0 <= value <= SEED:
+                    raise UserError(f"{option}: found {shown(value)}, expected 0 to {SEED}")
+                return value
         elif typing.get_origin(inner) is Literal:
             value = next((known for known in typing.get_args(inner) if str(known) == text), text)
         else:
-            import yaml
+            from sepkit.files import parse_yaml
 
-            with contextlib.suppress(yaml.YAMLError):
-                value = yaml.safe_load(text)
+            with contextlib.suppress(UserError):
+                value = parse_yaml(text, option)
         return convert(inner, value, option)
 
     return read
@@ -313,14 +317,21 @@ def import_file(path: str) -> Any:
     """Execute a user's Python file, which registers maskers or other choices of its own.
 
     Raises:
-        UserError: no such file.
+        UserError: no such file, or executing it fails.
     """
     file = Path(path)
     if not file.is_file():
         raise UserError(f"--import {path}: no such file, expected a Python file")
     specification = importlib.util.spec_from_file_location(file.stem, file)
-    assert specification is not None and specification.loader is not None
+    if specification is None or specification.loader is None:
+        raise UserError(f"--import {path}: found another ending, expected a Python file (.py)")
     module = importlib.util.module_from_spec(specification)
     sys.modules[file.stem] = module
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        # Whatever the user's own code raises, or that it ends the program, is for the user to mend.
+        del sys.modules[file.stem]
+        reason = f"{type(error).__name__}: {one_line(str(error))}".rstrip(": ")
+        raise UserError(f"--import {path}: cannot be executed ({reason}); mend the file") from error
     return module

@@ -7,6 +7,7 @@ leaves the memory allocator as it comes (see `sepkit.cli._allocator`).
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,8 +15,9 @@ from typing import Any
 
 from sepkit.choices import did_you_mean
 from sepkit.cli._allocator import raise_thresholds
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted, one_line
 from sepkit.extras import EXTRAS, missing
+from sepkit.limits import MESSAGE_CHARACTERS
 from sepkit.version import __version__
 
 COMMANDS = {
@@ -68,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(__version__)
         return 0
+    # Names of files may hold bytes that are no UTF-8; printing one must not fail.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         if argv is None:
             # Only where the process is the command: whoever calls this function decides about the allocator.
@@ -89,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if module in EXTRAS:
             return _complain(f"sepkit {arguments[0]}: {missing(module, 'this')}", 2)
-        reason = " ".join(str(error).split()) or "no message"
+        if line := exhausted(error):
+            return _complain(f"sepkit {arguments[0]}: {line}", 2)
+        reason = str(error)[:MESSAGE_CHARACTERS] or "no message"
         return _complain(
             f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
         )
@@ -97,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    print(one_line(line), file=sys.stderr)
     return code
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sepkit.inference.reports import FilesReport
 
 GROUPS = {
-    "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary"],
+    "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
     "Model": ["model", "device", "precision", "import_"],
     "Estimates": ["speakers", "levels", "consistency", "score_threshold", "no_predict", "spread", "samples"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
@@ -61,13 +61,14 @@ def main(
         raise UserError("--processes: does not go with --import, whose maskers other processes do not know")
     from sepkit.inference import separate_files
     from sepkit.inference.separator import load_model
+    from sepkit.models.hub import pinned
     from sepkit.models.shipped import default_model
 
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}
-    report = separate_files(inputs, separator, out, output, model_name=model, **shared)
+    report = separate_files(inputs, separator, out, output, model_name=pinned(model), **shared)
     if summary is not None:
         _write_summary(report, Path(summary), rank, world_size)
     for line in report.lines():

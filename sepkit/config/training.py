@@ -9,7 +9,8 @@ from sepkit.choices import Choice
 from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
+from sepkit.limits import BATCH_SIZE, PROCESSES, SEED, SEGMENT_SECONDS
 
 
 @dataclass
@@ -106,11 +107,17 @@ class TaskConfig(Choice, key="task", default="separation"):
             "trainer.checkpoint_every_steps": 1,
             "trainer.max_bad_steps": 1,
             "trainer.warmup_steps": 0,
+            "trainer.seed": 0,
         }
         for key, bound in least.items():
             value = self._value(key)
-            if value < bound:
-                raise UserError(f"{key}: found {value}, expected at least {bound}")
+            if not value >= bound:
+                raise UserError(f"{key}: found {shown(value)}, expected at least {bound}")
+        most = {"data.batch_size": BATCH_SIZE, "trainer.seed": SEED}
+        most |= dict.fromkeys(("data.workers", "trainer.devices", "trainer.num_nodes"), PROCESSES)
+        for key, bound in most.items():
+            if self._value(key) > bound:
+                raise UserError(f"{key}: found {shown(self._value(key))}, expected at most {bound}")
         self._check_positive("trainer.learning_rate", "trainer.max_minutes")
         for key in ("trainer.decay_share", "trainer.final_rate_share"):
             if not 0 <= self._value(key) <= 1:
@@ -145,7 +152,9 @@ class TrainConfig(TaskConfig, name="separation"):
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""
         super().check()
-        self._check_positive("data.segment_seconds")
+        if not 0 < self.data.segment_seconds <= SEGMENT_SECONDS:
+            found = self.data.segment_seconds
+            raise UserError(f"data.segment_seconds: found {found}, expected more than 0, at most {SEGMENT_SECONDS:.0f}")
         weight = self.objective.scoring.weight
         if not weight >= 0:
             raise UserError(f"objective.scoring.weight: found {weight}, expected 0 or more")

@@ -18,6 +18,7 @@ class Archive:
         about_bytes: roughly, where the size is not published.
         unpacked_bytes: roughly.
         checksum: "md5:..." or "sha256:..." as published, or None.
+        tree: git's identifier of the folder that is unpacked, which tells its contents; None where it is not known.
         members: folder within the archive that is unpacked to `folder`; the first component is left out where it is
             "*". None: the archive's own paths, below the cache.
     """
@@ -30,6 +31,7 @@ class Archive:
     about_bytes: int = 0
     unpacked_bytes: int = 0
     checksum: str | None = None
+    tree: str | None = None
     members: str | None = None
 
     @property
@@ -66,15 +68,20 @@ def _librispeech(part: str, size_bytes: int, md5: str) -> Archive:
     )
 
 
-def _tables(repository: str, members: str, about_bytes: int) -> Archive:
+def _tables(repository: str, commit: str, tree: str, members: str, about_bytes: int) -> Archive:
+    """Return the folder `members` of a commit of a repository on GitHub.
+
+    Archives that GitHub makes of one commit may differ in their bytes; git's identifier of the folder does not.
+    """
     name = repository.rpartition("/")[2]
     return Archive(
         "metadata",
         f"{name}.tar.gz",
-        f"https://github.com/{repository}/archive/HEAD.tar.gz",
+        f"https://github.com/{repository}/archive/{commit}.tar.gz",
         f"{name}/{members}",
         about_bytes=about_bytes,
         unpacked_bytes=4 * about_bytes,
+        tree=tree,
         members=f"*/{members}",
     )
 
@@ -119,10 +126,41 @@ DOWNLOADS: dict[str, Download] = {
         ),
         license="ODC-By 1.0",
     ),
-    "librimix-metadata": Download((_tables("JorisCos/LibriMix", "metadata", 20_000_000),), license="MIT"),
-    "vctk-2mix-metadata": Download(
-        (_tables("JorisCos/VCTK-2Mix", "metadata", 3_000_000),), license="see the repository"
+    "librimix-metadata": Download(
+        (
+            _tables(
+                "JorisCos/LibriMix",
+                "b898ca375c03e4039cdb3dbe3dd485aad58ec7d1",
+                "bfeb748263b2e846c98bf021e79bfe0c68a189c5",
+                "metadata",
+                20_000_000,
+            ),
+        ),
+        license="MIT",
     ),
-    "wsj0-mix-lists": Download((_tables("mpariente/pywsj0-mix", "metadata", 5_000_000),), license="MIT"),
+    "vctk-2mix-metadata": Download(
+        (
+            _tables(
+                "JorisCos/VCTK-2Mix",
+                "33279c5bbf05a56a44dffedaa6aba720126c9d84",
+                "ccd3db83fd77ab69756829efb5866945ad9c5dcc",
+                "metadata",
+                3_000_000,
+            ),
+        ),
+        license="see the repository",
+    ),
+    "wsj0-mix-lists": Download(
+        (
+            _tables(
+                "mpariente/pywsj0-mix",
+                "6ca4c926057aa461866a5593413adeb4218b82c5",
+                "868dd444a21b507a7de7c403f3945b0a8aebd5be",
+                "metadata",
+                5_000_000,
+            ),
+        ),
+        license="MIT",
+    ),
 }
 """Name -> archives."""

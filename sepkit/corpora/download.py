@@ -4,11 +4,14 @@ What it is: LibriSpeech, the noise of WHAM, VCTK 0.80, and the published mixing 
 WSJ0-mix. WSJ0 itself is licensed (LDC93S6A) and has to be bought.
 Size: said before anything is fetched, and compared with the room there is.
 Traps: VCTK-2mix is made of VCTK 0.80 (wav48), not of 0.92 (FLAC, silence trimmed). Only LibriSpeech publishes
-checksums; of everything else the SHA-256 is written down beside the archive, and a later download is held against it.
+checksums (MD5), and of the tables commits and git's identifiers of their folders are known here; of everything else
+the SHA-256 is written down beside the archive, and a later download is held against it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -29,6 +32,7 @@ from sepkit.corpora._recordings import check_writable
 from sepkit.corpora.archives import DOWNLOADS, Archive
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
+from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
 
@@ -93,18 +97,24 @@ def unpack(path: Path, archive: Archive, cache: Path, progress: Progress) -> Non
     staging = cache / f".{archive.file}.unpacking"
     shutil.rmtree(staging, ignore_errors=True)
     try:
-        for name, file in _files(path):
+        room = ARCHIVE_GROWTH * path.stat().st_size + ARCHIVE_BYTES
+        for count, (name, file) in enumerate(_files(path), start=1):
             progress.update(0)
-            _write_member(staging, name, file, archive.members)
+            room -= _write_member(staging, name, file, archive.members, room)
+            if room < 0 or count > ARCHIVE_MEMBERS:
+                raise zipfile.BadZipFile("it holds far more than a corpus of its size")
         target = staging if archive.members else staging / archive.folder
         if not target.is_dir():
             raise UserError(f"{path}: holds no {archive.members or archive.folder}; it is another archive")
+        if archive.tree is not None and (found := git_tree(target)) != archive.tree:
+            raise zipfile.BadZipFile(f"its tables are of git tree {found}, expected {archive.tree}")
         final = cache / archive.folder
         final.parent.mkdir(parents=True, exist_ok=True)
         if archive.members is None:
             _move_files(target.parent, final.parent)
         os.replace(target, final)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError) as error:
+        # RuntimeError: encrypted members, and compression that Python does not know.
         if getattr(error, "errno", None):  # a full disk says nothing about the archive
             raise UserError(f"{staging}: cannot be written to ({error})") from error
         path.unlink()
@@ -141,7 +151,7 @@ def _with_checksums(archives: Sequence[Archive], path: Path) -> list[Archive]:
         if archive.file not in found:
             raise UserError(f"{path}: has no line for {archive.file}")
     return [
-        replace(archive, checksum=found[archive.file], size_bytes=None, about_bytes=0, unpacked_bytes=0)
+        replace(archive, checksum=found[archive.file], size_bytes=None, about_bytes=0, unpacked_bytes=0, tree=None)
         for archive in archives
     ]
 
@@ -233,8 +243,11 @@ def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 yield member.name, file
 
 
-def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None) -> None:
-    """Writes a member below the staging folder, if it is among those wanted."""
+def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None, most: int) -> int:
+    """Write a member below the staging folder, if it is among those wanted; return how many bytes it has.
+
+    Of a member of more than `most` bytes the rest is left out.
+    """
     inside = PurePosixPath(name)
     if inside.is_absolute() or ".." in inside.parts:
         raise UserError(f"{name!r}: leads out of the folder it is unpacked to; the archive is not to be trusted")
@@ -242,16 +255,37 @@ def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None
         wanted = PurePosixPath(members).parts
         deeper = len(inside.parts) - len(wanted)
         if deeper < 1 or not inside.match("/".join([members, *"*" * deeper])):
-            return
+            return 0
         inside = PurePosixPath(*inside.parts[len(wanted) :])
     target = staging / inside
     target.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
     with target.open("wb") as out:
-        shutil.copyfileobj(file, out, _BLOCK_BYTES)
+        while size <= most and (block := file.read(_BLOCK_BYTES)):
+            out.write(block)
+            size += len(block)
+    return size
 
 
 def _move_files(source: Path, target: Path) -> None:
-    """What an archive holds beside its folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside the folder."""
+    """What an archive holds beside its folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside it, where nothing is."""
     for path in sorted(source.iterdir()):
-        if path.is_file():
+        if path.is_file() and not os.path.lexists(target / path.name):
             os.replace(path, target / path.name)
+
+
+def git_tree(folder: Path) -> str:
+    """Return git's identifier (SHA-1) of a folder of ordinary files: the same for the same names and contents."""
+    entries: list[tuple[bytes, bytes, bytes]] = []
+    for path in folder.iterdir():
+        if path.is_dir():
+            # Folders are sorted as if their names ended in a slash.
+            entries.append((os.fsencode(path.name) + b"/", b"40000", bytes.fromhex(git_tree(path))))
+        else:
+            entries.append((os.fsencode(path.name), b"100644", bytes.fromhex(_git_object(b"blob", path.read_bytes()))))
+    lines = [mode + b" " + name.rstrip(b"/") + b"\0" + digest for name, mode, digest in sorted(entries)]
+    return _git_object(b"tree", b"".join(lines))
+
+
+def _git_object(kind: bytes, data: bytes) -> str:
+    return hashlib.sha1(kind + b" %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

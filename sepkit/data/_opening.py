@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 import soundfile
 
 from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, FFmpegFile, has_ffmpeg
 from sepkit.data._tar_index import Section, locate
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted
+from sepkit.limits import CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
 
 AudioPath = str | os.PathLike[str]
 SampleType = Literal["float32", "int16", "int32"]
@@ -44,17 +46,42 @@ def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.Soun
     """
     with ExitStack() as stack:
         try:
+            check_is_file(path)
             section = locate(path)
             if section is None and _is_for_ffmpeg(path):
                 file: OpenFile = FFmpegFile(path)
             else:
                 # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
-                file = kind(path if section is None else stack.enter_context(io.BufferedReader(SectionReader(section))))
-        except (soundfile.LibsndfileError, TypeError, OSError) as error:
+                file = kind(
+                    os.fsencode(path)
+                    if section is None
+                    else stack.enter_context(io.BufferedReader(SectionReader(section)))
+                )
+        except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
+            _raise_if_exhausted(error)
             raise _unreadable(path, error) from error
         stack.enter_context(file)
         check_holds_samples(file, path)
         yield file
+
+
+def check_is_file(path: AudioPath) -> None:
+    """Raise UserError for a pipe, socket or device, which reading might wait for without end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # no such file, or a member of a shard: whoever opens it says so
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f"{path}: is a pipe, socket or device, expected a file; write what it gives to a file first")
+
+
+def _raise_if_exhausted(error: Exception) -> None:
+    """Raise OSError where libsndfile, which keeps the reason to itself, fails because too many files are open."""
+    if exhausted(error):
+        raise error
+    if isinstance(error, soundfile.LibsndfileError):
+        # Fails with the reason if no file at all can be opened.
+        os.close(os.open(os.devnull, os.O_RDONLY))
 
 
 def _is_for_ffmpeg(path: AudioPath) -> bool:
@@ -64,7 +91,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
     # libsndfile reads some of these containers, and takes some AAC streams for MP3.
     if suffix == ".caf":
         with contextlib.suppress(soundfile.LibsndfileError):
-            soundfile.info(path)
+            soundfile.info(os.fsencode(path))
             return False
     if not has_ffmpeg():
         raise UserError(
@@ -74,11 +101,23 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
 
 
 def check_holds_samples(file: OpenFile, path: AudioPath) -> None:
-    """Raise UserError if the file is empty, or its header does not say how long it is."""
+    """Raise UserError if the file is empty, or its header does not say how long it is, or is beyond `sepkit.limits`."""
     if file.frames == 0:
         raise UserError(f"{path}: holds 0 samples; leave out the file")
     if file.frames >= _UNKNOWN_LENGTH:
         raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
+    low, high = SAMPLE_RATES
+    if not low <= file.samplerate <= high:
+        raise UserError(
+            f"{path}: its header says {file.samplerate} Hz, expected {low} to {high}; correct it, or resample"
+        )
+    if file.channels > CHANNELS:
+        raise UserError(f"{path}: has {file.channels} channels, expected at most {CHANNELS}; split the file")
+    if file.frames > RECORDING_SECONDS * file.samplerate:
+        raise UserError(
+            f"{path}: its header says {file.frames / file.samplerate / 3600:.0f} hours, expected at most "
+            f"{RECORDING_SECONDS // 3600}; cut the file"
+        )
 
 
 def check_channel(file: OpenFile, path: AudioPath, channel: int | None) -> None:
@@ -120,6 +159,50 @@ def _is_shortened_sphere(path: AudioPath) -> bool:
     except OSError:
         return False
     return header.startswith(b"NIST_1A") and b"shorten" in header
+
+
+@contextmanager
+def write_flac(path: AudioPath, temporary: Path, sample_rate: int, channels: int) -> Iterator[soundfile.SoundFile]:
+    """Yield a FLAC file of 16 bits to write to.
+
+    Args:
+        path: what messages name.
+        temporary: where it is written.
+        sample_rate: Hz.
+        channels: how many.
+
+    Raises:
+        UserError: a rate or number of channels that FLAC cannot hold.
+        OSError: it cannot be written, with the reason.
+    """
+    with open(temporary, "wb+") as raw:
+        sink = _Sink(raw)
+        try:
+            with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
+                yield file
+        except soundfile.LibsndfileError as error:
+            if sink.error is None:
+                raise UserError(
+                    f"{path}: flac holds no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
+                ) from error
+        if sink.error is not None:
+            raise sink.error
+
+
+class _Sink:
+    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+        self.seek, self.tell, self.read, self.flush = file.seek, file.tell, file.read, file.flush
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            return 0
 
 
 class SectionReader(io.RawIOBase):

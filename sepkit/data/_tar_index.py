@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.files import write_text
 
 SEPARATOR = "::"
@@ -70,8 +70,8 @@ def read_index(shard: Path) -> tuple[dict[str, Any], Mapping[str, tuple[int, int
     header, members = _read(index, state.st_mtime_ns, state.st_size)
     if header.get("bytes") != size:
         raise UserError(
-            f"{shard}: holds {size} bytes, but its index says {header.get('bytes')}; truncated, or of other shards: "
-            "get it again"
+            f"{shard}: holds {size} bytes, but its index says {shown(header.get('bytes'))}; truncated, or of other "
+            "shards: get it again"
         )
     return header, members
 
@@ -96,7 +96,12 @@ def _read(index: Path, mtime_ns: int, size: int) -> tuple[dict[str, Any], dict[s
     try:
         first, *lines = index.read_text(encoding="utf-8").splitlines()
         header: dict[str, Any] = json.loads(first)
+        if not isinstance(header, dict):
+            raise ValueError(f"its first line is {shown(header)}")
         rows = (line.split("\t") for line in lines)
-        return header, {name: (int(offset), int(length)) for name, offset, length in rows}
-    except (OSError, ValueError, AttributeError) as error:
+        members = {name: (int(offset), int(length)) for name, offset, length in rows}
+        if any(min(place) < 0 or sum(place) > header.get("bytes", 0) for place in members.values()):
+            raise ValueError("a member lies beyond the end of the shard")
+        return header, members
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{index}: not the index of a shard ({error}); write the shards again") from error

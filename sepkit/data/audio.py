@@ -31,6 +31,7 @@ from sepkit.data._opening import (
     check_holds_samples,
     open_audio,
     read_or_raise,
+    write_flac,
 )
 from sepkit.data._tar_index import locate
 from sepkit.errors import UserError
@@ -257,7 +258,7 @@ def write(
 
     Raises:
         ValueError: samples that are not finite, a wrong shape, or a format that cannot hold the subtype.
-        UserError: the folder cannot be written to.
+        UserError: the folder cannot be written to, or a rate or number of channels that FLAC cannot hold.
     """
     path, waveform = Path(path), np.asarray(waveform)
     suffix = path.suffix.lower()
@@ -272,7 +273,8 @@ def write(
     samples = waveform.astype(np.float32) if subtype == "FLOAT" else quantize_pcm16(waveform, rounding)
     with atomic_output(path) as temporary:
         if suffix == ".flac":
-            soundfile.write(temporary, samples.T, sample_rate, subtype="PCM_16", format="FLAC")
+            with write_flac(path, temporary, sample_rate, len(np.atleast_2d(samples))) as file:
+                file.write(samples.T)
         else:
             from scipy.io import wavfile
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from sepkit.data._opening import write_flac
 from sepkit.data.audio import quantize_pcm16, resampled_length
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
@@ -82,12 +83,13 @@ class BlockWriter:
         self._path = path
         self._subtype = subtype
         self._missing = num_samples
+        self._stack = ExitStack()
         self._flac: soundfile.SoundFile | None = None
         if path.suffix.lower() == ".flac":
-            self._flac = soundfile.SoundFile(temporary, "w", sample_rate, 1, "PCM_16", format="FLAC")
+            self._flac = self._stack.enter_context(write_flac(path, temporary, sample_rate, 1))
             return
         header = _wav_header(sample_rate, num_samples, subtype, path)
-        self._wav = open(temporary, "wb")  # noqa: SIM115  # closed by `close`
+        self._wav = self._stack.enter_context(open(temporary, "wb"))  # noqa: SIM115
         self._wav.write(header)
 
     def write(self, block: np.ndarray) -> None:
@@ -111,8 +113,12 @@ class BlockWriter:
             self._wav.write(samples.astype("<f4" if self._subtype == "FLOAT" else "<i2").tobytes())
 
     def close(self) -> None:
-        """Closes the file, which may be incomplete."""
-        (self._wav if self._flac is None else self._flac).close()
+        """Closes the file, which may be incomplete.
+
+        Raises:
+            OSError: it could not be written to the end.
+        """
+        self._stack.close()
 
     def check_complete(self) -> None:
         """Check that all announced samples have been written.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from sepkit.data.audio import RESAMPLERS
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line, shown
 from sepkit.files import write_text
+from sepkit.limits import FILE_SAMPLES, GAIN, ID_BYTES, MIXTURE_SAMPLES, SAMPLE_RATES, TEXT_CHARACTERS
 
 MODES = ("min", "max")
 
@@ -175,7 +175,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             continue
         entry = entry_from_line(line, f"{path}:{number}")
         if entry.id in first_seen:
-            raise UserError(f"{path}:{number}: id {entry.id!r} is that of line {first_seen[entry.id]}; ids must differ")
+            raise UserError(
+                f"{path}:{number}: id {shown(entry.id)} is that of line {first_seen[entry.id]}; ids must differ"
+            )
         first_seen[entry.id] = number
         entries.append(entry)
     if not entries:
@@ -198,9 +200,9 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise UserError(f"{path}: two mixtures have the id {entry.id!r}; ids must differ")
+            raise UserError(f"{path}: two mixtures have the id {shown(entry.id)}; ids must differ")
         seen.add(entry.id)
-        lines.append(entry_to_line(entry, f"{path}: mixture {entry.id!r}"))
+        lines.append(entry_to_line(entry, f"{path}: mixture {shown(entry.id)}"))
     write_text(path, "".join(f"{line}\n" for line in lines))
     return path
 
@@ -250,19 +252,18 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
     """
     try:
         plain = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where}: not JSON ({error.msg} at column {error.colno}); expected one JSON object a line"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        # Beside what is not JSON: numbers of more digits than Python converts, and lists in lists without end.
+        raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object a line") from error
     return _parse_entry(plain, where)
 
 
 def _parse_entry(plain: Any, where: str) -> MixtureEntry:
     fields = _Fields(plain, where)
     entry = MixtureEntry(
-        id=fields.take("id", _text, required=True),
-        sample_rate=fields.take("sample_rate", _positive, required=True),
-        num_samples=fields.take("num_samples", _positive, required=True),
+        id=fields.take("id", _identifier, required=True),
+        sample_rate=fields.take("sample_rate", _rate, required=True),
+        num_samples=fields.take("num_samples", _length, required=True),
         mode=fields.take("mode", _one_of(MODES), default="min"),
         mixture=fields.take("mixture", _optional(_text), default=None),
         resampler=fields.take("resampler", _one_of(RESAMPLERS), default="soxr_hq"),
@@ -315,7 +316,7 @@ class _Fields:
 
     def __init__(self, plain: Any, where: str) -> None:
         if not isinstance(plain, dict):
-            raise UserError(f"{where}: found {_shown(plain)}, expected a JSON object")
+            raise UserError(f"{where}: found {shown(plain)}, expected a JSON object")
         self.rest = dict(plain)
         self._where = where
 
@@ -327,27 +328,48 @@ class _Fields:
         value = self.rest.pop(name)
         accepts, expected = check
         if not accepts(value):
-            raise UserError(f"{self._where}: {name} is {_shown(value)}, expected {expected}")
+            raise UserError(f"{self._where}: {name} is {shown(value)}, expected {expected}")
         return value
 
 
 _Check = tuple[Callable[[Any], bool], str]
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_text: _Check = (lambda v: isinstance(v, str) and v != "", "text that is not empty")
-_any_text: _Check = (lambda v: isinstance(v, str), "text")
-_positive: _Check = (lambda v: _is_int(v) and v > 0, "a whole number above 0")
-_not_negative: _Check = (lambda v: _is_int(v) and v >= 0, "a whole number from 0 up")
-_finite: _Check = ((lambda v: (_is_int(v) or isinstance(v, float)) and math.isfinite(v)), "a finite number")
+def _is_text(value: Any) -> bool:
+    """Whether a value is text that can be a part of a path, whose bytes may be no UTF-8."""
+    if not isinstance(value, str) or len(value) > TEXT_CHARACTERS or "\0" in value:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_identifier(value: Any) -> bool:
+    # Half of a surrogate pair is what JSON can write and no table of UTF-8 can hold.
+    return _is_text(value) and value.isprintable() and 0 < len(value.encode("utf-8", "replace")) <= ID_BYTES
+
+
+_RATES = f"{SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, a whole number"
+_identifier: _Check = (_is_identifier, f"printable text of 1 to {ID_BYTES} bytes of UTF-8")
+_text: _Check = (lambda v: _is_text(v) and v != "", f"text of 1 to {TEXT_CHARACTERS} characters without NUL")
+_any_text: _Check = (_is_text, f"text of at most {TEXT_CHARACTERS} characters without NUL")
+_rate: _Check = (lambda v: _is_int(v) and SAMPLE_RATES[0] <= v <= SAMPLE_RATES[1], _RATES)
+_length: _Check = (
+    lambda v: _is_int(v) and 0 < v <= MIXTURE_SAMPLES,
+    f"a whole number above 0, up to {MIXTURE_SAMPLES}",
+)
+_positive: _Check = (lambda v: _is_int(v) and 0 < v <= FILE_SAMPLES, f"a whole number above 0, up to {FILE_SAMPLES}")
+_not_negative: _Check = (lambda v: _is_int(v) and 0 <= v <= FILE_SAMPLES, f"a whole number from 0 to {FILE_SAMPLES}")
+_finite: _Check = (
+    lambda v: (_is_int(v) or isinstance(v, float)) and -GAIN <= v <= GAIN,
+    f"a finite number, at most {GAIN:.0e}",
+)
 _list: _Check = (lambda v: isinstance(v, list), "a list")
 _anything: _Check = (lambda v: True, "anything")
 

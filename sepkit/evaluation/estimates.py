@@ -29,9 +29,8 @@ def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
     names = [entry.id] + ([Path(entry.mixture).stem] if entry.mixture else [])
     for name in names:
         for ending in _ENDINGS:
-            for pattern in (f"{name}_s{{}}{ending}", f"s{{}}/{name}{ending}"):
-                found = _numbered(folder, pattern)
-                if found:
+            for before, after in ((f"{name}_s", ending), ("s", f"/{name}{ending}")):
+                if found := _numbered(folder, before, after):
                     return found
     raise UserError(f"{folder}: no estimates; expected {names[0]}_s1.wav or s1/{names[0]}.wav and so on")
 
@@ -55,8 +54,9 @@ def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
     return np.stack(waveforms)
 
 
-def _numbered(folder: Path, pattern: str) -> list[Path]:
+def _numbered(folder: Path, before: str, after: str) -> list[Path]:
+    """The files BEFORE1AFTER, BEFORE2AFTER ... in a folder; the parts may hold any character."""
     found: list[Path] = []
-    while (path := folder / pattern.format(len(found) + 1)).is_file():
+    while (path := folder / f"{before}{len(found) + 1}{after}").is_file():
         found.append(path)
     return found

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare
 from sepkit.evaluation.environment import commit, hardware
@@ -169,6 +169,8 @@ def evaluate(
         for _ in tqdm(job.run(share), total=len(share), desc="evaluate", unit="mixture", disable=None):
             pass
     journal.reload()
+    if any(utterance.key not in journal.rows for utterance in share):
+        raise RuntimeError(f"{journal.path}: rows that were just written are gone; keep the folder, and run this again")
     if any(utterance.key not in journal.rows for utterance in utterances):
         return None
     rows = [journal.rows[utterance.key] for utterance in utterances]
@@ -294,6 +296,7 @@ class _Job:
             estimates = np.asarray(getattr(separated, "estimates", separated))
             row["separate_seconds"] = time.perf_counter() - began
         except _BAD_UTTERANCE as error:
+            _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
         told = _Told(_is_speaker(separated), _predictions(separated), getattr(separated, "rates", None) or {})
         task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, told, self.options)
@@ -306,6 +309,7 @@ class _Job:
             try:
                 row |= task.result()
             except _BAD_UTTERANCE as error:
+                _raise_if_exhausted(error)
                 row["reason"] = _one_line(error)
         now = time.perf_counter()
         row["wall_seconds"], self._last = now - self._last, now
@@ -362,8 +366,14 @@ def _predictions(separated: Any) -> dict[str, np.ndarray]:
     return found
 
 
+def _raise_if_exhausted(error: Exception) -> None:
+    """Raise an error that every other mixture would meet too, such as a full disk."""
+    if exhausted(error):
+        raise error
+
+
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(str(error)) or type(error).__name__
 
 
 def _real_time_factor(rows: Sequence[Row]) -> float | None:

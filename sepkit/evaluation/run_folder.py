@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
+from sepkit.files import read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -317,10 +317,7 @@ def _read_log(path: Path) -> TrainingLog:
 def _read_config(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    return read_yaml(path, "remove it, or get it again")
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -15,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sepkit.data import audio
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, check_writable, write_json, write_text
+from sepkit.files import atomic_output, check_writable, file_digest, write_json, write_text
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.recordings import FileRecording
-from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
+from sepkit.inference.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.separated import Separated, lost_band, sentence
 from sepkit.inference.separator import Separator
 from sepkit.inference.speakers import check_speakers
@@ -43,6 +43,7 @@ class _Job:
     separator: Separator
     way: dict[str, Any]
     progress: bool
+    verify: bool
 
 
 def separate_files(
@@ -106,7 +107,7 @@ def separate_files(
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1), out)
+    separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1, verify=options.verify), out)
     highest_rate = 0
     for (path, target), done in for_each(separate_one, recordings, processes, "separating"):
         if isinstance(done, Failed):
@@ -141,7 +142,7 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     """
     path, target = recording[0], out / recording[1]
     description = {"input": str(path), **file_identity(path), **job.way}
-    if _is_done(target, description):
+    if _is_done(target, description, job.verify):
         return None
     try:
         header = audio.info(path)
@@ -149,7 +150,9 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
             told = _separate_long(job, path, target, description)
         else:
             told = _separate_whole(job, path, target, description, header.sample_rate)
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise UserError(failure_reason(error, path)) from error
     return _Done(header.duration_seconds, header.sample_rate, told)
 
@@ -231,12 +234,16 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         )
     spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
     for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
+        buffer = io.BytesIO()
+        np.save(buffer, deviation)
         with atomic_output(path) as temporary:
-            np.save(temporary, deviation)
+            # Not by NumPy, which does not tell why a file cannot be written.
+            temporary.write_bytes(buffer.getbuffer())
+    written = [*paths, *spread_paths]
     if description["rttm"]:
-        write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments())))
+        written.append(write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments()))))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
-        if name.startswith(f"{target.name}_s") and Path(name).name == name:
+        if name.startswith(f"{target.name}_s"):
             target.with_name(name).unlink(missing_ok=True)
     result = {
         **description,
@@ -253,6 +260,8 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
         "spread_db": _spread_db(separated),
+        "input_sha256": file_digest(description["input"]),
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
     write_json(_description_path(target), result)
 
@@ -300,23 +309,47 @@ def _spread_db(separated: Separated) -> list[float | None] | None:
 def _names_of(written: dict[str, Any]) -> set[str]:
     """The files that a JSON file names, beside which it stands."""
     lists = [written.get(key) for key in ("estimates", "spreads")]
-    return {name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
+    return {name for names in lists if isinstance(names, list) for name in names if _is_plain_name(name)}
 
 
-def _is_done(target: Path, description: dict[str, Any]) -> bool:
-    """Whether all outputs stand and come from the same recording, model and options."""
+def _is_plain_name(name: Any) -> bool:
+    return isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
+
+
+def _is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
+    """Whether all outputs stand, whole, and come from the same recording, model and options.
+
+    Args:
+        target: path without ending.
+        description: what their JSON file would say of them.
+        verify: compare SHA-256 of recording and outputs, too; otherwise size and time of change, and sizes.
+    """
     written = _written_before(target)
     if any(written.get(key) != value for key, value in description.items()):
         return False
     names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
-    return isinstance(written.get("estimates"), list) and all((target.parent / name).is_file() for name in names)
+    files = written.get("files")
+    # Those of versions before 0.2 do not say how long their estimates are.
+    if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
+        return False
+    if verify and written.get("input_sha256") != file_digest(description["input"]):
+        return False
+    return all(_stands(target.with_name(name), files[name], verify) for name in names)
+
+
+def _stands(path: Path, expected: Any, verify: bool) -> bool:
+    try:
+        same = path.stat().st_size == expected["bytes"]
+        return same and (not verify or file_digest(path) == expected["sha256"])
+    except (OSError, TypeError, KeyError):
+        return False
 
 
 def _written_before(target: Path) -> dict[str, Any]:
     """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
         written = json.loads(_description_path(target).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return written if isinstance(written, dict) else {}
 

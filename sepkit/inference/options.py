@@ -84,6 +84,7 @@ class OutputOptions:
         spread: also write the standard deviation of every sample over samples of a variational model's latents,
             OUT/<relative path>_s1_spread.npy ...
         samples: how many samples of the latents --spread takes
+        verify: of what an earlier call separated, compare the SHA-256 of recordings and estimates, not only their sizes
 
     Raises:
         UserError: flac of floats.
@@ -96,6 +97,7 @@ class OutputOptions:
     rttm: bool = False
     spread: bool = False
     samples: int = 8
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if self.format == "flac" and self.subtype == "FLOAT":

@@ -19,8 +19,8 @@ import scipy.stats
 import yaml
 
 from sepkit.choices import from_dict, to_dict
-from sepkit.errors import UserError
-from sepkit.files import write_text
+from sepkit.errors import UserError, shown
+from sepkit.files import read_yaml, write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
 from sepkit.version import __version__
 
@@ -308,15 +308,12 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     path = folder / QUALITY
     if not path.is_file():
         return None
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())}); {_AGAIN}") from error
+    data = read_yaml(path, _AGAIN)
     versions = {"format": FORMAT, "features_version": FEATURES_VERSION}
     for field, expected in versions.items():
         found = data.get(field) if isinstance(data, dict) else None
         if found != expected:
-            raise UserError(f"{path}: found {field} {found!r}, expected {expected}; {_AGAIN}")
+            raise UserError(f"{path}: found {field} {shown(found)}, expected {expected}; {_AGAIN}")
     try:
         predictor = from_dict(QualityPredictor, data)
     except UserError as error:

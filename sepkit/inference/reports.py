@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from sepkit.files import atomic_output, write_json
+from sepkit.errors import one_line
+from sepkit.files import write_json, write_text
 from sepkit.version import __version__
 
 FAILED = "failed.jsonl"
@@ -74,11 +75,19 @@ class FilesReport:
         }
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that a device, or the machine, has too little memory for this recording."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # What torch raises where the CPU's memory ends.
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def failure_reason(error: Exception, path: Path) -> str:
-    """Why a recording could not be separated, in one line that names it."""
-    if isinstance(error, torch.OutOfMemoryError):
+    """Why a recording could not be separated, in one line that names it; a broken model is named instead of it."""
+    if is_out_of_memory(error):
         return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
-    text = str(error)
+    text = one_line(str(error))
     return text if str(path) in text else f"{path}: {text}"
 
 
@@ -87,9 +96,8 @@ def write_failures(path: Path, failed: dict[str, str]) -> None:
     if not failed:
         path.unlink(missing_ok=True)
         return
-    with atomic_output(path) as temporary:
-        lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def merge_summaries(path: Path, world_size: int) -> None:

@@ -66,4 +66,7 @@ def run_model(
 def check_finite(waveforms: np.ndarray) -> None:
     """Raise UserError unless all samples are finite."""
     if not np.isfinite(waveforms).all():
-        raise UserError("waveform: the model's estimates are not finite; its weights or the input's level are broken")
+        raise UserError(
+            "model: its estimates are not finite numbers; its weights are broken, or the recording is louder than "
+            "float32 can hold"
+        )

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from sepkit.errors import UserError
+from sepkit.files import read_yaml
 from sepkit.models.checkpoints import find_checkpoint, read_description
 
 # Identifiers that the Hugging Face hub knows as `license`; any other license is told to it as "other" with a name.
@@ -176,9 +177,9 @@ def _loss(folder: Path) -> str:
     """Cost and assignment of the configuration that training left beside the model, or nothing."""
     path = folder.parent / "config.yaml"
     try:
-        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+        objective = read_yaml(path)["objective"]
         return f"{objective['cost']['name']}, matched by {objective['assignment']['name']}"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         return ""
 
 

@@ -6,6 +6,7 @@ registry alone turns it into a model. Training state (optimizer, loop, random ge
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -20,9 +21,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sepkit.choices import from_dict, to_dict
-from sepkit.errors import UserError
-from sepkit.files import atomic_output, read_yaml, write_text
+from sepkit.errors import UserError, one_line, shown
+from sepkit.files import atomic_output, file_digest, read_yaml, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.layout import check_finite_weights, damaged, lay_out, shapes_in_file
 from sepkit.models.own_files import changed_files, files_of, files_wanted
 from sepkit.models.saved import SavedModel
 from sepkit.version import __version__
@@ -69,12 +71,21 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
     try:
-        with atomic_output(folder / WEIGHTS) as temporary:
+        with atomic_output(folder / WEIGHTS, durable=True) as temporary:
             save_file(tensors, temporary)
-        write_text(folder / DESCRIPTION, description)
+            digests = {"weights_sha256": file_digest(temporary)}
+            # Where a kill or a power cut falls between the two files, the older weights still belong to the model.
+            before = {"earlier_weights_sha256": file_digest(folder / WEIGHTS)} if _stands(folder) else {}
+            if before:
+                write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests | before))
+        write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{folder}: cannot be written to ({_one_line(error)}); give a folder that can") from error
+        raise UserError(f"{folder}: cannot be written to ({one_line(str(error))}); give a folder that can") from error
     return folder
+
+
+def _stands(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in (WEIGHTS, DESCRIPTION))
 
 
 def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
@@ -137,18 +148,39 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     config = _config_of(description, folder / DESCRIPTION, of)
     if expected is not None:
         _check_same(config, expected, folder)
-    tensors = _read_tensors(folder / WEIGHTS)
+    info, left_out = _checked_info(description, folder / DESCRIPTION)
+    shapes, own = shapes_in_file(folder / WEIGHTS), bool(files_of(config))
+    laid_out = lay_out(lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own)
+    if laid_out is not None:
+        _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), folder)
+    tensors = _read_tensors(folder / WEIGHTS, description)
     # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = of.from_config(config)
-    buffers = dict(model.named_buffers())
-    for name in description.get("left_out") or []:
-        if name in buffers and name not in tensors:
-            tensors[name] = buffers[name]
+    tensors = _completed(tensors, model, left_out)
     _check_fit(tensors, model.state_dict(), folder)
     model.load_state_dict(tensors)
-    model.info = dict(description.get("info") or {})
+    model.info = info
     return model.eval()
+
+
+def _completed(tensors: dict[str, Tensor], model: nn.Module, left_out: list[str]) -> dict[str, Tensor]:
+    """Add the constants of a model that were left out of its file."""
+    buffers = dict(model.named_buffers())
+    return tensors | {name: buffers[name] for name in left_out if name in buffers and name not in tensors}
+
+
+def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return `info` and `left_out`, the parts of a description that nothing else checks."""
+    info, left_out = description.get("info") or {}, description.get("left_out") or []
+    if not isinstance(info, dict):
+        raise UserError(f"{path}: info is {shown(info)}, expected a mapping; get the checkpoint again")
+    if not isinstance(left_out, list) or not all(isinstance(name, str) for name in left_out):
+        raise UserError(f"{path}: left_out is {shown(left_out)}, expected a list of names; get the checkpoint again")
+    threshold = info.get("score_threshold", 0.0)
+    if not isinstance(threshold, int | float) or not math.isfinite(threshold):
+        raise UserError(f"{path}: info.score_threshold is {shown(threshold)}, expected a number")
+    return dict(info), left_out
 
 
 def read_description(path: Path_) -> dict[str, Any]:
@@ -198,7 +230,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: found no field `model`, expected the description that `sepkit train` writes")
     if description.get("format") != FORMAT:
         raise UserError(
-            f"{path}: found format {description.get('format')!r}, expected {FORMAT}; use the sepkit that wrote it"
+            f"{path}: found format {shown(description.get('format'))}, expected {FORMAT}; use the sepkit that wrote it"
         )
     return description
 
@@ -208,7 +240,7 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
     kind = description.get("kind", EncoderMaskerDecoder.kind)
     if kind != of.kind:
         raise UserError(
-            f"{path.parent}: found a model of kind {kind}, expected one of kind {of.kind}; name another model"
+            f"{path.parent}: found a model of kind {shown(kind)}, expected one of kind {of.kind}; name another model"
         )
     try:
         config = from_dict(of.config_type, description["model"], "model")
@@ -221,17 +253,23 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
     return config
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
+    # Models from before there were digests have none.
+    known = [description[name] for name in ("weights_sha256", "earlier_weights_sha256") if name in description]
     try:
-        return load_file(path)
+        if known and file_digest(path) not in known:
+            raise UserError(
+                f"{path}: damaged, or not the weights that {DESCRIPTION} was written with (their SHA-256 differ); get "
+                "the checkpoint again"
+            )
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path}: damaged or no safetensors file ({_one_line(error)}); get the checkpoint again"
-        ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise damaged(path, error) from error
+    check_finite_weights(path, tensors)
+    deviation = tensors.get("signal_std")
+    if deviation is not None and not (deviation.numel() == 1 and float(deviation) > 0):
+        raise UserError(f"{path}: signal_std is {shown(deviation.tolist())}, expected a positive number")
+    return tensors
 
 
 def _check_same(found: Any, expected: Any, folder: Path) -> None:

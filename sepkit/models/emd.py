@@ -9,7 +9,8 @@ from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import ModelConfig, PriorConfig
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
+from sepkit.limits import SAMPLE_RATES
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd
@@ -266,9 +267,12 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
     Raises:
         UserError: a field out of its range, or choices that do not go together.
     """
-    for field in ("hypotheses", "sample_rate"):
-        if getattr(config, field) < 1:
-            raise UserError(f"model.{field}: found {getattr(config, field)}, expected at least 1")
+    if config.hypotheses < 1:
+        raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
+    if not SAMPLE_RATES[0] <= config.sample_rate <= SAMPLE_RATES[1]:
+        raise UserError(
+            f"model.sample_rate: found {shown(config.sample_rate)}, expected {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz"
+        )
     encoding_family = build(config.encoding)
     mask_family = build(config.masks)
     filterbank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from sepkit.errors import UserError
+from sepkit.files import parse_yaml
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.streaming import ModelStream
 
@@ -76,7 +76,7 @@ def card_scores(folder: Path) -> dict[str, float]:
     head = card.read_text(encoding="utf-8").split("---\n")[1:2] if card.is_file() else []
     scores: dict[str, float] = {}
     for part in head:
-        for index in (yaml.safe_load(part) or {}).get("model-index", []):
+        for index in (parse_yaml(part, str(card)) or {}).get("model-index", []):
             for result in index.get("results", []):
                 values = {metric["type"]: metric["value"] for metric in result["metrics"]}
                 if "si_sdri_db" in values:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sepkit.config import FreeFilterbankConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
+from sepkit.limits import WINDOW_SAMPLES
 from sepkit.models.maskers.fast.guard import is_traced
 from sepkit.registry import register
 
@@ -243,6 +244,7 @@ class STFTFilterbank(Filterbank):
         values_per_dimension: int = 1,
     ) -> None:
         _require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
+        _require("kernel_size", kernel_size, kernel_size <= WINDOW_SAMPLES, f"at most {WINDOW_SAMPLES} samples")
         _require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
         _require("compression", compression, compression >= 0, "at least 0")
         _require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     name, _, revision = repository.partition("@")
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": list(files)}
     try:
-        return Path(huggingface_hub.snapshot_download(name, **options))
+        return _noted(repository, huggingface_hub.snapshot_download(name, **options))
     except GatedRepoError as error:
         raise UserError(
             f"{repository}: its owner asks for consent; give it on huggingface.co, then run `hf auth login`"
@@ -72,11 +73,31 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     except Exception as error:
         # A download that breaks off; which exceptions that makes depends on the library below huggingface_hub.
         try:
-            return Path(huggingface_hub.snapshot_download(name, local_files_only=True, **options))
+            return _noted(repository, huggingface_hub.snapshot_download(name, local_files_only=True, **options))
         except LocalEntryNotFoundError:
             raise UserError(
                 f"{repository}: cannot be fetched from the Hugging Face hub ({' '.join(str(error).split())}); try again"
             ) from error
+
+
+def pinned(model: str) -> str:
+    """Return a MODEL argument with the commit that was fetched for it: `hf:OWNER/NAME@COMMIT`; any other as it is."""
+    kind, separator, repository = model.partition(":")
+    commit = _commits.get(repository) if separator else None
+    return model if commit is None else f"{kind}:{repository.partition('@')[0]}@{commit}"
+
+
+_commits: dict[str, str] = {}
+
+
+def _noted(repository: str, folder: str) -> Path:
+    """Keep, and tell, which commit of a repository a folder of the cache holds."""
+    commit = Path(folder).name
+    if re.fullmatch(r"[0-9a-f]{40}", commit) and _commits.get(repository) != commit:
+        _commits[repository] = commit
+        if not repository.endswith(f"@{commit}"):
+            print(f"{repository}: commit {commit}; {repository.partition('@')[0]}@{commit} names it", file=sys.stderr)
+    return Path(folder)
 
 
 def upload(folder: Path, card: str, repository: str, private: bool = False) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line, shown
+from sepkit.limits import ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
 from sepkit.models.latents import Deterministic, Point
 from sepkit.types import Separation
 
@@ -63,6 +66,7 @@ class OnnxModel(nn.Module):
             raise UserError(f"{path}: no such file; {_EXPECTED}")
         self.session = _session(path)
         description = _description(path, self.session.get_modelmeta().custom_metadata_map)
+        _check_signature(path, self.session, description["hypotheses"])
         self.path = path
         self.description = description
         self.sample_rate: int = description["sample_rate"]
@@ -109,17 +113,35 @@ class OnnxModel(nn.Module):
         if sample and self.description["variational"]:
             raise UserError(f"{self.path}: an exported model has no latents to sample; use the model it was made of")
         waveform = np.ascontiguousarray(mixture.detach().cpu().numpy(), dtype=np.float32)
-        try:
-            values = self.session.run(None, {"mixture": waveform})
-        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"{self.path}: ONNX Runtime failed on a mixture of {mixture.shape[-1]} samples ({reason})"
-            ) from error
-        named = zip(self._outputs(), values, strict=True)
-        outputs = {name: torch.from_numpy(value).to(mixture.device) for name, value in named}
+        values = self._run(waveform)
+        expected = {"estimates": (len(waveform), self.hypotheses, waveform.shape[-1])}
+        expected["scores"] = expected["estimates"][:2]
+        outputs: dict[str, Tensor] = {}
+        for name, value in zip(self._outputs(), values, strict=True):
+            if value.shape != expected[name]:
+                raise UserError(f"{self.path}: gives {name} of shape {value.shape}, expected {expected[name]}")
+            outputs[name] = torch.from_numpy(value).to(mixture.device)
         nothing = Point(mixture.new_zeros(len(mixture), 0, 0))
         return Separation(outputs["estimates"], encoding=nothing, masks=nothing, scores=outputs.get("scores"))
+
+    def _run(self, waveform: np.ndarray) -> list[np.ndarray]:
+        """What the graph makes of mixtures (B, T), in the time that `sepkit.limits` gives it."""
+        import onnxruntime
+
+        seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * waveform.size / self.sample_rate
+        options = onnxruntime.RunOptions()
+        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return self.session.run(None, {"mixture": waveform}, options)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            reason = f"stopped after {seconds:.0f} s" if options.terminate else one_line(str(error))[:200]
+            raise UserError(
+                f"{self.path}: ONNX Runtime failed on a mixture of {waveform.shape[-1]} samples ({reason})"
+            ) from error
+        finally:
+            timer.cancel()
 
 
 class ExportedGraph(nn.Module):
@@ -142,12 +164,29 @@ def _session(path: Path) -> Any:
         raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {_EXPECTED}") from error
 
 
+def _check_signature(path: Path, session: Any, hypotheses: int) -> None:
+    """Raise UserError unless a graph's inputs and outputs have the names, ranks and types of an exported model's."""
+    inputs = {value.name: (value.type, len(value.shape)) for value in session.get_inputs()}
+    outputs = {value.name: (value.type, len(value.shape)) for value in session.get_outputs()}
+    wanted = {"estimates": ("tensor(float)", 3)}
+    wanted |= {"scores": ("tensor(float)", 2)} if "scores" in outputs else {}
+    for what, found, expected in (
+        ("inputs", inputs, {"mixture": ("tensor(float)", 2)}),
+        ("outputs", outputs, wanted),
+    ):
+        if found != expected:
+            raise UserError(f"{path}: its {what} are {shown(found)}, expected {expected}; {_EXPECTED}")
+    size = next(value.shape[1] for value in session.get_outputs() if value.name == "estimates")
+    if isinstance(size, int) and size != hypotheses:
+        raise UserError(f"{path}: gives {size} estimates, its description says {hypotheses}; {_EXPECTED}")
+
+
 def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if METADATA not in metadata:
         raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
     try:
         description = json.loads(metadata[METADATA])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: its description is damaged ({error}); {_EXPECTED}") from error
     kinds = {
         "sample_rate": int,
@@ -162,5 +201,10 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
     for name, kind in kinds.items():
         if not isinstance(description.get(name), kind):
-            raise UserError(f"{path}: {name} in its description is {description.get(name)!r}; {_EXPECTED}")
+            raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {_EXPECTED}")
+    deviation, rate = description["signal_std"], description["sample_rate"]
+    if not 0 < deviation < math.inf or not math.isfinite(description["signal_mean"]) or description["hypotheses"] < 1:
+        raise UserError(f"{path}: its description has a deviation of {deviation}, or no hypotheses; {_EXPECTED}")
+    if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
+        raise UserError(f"{path}: sample_rate in its description is {shown(rate)}; {_EXPECTED}")
     return description

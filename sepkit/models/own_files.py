@@ -27,7 +27,7 @@ def files_of(config: Any) -> list[dict[str, str]]:
 
 def files_wanted(description: Mapping[str, Any]) -> str:
     """Return the options that import the files that a saved model names; empty if it names none."""
-    return " ".join(f"--import {entry['file']}" for entry in description.get("own_files") or [])
+    return " ".join(f"--import {name}" for name in _noted(description))
 
 
 def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
@@ -37,8 +37,16 @@ def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
         description: of the saved model.
         config: its configuration, made with the files as they are now.
     """
-    saved = {entry["file"]: entry["sha256"] for entry in description.get("own_files") or []}
+    saved = _noted(description)
     return [entry["file"] for entry in files_of(config) if saved.get(entry["file"], entry["sha256"]) != entry["sha256"]]
+
+
+def _noted(description: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> digest of the files that a saved model names."""
+    entries = description.get("own_files")
+    entries = entries if isinstance(entries, list) else []
+    found = [(entry.get("file"), entry.get("sha256")) for entry in entries if isinstance(entry, dict)]
+    return {name: digest for name, digest in found if isinstance(name, str) and isinstance(digest, str)}
 
 
 def _classes(value: Any) -> Iterator[type]:

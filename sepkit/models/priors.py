@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from functools import partial
 from typing import ClassVar
 
@@ -188,17 +189,20 @@ class FlowPrior(Prior):
             from zuko.transforms import AdditiveTransform
         except ImportError:
             raise UserError("model.encoding_prior: flow needs zuko; pip install 'sepkit[flow]'") from None
-        forwards = torch.arange(encoding_dim)
-        self.transforms = nn.ModuleList(
-            MaskedAutoregressiveTransform(
-                encoding_dim,
-                order=forwards if number % 2 == 0 else forwards.flip(0),  # type: ignore[arg-type]
-                univariate=AdditiveTransform,
-                shapes=[torch.Size([])],
-                hidden_features=[hidden_features] * hidden_layers,
-            )
-            for number in range(transforms)
-        )
+        # zuko needs the values of its masks, which a device without values (`sepkit.models.layout`) does not have.
+        with torch.device("cpu") if torch.empty(0).is_meta else nullcontext():
+            forwards = torch.arange(encoding_dim)
+            self.transforms = nn.ModuleList()
+            for number in range(transforms):
+                self.transforms.append(
+                    MaskedAutoregressiveTransform(
+                        encoding_dim,
+                        order=forwards if number % 2 == 0 else forwards.flip(0),  # type: ignore[arg-type]
+                        univariate=AdditiveTransform,
+                        shapes=[torch.Size([])],
+                        hidden_features=[hidden_features] * hidden_layers,
+                    )
+                )
 
     def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> FlowDensity:
         """The density, whatever the sources."""

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
+from sepkit.files import read_yaml
 
 _LEVELS_DB = (0, 5, 10)
 # Below this a mean over mixtures says little, and quartiles nothing.
@@ -71,7 +72,7 @@ def _of_model(run: Run) -> Iterator[tuple[str, str]]:
 def _description(folder: Path) -> dict[str, Any]:
     """What was noted when the model of an experiment was saved; nothing where there is none."""
     try:
-        found = yaml.safe_load((folder / "model" / "model.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        found = read_yaml(folder / "model" / "model.yaml")
+    except UserError:
         return {}
     return found if isinstance(found, dict) else {}

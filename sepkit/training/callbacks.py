@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -15,8 +14,10 @@ from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
 from sepkit.config import TrainerConfig
+from sepkit.files import write_text
 from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
+from sepkit.training.folder import resume_file
 from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
@@ -24,11 +25,6 @@ from sepkit.training.task import Task
 
 SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
-
-
-def resume_file(out: Path) -> Path:
-    """Where the state of the run in the experiment folder `out` is kept."""
-    return out / "resume" / "last.ckpt"
 
 
 class Keeper(Callback):
@@ -211,10 +207,7 @@ class Resume(Callback):
 
     def _save(self, trainer: Trainer, attempt: int) -> None:
         self._last_attempt = attempt
-        temporary = self.file.with_name(".last.ckpt.tmp")
-        trainer.save_checkpoint(temporary)
-        if trainer.is_global_zero:
-            os.replace(temporary, self.file)
+        trainer.save_checkpoint(self.file)
 
 
 class Recorder(Callback):
@@ -339,9 +332,7 @@ class Recorder(Callback):
         if not file.exists():
             return
         kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-        temporary = file.with_name(".metrics.jsonl.tmp")
-        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(temporary, file)
+        write_text(file, "".join(line + "\n" for line in kept))
 
 
 def _step_of(line: str) -> float:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from sepkit.choices import from_dict, to_dict
+from sepkit.choices import to_dict
 from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
-from sepkit.files import write_yaml
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import Keeper, Recorder, Resume, resume_file
+from sepkit.training.callbacks import Keeper, Recorder, Resume
+from sepkit.training.folder import (
+    DurableStates,
+    alone_in,
+    check_state,
+    read_began,
+    resume_file,
+    warn_of_changed_manifests,
+    write_config,
+)
 from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
 from sepkit.training.task import Task, matmul_precision
@@ -70,6 +76,11 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     out = Path(out)
     config.check()
     _check_device(config.trainer)
+    with alone_in(out):
+        return _train(config, out, limit_batches)
+
+
+def _train(config: TaskConfig, out: Path, limit_batches: int | None) -> Path:
     state = resume_file(out)
     resuming = state.is_file()
     if resuming:
@@ -79,8 +90,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     _check_batch_norm(config.trainer, task.model)
     _check_precision(config.trainer, task.model)
     if is_first_process():
-        write_yaml(out / "config.yaml", to_dict(config))
-        state.parent.mkdir(parents=True, exist_ok=True)
+        if resuming:
+            warn_of_changed_manifests(config, out)
+        write_config(config, out)
     say(_describe(config, task))
     if resuming:
         say(f"resuming from {state}")
@@ -171,12 +183,9 @@ def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
 
 
 def _check_same_run(config: TaskConfig, out: Path) -> None:
-    if not zipfile.is_zipfile(resume_file(out)):
-        raise UserError(f"{resume_file(out)}: damaged, expected the state of a run; remove it to begin anew")
+    check_state(resume_file(out))
     file = out / "config.yaml"
-    # What a later sepkit has added stands at its default in older runs.
-    began = from_dict(TaskConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
-    before, now = _flatten(to_dict(began)), _flatten(to_dict(config))
+    before, now = _flatten(to_dict(read_began(out))), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]
     for key in changed:
         if key not in CHANGEABLE:
@@ -209,7 +218,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         num_nodes=options.num_nodes,
         strategy=strategy,
         # Requeueing is left to the recipe: the same command again resumes.
-        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
+        plugins=[DurableStates(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
         precision=_precision(options),
         sync_batchnorm=options.sync_batchnorm,
         max_epochs=options.max_epochs,

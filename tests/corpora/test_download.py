@@ -15,7 +15,7 @@ import time
 import typing
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -343,7 +343,11 @@ def test_one_failure_does_not_keep_others(server: Server, tmp_path: Path) -> Non
         assert (tmp_path / "cache" / "LibriSpeech" / part / "1/2/1-2-0.flac").read_bytes() == part.encode()
 
 
-def test_tables_are_taken_out_of_their_repository(server: Server, tmp_path: Path) -> None:
+def test_tables_are_taken_out_of_their_repository(server: Server, tmp_path: Path, monkeypatch) -> None:
+    # What git says of a folder with these two files.
+    tree = "3cb1da3b6857a224918c2a5f0e4ed1ddea5e5de8"
+    lists = replace(DOWNLOADS["wsj0-mix-lists"].archives[0], tree=tree)
+    monkeypatch.setitem(DOWNLOADS, "wsj0-mix-lists", replace(DOWNLOADS["wsj0-mix-lists"], archives=(lists,)))
     server.put(
         "pywsj0-mix.tar.gz",
         tar_of(
@@ -357,6 +361,68 @@ def test_tables_are_taken_out_of_their_repository(server: Server, tmp_path: Path
     cache = download("wsj0-mix-lists", tmp_path / "cache", mirror=server.url)
     found = {str(path.relative_to(cache)) for path in (cache / "pywsj0-mix").rglob("*") if path.is_file()}
     assert found == {"pywsj0-mix/metadata/mix_2_spk_tr.txt", "pywsj0-mix/metadata/activlev/activlev_tr.txt"}
+    (cache / "pywsj0-mix/metadata/mix_2_spk_tr.txt").write_bytes(b"lost")
+    assert module.git_tree(cache / "pywsj0-mix/metadata") != tree
+
+
+def test_tables_of_another_commit_are_refused(server: Server, tmp_path: Path) -> None:
+    server.put("pywsj0-mix.tar.gz", tar_of({"pywsj0-mix-0123abc/metadata/mix_2_spk_tr.txt": b"list"}))
+    with pytest.raises(UserError, match=r"tables are of git tree .* expected 868dd444"):
+        download("wsj0-mix-lists", tmp_path / "cache", mirror=server.url)
+    assert not (tmp_path / "cache" / "archives" / "pywsj0-mix.tar.gz").exists()
+
+
+def test_every_archive_is_pinned_or_says_that_it_cannot_be() -> None:
+    archives = [archive for name in DOWNLOADS.values() for archive in name.archives]
+    assert not [archive.url for archive in archives if "HEAD" in archive.url or "/main" in archive.url]
+    # Their publishers give no checksum; what was fetched first is held against what comes later.
+    assert {archive.part for archive in archives if not (archive.checksum or archive.tree)} == {"wham-noise", "vctk"}
+
+
+def encrypted(data: bytes) -> bytes:
+    """The same zip with the bit set that says that its members are encrypted."""
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.index(mark) + offset
+        data = data[:at] + bytes([data[at] | 1]) + data[at + 1 :]
+    return data
+
+
+def of_unknown_compression(data: bytes) -> bytes:
+    for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        at = data.index(mark) + offset
+        data = data[:at] + b"\x63\x00" + data[at + 2 :]
+    return data
+
+
+@pytest.mark.parametrize("broken", [encrypted, of_unknown_compression])
+def test_zips_that_cannot_be_opened_are_deleted(broken, server: Server, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_check_room", lambda *_: None)
+    server.put("wham_noise.zip", broken(zip_of({"wham_noise/tr/a.wav": b"a"})))
+    with pytest.raises(UserError, match=r"damaged .* deleted"):
+        download("wham-noise", tmp_path / "cache", mirror=server.url)
+    assert not (tmp_path / "cache" / "archives" / "wham_noise.zip").exists()
+
+
+def test_an_archive_that_holds_far_more_than_itself_is_refused(server: Server, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_check_room", lambda *_: None)
+    monkeypatch.setattr(module, "ARCHIVE_BYTES", 1 << 20)
+    bomb = tar_of({"LibriSpeech/dev-clean/1/2/1-2-0.flac": bytes(30 << 20)})
+    server.put("dev-clean.tar.gz", bomb)
+    sums = tmp_path / "sums.txt"
+    sums.write_text(f"{hashlib.sha256(bomb).hexdigest()}  dev-clean.tar.gz\n")
+    with pytest.raises(UserError, match="far more than a corpus of its size"):
+        dev_clean(server, tmp_path / "cache", sums)
+    assert not (tmp_path / "cache" / "LibriSpeech").exists()
+
+
+def test_nothing_beside_the_folder_is_overwritten(server: Server, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_check_room", lambda *_: None)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "notes.txt").write_text("mine")
+    server.put("wham_noise.zip", zip_of({"wham_noise/tr/a.wav": b"a", "notes.txt": b"theirs", "LICENSE": b"theirs"}))
+    download("wham-noise", cache, mirror=server.url)
+    assert (cache / "notes.txt").read_text() == "mine" and (cache / "LICENSE").read_text() == "theirs"
 
 
 def test_mirror_may_be_a_folder(sums: Path, tmp_path: Path) -> None:

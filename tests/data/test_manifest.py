@@ -77,10 +77,10 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         ("{not json", r":2: not JSON \(.*\); expected one JSON object a line"),
         ([1, 2], r":2: found \[1, 2\], expected a JSON object"),
         ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r":2: field 'num_samples' is missing"),
-        (changed(id="b", sample_rate="8000"), r":2: sample_rate is '8000', expected a whole number above 0"),
+        (changed(id="b", sample_rate="8000"), r":2: sample_rate is '8000', expected 1000 to 768000 Hz"),
         (changed(id="b", num_samples=0), r":2: num_samples is 0, expected a whole number above 0"),
         (changed(id="b", num_samples=True), r":2: num_samples is True"),
-        (changed(id=""), r":2: id is '', expected text that is not empty"),
+        (changed(id=""), r":2: id is '', expected printable text of 1 to 200 bytes"),
         (changed(id="b", mode="avg"), r":2: mode is 'avg', expected one of min, max"),
         (changed(id="b", resampler="sox"), r":2: resampler is 'sox', expected one of soxr_hq, scipy_poly"),
         (changed(id="b", sources={}), r":2: sources is {}, expected a list"),
@@ -94,6 +94,18 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         (changed(id="b", sources=["x.wav"]), r":2: sources\[0\]: found 'x.wav', expected a JSON object"),
         (changed(id="b", noise={"path": 3}), r":2: noise: path is 3, expected text"),
         (changed(id="b", sources=[]), r":2: neither mixture nor sources"),
+        ('{"id": ' + "[" * 100_000, r":2: not JSON"),
+        ('{"id": "b", "num_samples": ' + "9" * 5000, r":2: not JSON"),
+        (changed(id="b", num_samples=10**400), r":2: num_samples is 1000+\.\.\.0+, expected a whole number"),
+        (
+            changed(id="b", num_samples=2**40),
+            r":2: num_samples is 1099511627776, expected a whole number above 0",
+        ),
+        (changed(id="b", sample_rate=1), r":2: sample_rate is 1, expected 1000 to 768000 Hz"),
+        (changed(id="b" * 300), r":2: id is 'b+\.\.\.b+', expected printable text of 1 to 200 bytes"),
+        (changed(id="\ud800"), r":2: id is '.ud800', expected printable text"),
+        (changed(id="b", mixture="a\0.wav"), r":2: mixture is 'a.x00.wav', expected text"),
+        (changed(id="b", sources=[{"path": "x", "gain": 10**400}]), r":2: sources\[0\]: gain is 1000"),
         (CONTRACT_LINE, r":2: id '1272-0_1462-3' is that of line 1; ids must differ"),
     ],
 )
@@ -124,8 +136,9 @@ def test_write_refuses_what_read_would(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-texts = st.text(min_size=1, max_size=8)
-numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
+ids = texts.filter(str.isprintable)
+numbers = st.floats(-1e6, 1e6, width=64)
 sources = st.builds(
     SourceEntry,
     path=texts,
@@ -140,14 +153,14 @@ sources = st.builds(
 noises = st.builds(NoiseEntry, path=texts, start=st.integers(0, 99), gain=numbers, extend=st.none() | texts)
 mixtures = st.builds(
     MixtureEntry,
-    id=texts,
-    sample_rate=st.integers(1, 192000),
-    num_samples=st.integers(1, 2**40),
+    id=ids,
+    sample_rate=st.integers(1000, 768000),
+    num_samples=st.integers(1, 2**28),
     sources=st.lists(sources, min_size=1, max_size=3),
     mode=st.sampled_from(["min", "max"]),
     mixture=st.none() | texts,
     resampler=st.sampled_from(["soxr_hq", "scipy_poly"]),
-    corpus=st.text(max_size=5),
+    corpus=st.just("") | texts,
     noise=st.none() | noises,
 )
 

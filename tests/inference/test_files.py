@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ import torch
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.files import write_json
+from sepkit.files import file_digest, write_json
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
@@ -119,6 +123,101 @@ def test_the_same_command_continues(tmp_path, separator):
     report = separate_files([tmp_path / "in"], separator, out)
     assert (report.separated, report.already_done) == (2, 1)
     assert (out / "x_s1.wav").stat().st_mtime_ns == before and (out / "z_s2.wav").exists()
+
+
+def test_an_estimate_that_was_cut_or_emptied_is_separated_again(tmp_path, separator):
+    record(tmp_path / "in" / "talk.wav")
+    separate_files([tmp_path / "in"], separator, tmp_path / "out")
+    whole = (tmp_path / "out" / "talk_s2.wav").read_bytes()
+    for content in (b"", whole[:-5], None):
+        if content is None:
+            (tmp_path / "out" / "talk_s2.wav").unlink()
+        else:
+            (tmp_path / "out" / "talk_s2.wav").write_bytes(content)
+        report = separate_files([tmp_path / "in"], separator, tmp_path / "out")
+        assert (report.separated, report.already_done) == (1, 0)
+        assert (tmp_path / "out" / "talk_s2.wav").read_bytes() == whole
+
+
+def test_verify_looks_at_the_bytes_of_recordings_and_estimates(tmp_path, separator):
+    record(tmp_path / "in" / "talk.wav")
+    recording, estimate = tmp_path / "in" / "talk.wav", tmp_path / "out" / "talk_s1.wav"
+    separate_files([recording], separator, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "talk.json").read_text())
+    assert told["input_sha256"] == file_digest(recording)
+    assert told["files"]["talk_s1.wav"] == {"bytes": estimate.stat().st_size, "sha256": file_digest(estimate)}
+    for path in (estimate, recording):
+        state, data = path.stat(), bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        assert separate_files([recording], separator, tmp_path / "out").already_done == 1
+        verified = separate_files([recording], separator, tmp_path / "out", OutputOptions(verify=True))
+        assert (verified.separated, verified.already_done) == (1, 0)
+    assert separate_files([recording], separator, tmp_path / "out", OutputOptions(verify=True)).already_done == 1
+
+
+def test_what_an_earlier_json_names_is_never_looked_for_elsewhere(tmp_path, separator):
+    record(tmp_path / "in" / "talk.wav")
+    (tmp_path / "talk_s9.wav").write_text("mine")
+    separate_files([tmp_path / "in"], separator, tmp_path / "out")
+    file = tmp_path / "out" / "talk.json"
+    for names in (["../talk_s9.wav"], ["talk_s1.wav\0"], [3], "talk", None, ["talk_s1.wav"] * 3):
+        write_json(file, json.loads(file.read_text()) | {"estimates": names, "input_bytes": 0})
+        assert separate_files([tmp_path / "in"], separator, tmp_path / "out").separated == 1
+    assert (tmp_path / "talk_s9.wav").read_text() == "mine"
+
+
+def wav_of_rate(path, rate, num_samples=400):
+    """A wav whose header claims a rate."""
+    record(path, num_samples)
+    data = bytearray(path.read_bytes())
+    data[24:28] = struct.pack("<I", rate)
+    path.write_bytes(data)
+
+
+def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
+    folder = tmp_path / "in"
+    record(folder / "good.wav")
+    record(folder / os.fsdecode(b"caf\xe9.wav"))
+    record(folder / f"{'n' * 240}.wav")
+    record(folder / f"{'m' * 251}.wav")
+    record(folder / "rate.wav", 4000, 700_000)
+    for rate in (1, 999, 768_001, 2**31 - 1):
+        wav_of_rate(folder / f"claims_{rate}.wav", rate, 1800)
+    os.mkfifo(folder / "pipe.wav")
+    report = separate_files([folder, folder / "pipe.wav"], separator, tmp_path / "out", OutputOptions(format="flac"))
+    reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
+    assert set(reasons) == {"claims_1", "claims_999", "claims_76800", "claims_21474", "pipe", "m" * 12, "rate"}, reasons
+    assert all("expected 1000 to 768000" in reason for name, reason in reasons.items() if "claims" in name)
+    assert "is a pipe" in reasons["pipe"] and "shorter name" in reasons["m" * 12]
+    assert "flac holds no 1 channel(s) at 700000 Hz" in reasons["rate"]
+    assert report.separated == 3
+    assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 3
+    failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
+    assert len(failed) == 6
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_stops_with_one_line_and_leaves_nothing_half(suffix, number, tmp_path, separator, monkeypatch):
+    record(tmp_path / "in" / "a.wav")
+    real = builtins.open
+
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(number, os.strerror(number))
+
+    def opened(path, mode="r", *arguments, **options):
+        is_output = "w" in mode and str(path).endswith(suffix)
+        return Full(path, "wb+") if is_output else real(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", opened)
+    with pytest.raises(UserError, match="run the same command again"):
+        separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions(format=suffix))
+    monkeypatch.undo()
+    assert files_of(tmp_path / "out") == []
+    assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions(format=suffix)).separated == 1
 
 
 def test_what_changed_is_separated_again(tmp_path, separator):

@@ -35,6 +35,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import read_description
+from sepkit.training.folder import alone_in
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
 
@@ -445,3 +446,57 @@ def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -
     assert found.keys() == expected.keys()
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-2, atol=1e-3)
+
+
+# --------------------------------------------------------------------------------------------- one run, one folder
+
+
+def test_another_process_in_the_folder_is_noticed(config: TrainConfig, tmp_path: Path) -> None:
+    with alone_in(tmp_path), pytest.raises(UserError, match="another process trains in this folder"):
+        train(config, tmp_path)
+    train(with_trainer(config, max_epochs=1), tmp_path)
+
+
+def test_a_changed_manifest_is_noticed(
+    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = corpus(tmp_path / "data", mixtures=14, seed=0)
+    own = with_trainer(with_data(config, train=str(manifest)), max_epochs=1)
+    train(own, tmp_path / "exp")
+    moved = tmp_path / "data" / "moved.jsonl"
+    moved.write_bytes(manifest.read_bytes())
+    train(with_data(own, train=str(moved)), tmp_path / "exp")
+    assert "warning: data.train" not in capfd.readouterr().err
+    corpus(tmp_path / "data", mixtures=15, seed=0)
+    for _ in range(2):
+        train(with_trainer(own, max_epochs=2), tmp_path / "exp")
+        assert "has other mixtures than when this training began" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "", "- 1", "model: [", "trainer: {max_epochs: many}", "objective: 3"])
+def test_a_missing_or_broken_configuration_of_a_run_is_a_mistake(content, config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "resume").mkdir()
+    torch.save({}, tmp_path / "resume" / "last.ckpt")
+    if content is not None:
+        (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match=r"config\.yaml: .*take a new --out") as caught:
+        train(config, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_state_is_noticed_before_it_is_loaded(config: TrainConfig, tmp_path: Path) -> None:
+    one = with_trainer(config, max_epochs=1)
+    train(one, tmp_path)
+    state = tmp_path / "resume" / "last.ckpt"
+    whole = state.read_bytes()
+    at = whole.index(b"data.pkl") + 200
+    for damaged in (whole[:-100], b"", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+        state.write_bytes(damaged)
+        with pytest.raises(UserError, match="damaged"):
+            train(one, tmp_path)
+
+
+def test_the_state_is_written_in_its_own_folder(config: TrainConfig, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    train(with_trainer(config, max_epochs=1), tmp_path / "exp")
+    assert sorted(path.name for path in (tmp_path / "exp" / "resume").iterdir()) == [".lock", "last.ckpt"]

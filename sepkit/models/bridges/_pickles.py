@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line, shown
 
 _SCALAR = np.float64(0).__reduce__()[0]
 # asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
@@ -44,6 +45,7 @@ def read_checkpoint(path: Path, expected: str) -> Any:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
+    _check_records(path, expected)
     try:
         with torch.serialization.safe_globals(_HARMLESS):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -54,6 +56,25 @@ def read_checkpoint(path: Path, expected: str) -> Any:
     except Exception as error:
         # A damaged pickle makes the loader fail in any way there is; none of them is a fault of this program.
         raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {expected}") from None
+
+
+def _check_records(path: Path, expected: str) -> None:
+    """Refuse archives that hold more than their file: torch inflates records, and reads what is stored twice twice.
+
+    Raises:
+        UserError: compressed or overlapping records, or no archive that can be read.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise UserError(f"{path}: no complete torch checkpoint ({one_line(str(error))}); {expected}") from None
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise UserError(f"{path}: refused, its records are compressed, which torch.save does not do; {expected}")
+    if sum(record.file_size for record in records) > path.stat().st_size:
+        raise UserError(f"{path}: refused, its records hold more bytes than the file; {expected}")
 
 
 def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
@@ -83,4 +104,4 @@ def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -
     """
     for name, value in sizes.items():
         if isinstance(value, int | float) and not abs(value) <= largest:
-            raise UserError(f"{where}: {name} is {value}, expected at most {largest}")
+            raise UserError(f"{where}: {shown(name)} is {shown(value)}, expected at most {largest}")

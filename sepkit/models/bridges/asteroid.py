@@ -26,11 +26,12 @@ from sepkit.config import (
     from_dict,
     to_dict,
 )
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
+from sepkit.models.layout import lay_out
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
 _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
@@ -52,15 +53,19 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
     where, checkpoint = _unpack(model_or_path)
     name, arguments, weights = (checkpoint[key] for key in ("model_name", "model_args", "state_dict"))
     if name not in _MASKERS:
-        raise UserError(f"{where}: found an asteroid {name}, expected one of {', '.join(_MASKERS)}")
+        raise UserError(f"{where}: found an asteroid {shown(name)}, expected one of {', '.join(_MASKERS)}")
     try:
         known = {key: value for key, value in arguments.items() if key != "sample_rate" or value is not None}
         config = _model_config(where, name, {"sample_rate": sample_rate} | known)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
     # Types and ranges are config's to check.
-    model = build_model(from_dict(ModelConfig, to_dict(config), where))
-    _load(where, model, weights)
+    config = from_dict(ModelConfig, to_dict(config), where)
+    laid_out = lay_out(lambda: build_model(config), where, len(weights))
+    assert laid_out is not None
+    _check_fit(where, laid_out, weights)
+    model = build_model(config)
+    _load(model, weights)
     return model.eval()
 
 
@@ -93,16 +98,20 @@ def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
     return found
 
 
-def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
-    """Copies asteroid's weights into `model`; names must match both ways, and shapes."""
-    expected = to_asteroid_state_dict(model)
-    for name in sorted(set(expected) | set(weights)):
+def _check_fit(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
+    """Raise UserError unless names match both ways, and shapes; the model needs no values."""
+    expected = _pieces(model)
+    for name in sorted({*expected, *map(str, weights)}):
         if name not in weights or name not in expected:
-            kind = "unexpected" if name in weights else "missing"
+            kind = "missing" if name in expected else "unexpected"
             raise UserError(f"{where}: the weights are not those of its model_args, {name} is {kind}")
         found, asked = tuple(getattr(weights[name], "shape", ())), tuple(expected[name].shape)
         if found != asked:
             raise UserError(f"{where}: {name} has shape {found}, its model_args ask for {asked}")
+
+
+def _load(model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
+    """Copies asteroid's weights, which fit, into `model`."""
     with torch.no_grad():
         for name, tensor in _weights(model).items():
             for theirs, piece in asteroid_pieces(model.masker, name, tensor).items():
@@ -140,7 +149,7 @@ def _require(where: str, field: str, found: Any, known: Collection[Any]) -> Any:
     """`found`, if it is one of the `known`."""
     if found not in known:
         choices = ", ".join(str(choice) for choice in known)
-        raise UserError(f"{where}: {field} is {found!r}, which sepkit does not have; expected one of {choices}")
+        raise UserError(f"{where}: {field} is {shown(found)}, which sepkit does not have; expected one of {choices}")
     return found
 
 
@@ -235,16 +244,23 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
             training deviation (a smaller one is dropped).
     """
     _check_portable(model)
-    exported: dict[str, Tensor] = {}
-    for name, tensor in _weights(model).items():
-        pieces = asteroid_pieces(model.masker, name, tensor)
-        exported.update({theirs: piece.detach().clone() for theirs, piece in pieces.items()})
-    exported["encoder.filterbank._filters"] /= model.signal_std
+    exported = {name: piece.detach().clone() for name, piece in _pieces(model).items()}
+    for name in exported:
+        if name in ("encoder.filterbank._filters", "encoder.encoder.filterbank._filters"):
+            exported[name] /= model.signal_std
     exported["decoder.filterbank._filters"] *= model.signal_std
+    return exported
+
+
+def _pieces(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
+    """Name in asteroid -> view of the weight of ours that it stands for, but for the training deviation."""
+    pieces: dict[str, Tensor] = {}
+    for name, tensor in _weights(model).items():
+        pieces |= asteroid_pieces(model.masker, name, tensor)
     if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
         # asteroid's padding wrapper holds the same encoder filters under a second name.
-        exported["encoder.encoder.filterbank._filters"] = exported["encoder.filterbank._filters"].clone()
-    return exported
+        pieces["encoder.encoder.filterbank._filters"] = pieces["encoder.filterbank._filters"]
+    return pieces
 
 
 def _weights(model: EncoderMaskerDecoder) -> dict[str, Tensor]:

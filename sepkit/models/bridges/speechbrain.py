@@ -19,8 +19,10 @@ from torch import Tensor
 from sepkit.choices import from_dict, to_dict
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepFormerConfig
 from sepkit.errors import UserError
+from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.layout import lay_out
 from sepkit.models.maskers import SepFormerMasker
 
 HYPERPARAMETERS = "hyperparams.yaml"
@@ -28,7 +30,6 @@ FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")
 """What is read of a folder, and fetched of a repository."""
 
 _EXPECTED = f"expected a SepFormer folder of speechbrain's ({', '.join(FILES)})"
-_MOST_CHARACTERS = 1_000_000
 
 
 def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> EncoderMaskerDecoder:
@@ -49,8 +50,14 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
     where = str(folder / HYPERPARAMETERS)
     config = _model_config(where, _read_hyperparameters(folder / HYPERPARAMETERS), sample_rate)
     weights = {name: read_state_dict(folder / f"{name}.ckpt", _EXPECTED) for name in ("encoder", "masknet", "decoder")}
-    model = build_model(from_dict(ModelConfig, to_dict(config), where))
-    _load(folder, model, weights)
+    config = from_dict(ModelConfig, to_dict(config), where)
+    laid_out = lay_out(lambda: build_model(config), where, sum(map(len, weights.values())))
+    assert laid_out is not None
+    _fitting(folder, laid_out, weights)
+    model = build_model(config)
+    with torch.no_grad():
+        for tensor, value in _fitting(folder, model, weights):
+            tensor.copy_(value)
     return model.eval()
 
 
@@ -87,14 +94,8 @@ _TextLoader.add_multi_constructor("!", _keep)
 
 
 def _read_hyperparameters(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if len(text) > _MOST_CHARACTERS:
-            raise UserError(f"{path}: found {len(text)} characters, expected a configuration; {_EXPECTED}")
-        # The loader derives from SafeLoader and makes nothing but plain data and names.
-        hyperparameters = yaml.load(text, Loader=_TextLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); {_EXPECTED}") from None
+    # The loader derives from SafeLoader and makes nothing but plain data and names.
+    hyperparameters = read_yaml(path, _EXPECTED, _TextLoader)
     if not isinstance(hyperparameters, dict):
         raise UserError(f"{path}: found no mapping; {_EXPECTED}")
     return hyperparameters
@@ -253,8 +254,10 @@ def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> 
     return arguments
 
 
-def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Copies speechbrain's weights into `model`; names must match both ways, and shapes."""
+def _fitting(
+    folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mapping[str, Tensor]]
+) -> list[tuple[Tensor, Tensor]]:
+    """Tensors of `model` with speechbrain's weights for them; names must match both ways, and shapes."""
     assert isinstance(model.masker, SepFormerMasker)
     analysis, synthesis = model.filterbank.encoder.filterbank, model.filterbank.decoder.filterbank
     wanted: dict[str, dict[str, Tensor]] = {
@@ -262,6 +265,7 @@ def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mappi
         "masknet": model.masker.network.state_dict(),
         "decoder": {"weight": synthesis._filters},
     }
+    pairs: list[tuple[Tensor, Tensor]] = []
     for part, tensors in wanted.items():
         path = folder / f"{part}.ckpt"
         found = weights[part]
@@ -276,6 +280,5 @@ def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mappi
                     f"{path}: {name} has shape {tuple(found[name].shape)}, "
                     f"{HYPERPARAMETERS} asks for {tuple(tensors[name].shape)}"
                 )
-        with torch.no_grad():
-            for name in names:
-                tensors[name].copy_(found[name])
+        pairs += [(tensors[name], found[name]) for name in names]
+    return pairs

@@ -1,0 +1,106 @@
+"""What a description would make of a model, before memory is taken for it.
+
+A model is laid out on torch's meta device, where tensors have shapes and no values, and its shapes are compared with
+the header of its weights. A description of a few bytes therefore never takes more memory than the file beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from sepkit.errors import UserError, one_line
+from sepkit.limits import MODEL_PARAMETERS, MODEL_PARTS, MODEL_PARTS_PER_TENSOR
+
+M = TypeVar("M", bound=nn.Module)
+
+# What constructors and torch raise on sizes that no layer can have.
+_IMPOSSIBLE = (
+    RuntimeError, ValueError, TypeError, ArithmeticError, AssertionError, IndexError, KeyError, MemoryError,
+    AttributeError,
+)  # fmt: skip
+
+
+def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = False) -> M | None:
+    """Return the model that `make` makes, on the meta device: with shapes and without values.
+
+    Args:
+        make: makes the model.
+        where: the file that describes it, for messages.
+        tensors: how many there are in the file of its weights.
+        own_code: whether classes of the user's own take part, which may need values while they are made; None is
+            returned for those.
+
+    Raises:
+        UserError: no model can have these sizes, or it is larger than `sepkit.limits` allows.
+    """
+    try:
+        with _counted(where, tensors), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return make()
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+    except _IMPOSSIBLE as error:
+        if own_code:
+            return None
+        reason = f"{type(error).__name__}: {one_line(str(error))[:300]}"
+        raise UserError(f"{where}: no model can be made of it ({reason}); get the model again") from error
+
+
+@contextmanager
+def _counted(where: str, tensors: int) -> Iterator[None]:
+    """Inside the block, a model that grows beyond the limits, or far beyond its weights, is stopped where it does."""
+    most_parts = MODEL_PARTS + MODEL_PARTS_PER_TENSOR * tensors
+    parameters, parts, thread = 0, 0, threading.get_ident()
+
+    def add_tensor(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal parameters
+        add_part(module, name, None)
+        parameters += tensor.numel() if isinstance(tensor, Tensor) and threading.get_ident() == thread else 0
+        if parameters > MODEL_PARAMETERS:
+            raise UserError(f"{where}: describes more than {MODEL_PARAMETERS:,} parameters; get the model again")
+
+    def add_part(module: nn.Module, name: str, part: nn.Module | None) -> None:
+        nonlocal parts
+        parts += threading.get_ident() == thread
+        if parts > most_parts:
+            raise UserError(f"{where}: describes more than {most_parts:,} layers and weights; get the model again")
+
+    with ExitStack() as stack:
+        stack.callback(hooks.register_module_parameter_registration_hook(add_tensor).remove)
+        stack.callback(hooks.register_module_buffer_registration_hook(add_tensor).remove)
+        stack.callback(hooks.register_module_module_registration_hook(add_part).remove)
+        yield
+
+
+def shapes_in_file(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file on the meta device; only its header is read.
+
+    Raises:
+        UserError: unreadable, or no safetensors file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            return {name: torch.empty(part.get_shape(), device="meta") for name, part in slices.items()}
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """Return what to say about weights that cannot be read."""
+    return UserError(f"{path}: damaged or no safetensors file ({one_line(str(error))}); get the checkpoint again")
+
+
+def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise UserError(f"{path}: {name} holds values that are not finite numbers; get the model again")

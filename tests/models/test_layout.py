@@ -1,0 +1,156 @@
+"""Hostile models are refused before they take memory, and broken ones are named as the model."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_checkpoint, load_pretrained, save_model
+
+CONFIG = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    return save_model(build_model(CONFIG), tmp_path / "model", {"epoch": 1})
+
+
+def changed(folder: Path, change) -> Path:
+    data = yaml.safe_load((folder / "model.yaml").read_text())
+    change(data)
+    (folder / "model.yaml").write_text(yaml.safe_dump(data))
+    return folder
+
+
+def complaint(folder) -> str:
+    with pytest.raises(UserError) as caught:
+        load_pretrained(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+HOSTILE = {
+    "hidden_size: 6000": lambda data: data["model"]["masker"].update(hidden_size=6000, num_layers=8),
+    "num_layers: 1000000": lambda data: data["model"]["masker"].update(num_layers=1000000),
+    "hidden_size: 10**12": lambda data: data["model"]["masker"].update(hidden_size=10**12),
+    "hypotheses: 10**9": lambda data: data["model"].update(hypotheses=10**9),
+    "num_filters: 10**9": lambda data: data["model"]["filterbank"].update(num_filters=10**9),
+    "kernel_size of the STFT": lambda data: data["model"].update(
+        filterbank={"name": "stft", "kernel_size": 65536, "stride": 128}
+    ),
+    "blocks: 10**7": lambda data: data["model"].update(masker={"name": "conv_tasnet", "repeats": 10**7}),
+    "sample_rate: 10**9": lambda data: data["model"].update(sample_rate=10**9),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_descriptions_of_monsters_are_refused(name, folder):
+    assert str(folder) in complaint(changed(folder, HOSTILE[name]))
+
+
+def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
+    folders = []
+    for number, change in enumerate(HOSTILE.values()):
+        model = replace(CONFIG)
+        folders.append(str(changed(save_model(build_model(model), tmp_path / str(number)), change)))
+    program = (
+        "import sys, time\nfrom sepkit.models import load_pretrained\nfrom sepkit.errors import UserError\n"
+        "for path in sys.argv[1:]:\n"
+        "    began = time.process_time()\n"
+        "    try: load_pretrained(path)\n"
+        "    except UserError as error: print(round(time.process_time() - began, 1), str(error)[-90:])\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    done = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(folders), done.stderr[-2000:]
+    assert max(float(line.split()[0]) for line in done.stdout.splitlines()) < 20, done.stdout
+    assert max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) < 1_000_000
+
+
+@pytest.mark.parametrize("at", [9, 200, -4])
+def test_a_flipped_byte_is_noticed(at, folder):
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    assert str(file) in complaint(folder)
+
+
+def test_models_without_a_digest_are_read(folder):
+    load_checkpoint(changed(folder, lambda data: data.pop("weights_sha256")))
+
+
+def test_a_kill_between_the_two_files_loses_nothing(folder, monkeypatch):
+    """Weights of the older model stand beside the description of the newer one, until both are written."""
+    before = load_checkpoint(folder).state_dict()
+    torch.manual_seed(1)
+    model = build_model(CONFIG)
+    replaced = os.replace
+
+    def killed(source, target):
+        if str(target).endswith("model.safetensors"):
+            raise KeyboardInterrupt
+        replaced(source, target)
+
+    monkeypatch.setattr("sepkit.files.os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_model(model, folder)
+    monkeypatch.undo()
+    for name, tensor in load_checkpoint(folder).state_dict().items():
+        assert torch.equal(tensor, before[name])
+    save_model(model, folder)
+    assert "earlier_weights_sha256" not in yaml.safe_load((folder / "model.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("filterbank.encoder.filterbank._filters", float("nan")), ("signal_std", 0.0)]
+)
+def test_broken_weights_are_named_as_the_model(name, value, folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = torch.full_like(tensors[name], value)
+    save_file(tensors, folder / "model.safetensors")
+    changed(folder, lambda data: data.pop("weights_sha256"))
+    assert "model.safetensors" in complaint(folder)
+
+
+@pytest.mark.parametrize(
+    "info", [[1], {"score_threshold": "loud"}, {"score_threshold": [1]}, {"score_threshold": float("nan")}]
+)
+def test_broken_notes_are_named(info, folder):
+    assert "model.yaml: info" in complaint(changed(folder, lambda data: data.update(info=info)))
+
+
+def test_compressed_records_are_refused_before_torch_inflates_them(tmp_path):
+    buffer = io.BytesIO()
+    torch.save({"model_name": "ConvTasNet", "model_args": {}, "state_dict": {"x": torch.zeros(10_000_000)}}, buffer)
+    path = tmp_path / "model.pth"
+    with zipfile.ZipFile(buffer) as stored, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    assert path.stat().st_size < 100_000
+    assert "records are compressed" in complaint(f"asteroid:{path}")
+
+
+def test_sizes_of_asteroid_files_are_compared_before_memory_is_taken(tmp_path):
+    arguments = {
+        "n_src": 2, "n_filters": 60000, "kernel_size": 16, "stride": 8, "sample_rate": 8000, "bn_chan": 60000,
+        "hid_chan": 60000, "skip_chan": 60000, "conv_kernel_size": 3, "n_blocks": 8, "n_repeats": 3, "mask_act": "relu",
+    }  # fmt: skip
+    torch.save({"model_name": "ConvTasNet", "model_args": arguments, "state_dict": {}}, tmp_path / "model.pth")
+    assert "parameters" in complaint(f"asteroid:{tmp_path / 'model.pth'}")

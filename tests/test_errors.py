@@ -1,0 +1,74 @@
+"""Messages are one line of bounded length, whatever was found."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from sepkit.choices import convert
+from sepkit.cli import main as command_line
+from sepkit.errors import UserError, exhausted, one_line, shown
+from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
+
+HUGE = {
+    "text": "x" * 10**6,
+    "list": list(range(10**5)),
+    "deep": {str(number): [[[[number]]]] for number in range(1000)},
+    "number": 10**400,
+    "longer than Python converts": 1 << 10**6,
+    "bytes": b"\0" * 9999,
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_any_value_is_shown_briefly(kind):
+    text = shown(HUGE[kind])
+    assert 0 < len(text) <= VALUE_CHARACTERS and text.isprintable()
+
+
+def test_short_values_are_shown_as_they_are():
+    values = (3, "a b", [1, 2], {"a": None}, -1.5)
+    assert [shown(value) for value in values] == ["3", "'a b'", "[1, 2]", "{'a': None}", "-1.5"]
+
+
+def test_a_message_is_one_printable_line():
+    assert one_line("a\n b\tc") == "a b c"
+    assert one_line("bell\a, escape\x1b[2J, half a pair \ud800") == r"bell\x07, escape\x1b[2J, half a pair \ud800"
+    long = one_line("file: " + "x" * 10**7 + "; remedy")
+    assert len(long) <= MESSAGE_CHARACTERS and long.startswith("file: ") and long.endswith("; remedy")
+
+
+@pytest.mark.parametrize("raised", [UserError("x\n" * 10**6), ValueError("x\n" * 10**6), KeyError("\x1b")])
+def test_the_command_line_prints_one_line(raised, monkeypatch, capsys):
+    def fail(*arguments):
+        raise raised
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    code = command_line.main(["models"])
+    error = capsys.readouterr().err
+    assert code == (2 if isinstance(raised, UserError) else 1)
+    assert error.count("\n") == 1 and len(error) <= MESSAGE_CHARACTERS + 1 and error.strip().isprintable()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE])
+def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(number, monkeypatch, capsys):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number), "out/a.wav")
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    assert command_line.main(["models"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sepkit models: out/a.wav: ") and "run the same command again" in error
+
+
+def test_other_errors_are_not_for_the_machine():
+    assert exhausted(OSError(errno.EIO, "x")) == exhausted(ValueError("x")) == ""
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "number"])
+def test_values_of_a_wrong_type_are_shown_briefly(kind):
+    with pytest.raises(UserError) as caught:
+        convert(float, HUGE[kind], "field")
+    assert str(caught.value).startswith("field: found") and len(str(caught.value)) < 300
