@@ -32,6 +32,8 @@ SIMULATION = "simulation.json"
 _FORMAT = 1
 _ORDER_SAMPLES = 16
 _ORDER_DATA = 256
+# Masks of each test datum: at half a nat the rate of 512 data under one mask each has a deviation of 4.5 % over draws.
+_MASK_DRAWS = 16
 _SHOWN_SESSIONS = 4
 _BASELINE = ("measurements",)
 
@@ -296,8 +298,9 @@ def _rates(
     training = simulation.summary["training"]
     missing = MissingnessConfig(**training["missingness"]) if training.get("missingness") else MissingnessConfig()
     whole = read["test", key]
-    fresh = observed_in(missing, len(whole), dimensions, settings.seed, 10**6) & ~np.isnan(whole.values)
-    found: dict[str, Any] = {"test": rate_and_distortion(vae, np.nan_to_num(whole.values), fresh)}
+    repeated = np.tile(whole.values, (_MASK_DRAWS, 1))
+    fresh = observed_in(missing, len(repeated), dimensions, settings.seed, 10**6) & ~np.isnan(repeated)
+    found: dict[str, Any] = {"test": rate_and_distortion(vae, np.nan_to_num(repeated), fresh)}
     if ("training", key) in read:
         data = read["training", key]
         own = observed_in(missing, len(data), dimensions, training.get("seed") or 0, 0) & ~np.isnan(data.values)

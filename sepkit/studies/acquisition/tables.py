@@ -316,10 +316,12 @@ def _target_table(group: Group) -> str:
         mine = targets == target
         cells = [f"{target:g}", f"{rates[mine].mean():.3f}", f"{100 * (rates[mine].mean() / target - 1):+.1f} %"]
         if has_train:
+            on_train = group.values("rate_distortion", "train", "rate_nats")[mine].mean()
+            cells.append(f"{100 * (on_train / target - 1):+.1f} %")
             cells.append(_mean(group.values("rate_distortion", "train", "distortion_nats")[mine]))
         cells += [_mean(group.values(*keys)[mine]) for keys in _MEASURES.values()]
         rows.append(cells)
-    header = ["target", "rate on test", "off", *(["distortion, train"] if has_train else [])]
+    header = ["target", "rate on test", "off", *(["off on train", "distortion, train"] if has_train else [])]
     header += ["distortion, test", "negative ELBO", "area [dB]", "offset O", "stopping index", "error there [dB]"]
     return markdown_table(header, rows)
 
