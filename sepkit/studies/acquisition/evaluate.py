@@ -156,19 +156,21 @@ def _stopping(
         rules = {"ridge": fit_stopping(validation, FEATURES), "number": fit_stopping(validation, _BASELINE)}
     elif model.stopping is not None:
         rules = {"ridge": model.stopping}
-    features = features_of(sessions)
+    predicted = {name: rule.predict(features_of(sessions)) for name, rule in rules.items()}
     scores: dict[str, Any] = {}
     stops: dict[str, np.ndarray] = {}
     for threshold in thresholds:
-        found = {name: stopping_index(rule.predict(features), threshold) for name, rule in rules.items()}
+        found = {name: stopping_index(values, threshold) for name, values in predicted.items()}
         found["oracle"] = stopping_index(sessions.rmse, threshold)
         if validation is not None:
             found["best_index"] = np.full(len(sessions.rmse), best_index(validation, threshold))
-        scores[f"{threshold:g}"] = {name: stopping_scores(sessions, s, threshold) for name, s in found.items()}
+        scores[f"{threshold:g}"] = {
+            name: stopping_scores(sessions, indices, threshold, predicted.get(name)) for name, indices in found.items()
+        }
         stops = stops or found
-    for name, rule in rules.items():
-        predicted = rule.predict(features)[:, 1:].ravel()
-        correlation = np.corrcoef(predicted, sessions.rmse[:, 1:].ravel())[0, 1] if np.ptp(predicted) > 0 else None
+    for name, values in predicted.items():
+        measured = values[:, 1:].ravel()
+        correlation = np.corrcoef(measured, sessions.rmse[:, 1:].ravel())[0, 1] if np.ptp(measured) > 0 else None
         scores.setdefault("correlation", {})[name] = None if correlation is None else float(correlation)
     return scores, stops
 

@@ -215,16 +215,18 @@ def _stopping_table(groups: Sequence[Group]) -> str:
     thresholds = [key for key in groups[0].summaries[0]["stopping"] if key != "correlation"]
     rows = []
     for threshold in thresholds:
-        for rule in (r for r in _RULES if r in groups[0].summaries[0]["stopping"][threshold]):
-            cells = [
-                np.array([group.values("stopping", threshold, rule, what).mean() for group in groups])
-                for what in ("offset", "index", "error_db")
-            ]
-            if len(groups) == 1:
-                cells = [groups[0].values("stopping", threshold, rule, w) for w in ("offset", "index", "error_db")]
-            rows.append([f"{threshold} dB", _NAMES[rule], *(_mean(values) for values in cells)])
+        scores = groups[0].summaries[0]["stopping"][threshold]
+        for rule in (r for r in _RULES if r in scores):
+            cells = []
+            for what in ("offset", "index", "error_db", "predicted_db"):
+                of_groups = [
+                    group.values("stopping", threshold, rule, what) for group in groups if what in scores[rule]
+                ]
+                values = of_groups[0] if len(of_groups) == 1 else np.array([part.mean() for part in of_groups])
+                cells.append(_mean(values) if len(values) else "")
+            rows.append([f"{threshold} dB", _NAMES[rule], *cells])
     spread = "data sets" if len(groups) > 1 else "models"
-    header = ["threshold", "rule", "offset O", "stopping index", "error there [dB]"]
+    header = ["threshold", "rule", "offset O", "stopping index", "error there [dB]", "predicted there [dB]"]
     return markdown_table(header, rows, words=(0, 1)) + f"\nMean and standard deviation over {spread}.\n"
 
 
