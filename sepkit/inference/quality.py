@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import yaml
 
 from sepkit.choices import from_dict, to_dict
@@ -195,6 +194,8 @@ def fit_ridge(
         )
     if not names or not _varies(targets):
         raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
+    from scipy.stats import pearsonr, spearmanr
+
     table = np.stack([np.asarray(features[name], np.float64) for name in names], axis=-1)
     means, scales = table.mean(0), table.std(0)
     standardized = _standardize(table, means, scales)
@@ -222,8 +223,8 @@ def fit_ridge(
         intercept=float(targets.mean() - center @ coefficients),
         ridge=ridge,
         interval_db=_interval(errors, coverage),
-        rank_correlation=_plain(scipy.stats.spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
-        correlation=_plain(scipy.stats.pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
+        rank_correlation=_plain(spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
+        correlation=_plain(pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
         error_db=float(np.sqrt(np.mean(np.square(errors)))),
     )
     return Fit(predictor, left_out)

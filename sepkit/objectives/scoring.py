@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sepkit.objectives.assignment import MCL, PIT
+from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.objectives.term import Term
 
@@ -39,7 +39,7 @@ class ScoringTerm(Term):
     ) -> None:
         self.costs = costs
         self.matching = PIT() if one_to_one else MCL()
-        self.kind = kind
+        self.kind: Literal["binary", "cross_entropy"] = kind
 
     def __call__(self, step: Step) -> Tensor:
         """The term's value for each utterance, (B,) nats.
@@ -52,10 +52,28 @@ class ScoringTerm(Term):
         if separation.scores is None:
             raise ValueError("the separation has no scores; give the model a scoring head")
         cost = step.cost(self.costs)
-        wins = self.matching.weights(cost, batch.active).sum(2)
-        scores = separation.scores.to(cost.dtype)
-        if self.kind == "cross_entropy":
-            shares = wins / batch.active.sum(1, keepdim=True).clamp_min(1)
-            return -(shares * scores.log_softmax(1)).sum(1)
-        won = (wins > 0).to(cost.dtype)
-        return torch.nn.functional.binary_cross_entropy_with_logits(scores, won, reduction="none").mean(1)
+        return score_loss(separation.scores.to(cost.dtype), cost, batch.active, self.matching, self.kind)
+
+
+def score_loss(
+    scores: Tensor,
+    cost: Tensor,
+    active: Tensor | None = None,
+    matching: Assignment | None = None,
+    kind: Literal["binary", "cross_entropy"] = "binary",
+) -> Tensor:
+    """How far scores are from who won, (B,) nats; see `ScoringTerm`.
+
+    Args:
+        scores: (B, n) logits.
+        cost: (B, n, m), smaller is better.
+        active: (B, m) bool; None: all active.
+        matching: hard; None: MCL.
+        kind: see `ScoringTerm`.
+    """
+    wins = (matching or MCL()).weights(cost, active).sum(2)
+    if kind == "cross_entropy":
+        count = wins.sum(1, keepdim=True) if active is None else active.sum(1, keepdim=True)
+        return -(wins / count.clamp_min(1) * scores.log_softmax(1)).sum(1)
+    won = (wins > 0).to(scores.dtype)
+    return torch.nn.functional.binary_cross_entropy_with_logits(scores, won, reduction="none").mean(1)

@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.signal import ShortTimeFFT, get_window
 
 from sepkit.evaluation.run_folder import TrainingLog
 
@@ -356,6 +355,8 @@ def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str
 
 def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
     """(K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
+    from scipy.signal import ShortTimeFFT, get_window
+
     size = max(2, round(0.032 * sample_rate))
     samples = np.pad(samples, (0, max(0, size - len(samples))))
     hop = max(1, size // 4, len(samples) // 360)

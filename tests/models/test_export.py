@@ -72,6 +72,13 @@ CONFIGS = {
         masks=LogNormalConfig(),
         scoring=ScoringConfig(4),
     ),
+    # As the shipped model: one deviation a bin, which is expanded to the batch inside the graph.
+    "deviation per bin": ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 32, deviation="per_bin"),
+        encoding=GaussianConfig(),
+        masker=RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=1),
+        masks=LogNormalConfig(),
+    ),
     "gated_recurrence": ModelConfig(
         filterbank=STFTFilterbankConfig(64, 32, complex_masks=True),
         encoding=GaussianConfig(),
@@ -147,6 +154,7 @@ def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, capsys)
     assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "again.onnx")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == str(tmp_path / "again.onnx") and "1 samples: differs from torch by" in lines[0]
+    assert len([line for line in lines if "differs from torch by" in line]) == 6
     assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
 
 
@@ -198,6 +206,29 @@ def test_what_an_exported_model_is_not_for(exported, capsys):
     model = OnnxModel(exported / "model.onnx")
     with pytest.raises(ValueError, match="no encodings"):
         model(torch.zeros(1, 100), reconstruct=True)
+
+
+def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, capsys, monkeypatch):
+    def fails(self, mixture, *arguments, **options):
+        raise UserError("ONNX Runtime failed")
+
+    monkeypatch.setattr("sepkit.models.onnx_export.difference", lambda *arguments: 0.0)
+    monkeypatch.setattr(OnnxModel, "forward", fails)
+    assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "model.onnx")]) == 2
+    assert "separates no recording" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_shipped_model_as_a_graph_separates_wavs(tmp_path, capsys):
+    graph = tmp_path / "boxed_8k.onnx"
+    assert main(["export", "boxed_8k", "--out", str(graph)]) == 0
+    generator = np.random.default_rng(0)
+    for number in range(10):
+        noise = 0.1 * generator.standard_normal(301 + 977 * number).astype(np.float32)
+        audio.write(tmp_path / "in" / f"{number}.wav", noise, (8000, 16000)[number % 2])
+    line = ["separate", str(tmp_path / "in"), "--model", str(graph), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(line) == 0
+    assert len(list((tmp_path / "out").glob("*_s?.wav"))) == 20
 
 
 # ------------------------------------------------------------------------------------------------------------- int8
@@ -254,7 +285,7 @@ def test_the_command_quantizes_and_prints_the_cost(exported, mixtures, tmp_path,
 
 @dataclass
 class FixedConfig(MaskerConfig, name="fixed_length_of_a_test"):
-    """A masker that no graph holds, in one of two ways."""
+    """A masker that no graph holds, in one of several ways."""
 
     way: str = "counts"
 
@@ -269,12 +300,18 @@ class Fixed(Masker):
         if self.way == "counts":
             # int() makes the number of frames of the example a constant of the graph.
             features = features * int(features.shape[-1]) / 1000
+        elif self.way == "batch":
+            # The graph fits batches of the example's size alone.
+            features = features + torch.zeros(int(features.shape[0]), 1, 1)
         elif self.way == "eigenvalues":
             features = features * torch.linalg.eigvalsh(features @ features.transpose(1, 2))[:, :, None]
         return features[:, None, None].expand(-1, self.hypotheses, 1, -1, -1)
 
 
-@pytest.mark.parametrize(("way", "message"), [("counts", "differs from torch by"), ("eigenvalues", "no ONNX graph")])
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [("counts", "differs from torch by"), ("batch", "ONNX Runtime failed"), ("eigenvalues", "no ONNX graph")],
+)
 def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp_path):
     model = made(ModelConfig(filterbank=FREE, masker=FixedConfig(way)))
     assert message in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))

@@ -1,0 +1,61 @@
+"""`sepkit quantize EXPERIMENT`: what matching does where the truth is known (aMCL paper, CCLVQ paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+Selection = Literal["last", "held_out", "reference"]
+
+
+def uci(
+    *,
+    data: str,
+    out: str,
+    sets: list[str] | None = None,
+    methods: list[str] | None = None,
+    select: list[Selection] | None = None,
+    config: str | None = None,
+    drop_constant: bool = False,
+) -> Path:
+    """Train five hypotheses on UCI regression sets, all splits of a set at once, and write distortion and RMSE.
+
+    Methods: mcl, amcl_linear, amcl_exponential, relaxed_wta_EPSILON (relaxed_wta_0.1), relaxed_wta_annealed.
+    Selections of the checkpoint: last: end of training; held_out: least hard distortion on training rows that were held
+    out; reference: least loss on the test part, as in the published code, which is a leak. Writes OUT/table.json and
+    OUT/table.md; the same command again continues.
+
+    Args:
+        data: folder of the sets, see `sepkit prepare uci`
+        out: folder of the results
+        sets: which sets; default: all that are there
+        methods: which methods; default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed
+        select: which checkpoint counts; default: all three
+        config: YAML file, as egs/uci/conf/cpu.yaml
+        drop_constant: leave out features that never change instead of refusing them
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad set, file or number.
+    """
+    from sepkit.studies.quantization.config import UCIConfig, read_section
+    from sepkit.studies.quantization.uci import DEFAULT_METHODS, SELECTIONS, uci
+    from sepkit.studies.quantization.uci_data import set_names
+    from sepkit.studies.quantization.uci_tables import write_tables
+
+    folder = Path(data)
+    rows = uci(
+        folder,
+        sets or set_names(folder),
+        methods or DEFAULT_METHODS,
+        select or SELECTIONS,
+        read_section(UCIConfig, config),
+        Path(out),
+        drop_constant,
+    )
+    return write_tables(rows, Path(out))
+
+
+COMMANDS = {"uci": uci}
