@@ -203,7 +203,8 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- documents
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-PAGES = ["install", "separate", "train", "gpus", "matching", "plan-schedule", "variational", "measure", "audiograms"]
+PAGES = ["install", "separate", "stream", "train", "gpus", "matching", "plan-schedule", "variational", "measure"]
+PAGES += ["audiograms"]
 
 TINY_RUN = [
     "--trainer.max_epochs",

@@ -8,10 +8,8 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import importlib.util
 import inspect
 import shutil
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ import docstring_parser
 
 from sepkit.choices import convert, did_you_mean, field_types
 from sepkit.errors import UserError
+from sepkit.registry import import_file
 
 DEVICE = "auto"
 """Default of `--device`, for every command."""
@@ -307,20 +306,3 @@ def without_none(hint: Any) -> Any:
     """Return X for the type `X | None`, and any other type as it is."""
     inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
     return inner[0] if len(inner) == 1 and type(None) in typing.get_args(hint) else hint
-
-
-def import_file(path: str) -> Any:
-    """Execute a user's Python file, which registers maskers or other choices of its own.
-
-    Raises:
-        UserError: no such file.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(f"--import {path}: no such file, expected a Python file")
-    specification = importlib.util.spec_from_file_location(file.stem, file)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[file.stem] = module
-    specification.loader.exec_module(module)
-    return module

@@ -23,7 +23,7 @@ COMMANDS = {
     "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms, uci",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
-    "stream": "separate raw PCM from standard input while it comes in",
+    "stream": "separate standard input, wav or raw PCM, while it comes in",
     "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",

@@ -139,8 +139,8 @@ def players_html(separated: Separated) -> str:
     cut = f" The first {_MOST_SECONDS:.0f} s are here." if shown.shape[1] < estimates.shape[1] else ""
     rows = []
     for place, waveform in enumerate(shown):
-        sound = base64.b64encode(audio.encode_wav(gain * waveform, separated.sample_rate)).decode()
-        source = f"data:audio/wav;base64,{sound}"
+        sound, kind = audio.encode_sound(gain * waveform, separated.sample_rate)
+        source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
         player = f'<audio controls preload="metadata" aria-label="speaker {place + 1}" src="{source}"></audio>'
         rows.append(
             f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{escape(_of_estimate(separated, place))}</td></tr>"

@@ -23,7 +23,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTAConfig, SinkhornConfig
@@ -400,6 +399,8 @@ def _injections(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _match_by_linear_assignment(cost: Tensor) -> Tensor:
     """(B, m) hypothesis of each source by the Hungarian method, low indices preferred among equals."""
+    from scipy.optimize import linear_sum_assignment
+
     n, m = cost.shape[1:]
     matrices = cost.cpu().numpy()
     preference = np.outer(np.arange(n), np.arange(m, 0, -1)) / (n * m)
