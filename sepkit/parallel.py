@@ -28,6 +28,7 @@ from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import Any, TypeVar
 
 from sepkit.errors import UserError, exhausted
+from sepkit.registry import import_file, imported_files
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -209,7 +210,7 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
         context.set_forkserver_preload(preloaded)
-    executor = ProcessPoolExecutor(processes, context, _prepare_process)
+    executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(),))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
@@ -224,10 +225,13 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     return executor
 
 
-def _prepare_process() -> None:
+def _prepare_process(own_files: Sequence[str]) -> None:
     # An interrupt is for the process that the user sees; it ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # What is sent here may be of classes that the user's own files define.
+    for file in own_files:
+        import_file(file)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 

@@ -18,17 +18,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from sepkit.config import Choice
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line
 
 C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _builders: dict[type, Callable[..., Any]] = {}
+_imported: dict[str, ModuleType] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
@@ -105,6 +110,36 @@ def registered(config: Choice) -> Any:
             f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"
         )
     return builder
+
+
+def import_file(path: str) -> ModuleType:
+    """Execute a user's Python file, which registers maskers or other choices of its own, and return its module.
+
+    Raises:
+        UserError: no such file, or executing it fails.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"--import {path}: no such file, expected a Python file")
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    if specification is None or specification.loader is None:
+        raise UserError(f"--import {path}: found another ending, expected a Python file (.py)")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module
+    try:
+        specification.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        # Whatever the user's own code raises, or that it ends the program, is for the user to mend.
+        del sys.modules[file.stem]
+        reason = f"{type(error).__name__}: {one_line(str(error))}".rstrip(": ")
+        raise UserError(f"--import {path}: cannot be executed ({reason}); mend the file") from error
+    _imported[str(file.resolve())] = module
+    return module
+
+
+def imported_files() -> list[str]:
+    """Return the absolute paths of the files that `import_file` has executed, for processes that need the same."""
+    return [path for path, module in _imported.items() if sys.modules.get(module.__name__) is module]
 
 
 def _built(value: Any) -> Any:

@@ -24,7 +24,11 @@ from sepkit.data import audio
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
-SIMULATIONS = {REPOSITORY / "egs" / "annealed_vi" / "conf" / f"{name}.yaml" for name in ("cpu", "paper")}
+SIMULATIONS = {
+    REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
+    for recipe in ("annealed_vi", "quantization", "uci")
+    for name in ("cpu", "paper")
+}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 TINY_MODEL = {"filterbank": {"name": "free", "num_filters": 16}, "masker": {"name": "recurrent", "hidden_size": 8}}
 
@@ -199,7 +203,8 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- documents
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-PAGES = ["install", "separate", "train", "gpus", "matching", "plan-schedule", "variational", "measure", "audiograms"]
+PAGES = ["install", "separate", "stream", "train", "gpus", "matching", "plan-schedule", "variational", "measure"]
+PAGES += ["audiograms"]
 
 TINY_RUN = [
     "--trainer.max_epochs",

@@ -18,7 +18,6 @@ from sepkit.cli._parser import (
     SHARED_HELP,
     Parser,
     documented,
-    import_file,
     metavar_of,
     reader,
     with_words,
@@ -27,6 +26,7 @@ from sepkit.cli._parser import (
 from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
+from sepkit.registry import import_file
 
 
 def conf_folder() -> Path:

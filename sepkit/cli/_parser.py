@@ -8,10 +8,8 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import importlib.util
 import inspect
 import shutil
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +18,9 @@ from typing import Any, Literal, NoReturn
 import docstring_parser
 
 from sepkit.choices import convert, did_you_mean, field_types
-from sepkit.errors import UserError, one_line, shown
+from sepkit.errors import UserError, shown
 from sepkit.limits import SEED
+from sepkit.registry import import_file
 
 DEVICE = "auto"
 """Default of `--device`, for every command."""
@@ -311,27 +310,3 @@ def without_none(hint: Any) -> Any:
     """Return X for the type `X | None`, and any other type as it is."""
     inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
     return inner[0] if len(inner) == 1 and type(None) in typing.get_args(hint) else hint
-
-
-def import_file(path: str) -> Any:
-    """Execute a user's Python file, which registers maskers or other choices of its own.
-
-    Raises:
-        UserError: no such file, or executing it fails.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(f"--import {path}: no such file, expected a Python file")
-    specification = importlib.util.spec_from_file_location(file.stem, file)
-    if specification is None or specification.loader is None:
-        raise UserError(f"--import {path}: found another ending, expected a Python file (.py)")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[file.stem] = module
-    try:
-        specification.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        # Whatever the user's own code raises, or that it ends the program, is for the user to mend.
-        del sys.modules[file.stem]
-        reason = f"{type(error).__name__}: {one_line(str(error))}".rstrip(": ")
-        raise UserError(f"--import {path}: cannot be executed ({reason}); mend the file") from error
-    return module

@@ -22,10 +22,10 @@ from sepkit.version import __version__
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms",
+    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms, uci",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
-    "stream": "separate raw PCM from standard input while it comes in",
+    "stream": "separate standard input, wav or raw PCM, while it comes in",
     "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
@@ -35,6 +35,7 @@ COMMANDS = {
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
     "simulate-annealing": "the experiments of the annealed VI paper: mode collapse over annealing schedules",
+    "quantize": "what matching does where the truth is known: UCI, three Gaussians and more",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",

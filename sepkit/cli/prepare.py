@@ -5,6 +5,7 @@ from __future__ import annotations
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
+from sepkit.studies.quantization.options import UCIOptions
 
 COMMANDS = {
     "mini": OptionsCommand(options.MiniOptions, "sepkit.corpora.mini:prepare_mini"),
@@ -17,6 +18,7 @@ COMMANDS = {
     "vctk-2mix": OptionsCommand(options.VCTK2MixOptions, "sepkit.corpora.vctk2mix:prepare_vctk2mix"),
     "audiograms": OptionsCommand(AudiogramOptions, "sepkit.studies.acquisition.prepare:prepare_audiograms"),
     "nhanes": OptionsCommand(NHANESOptions, "sepkit.studies.acquisition.prepare:prepare_nhanes"),
+    "uci": OptionsCommand(UCIOptions, "sepkit.studies.quantization.uci_data:prepare_uci"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
     "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),
 }

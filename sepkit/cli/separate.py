@@ -30,7 +30,6 @@ def main(
     no_predict: bool = False,
     processes: int = 1,
     summary: str | None = None,
-    import_: list[str] | None = None,
 ) -> Path:
     """Separate audio files; the same command again continues where it stopped.
 
@@ -52,13 +51,10 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
-    from sepkit.errors import UserError
     from sepkit.inference.inputs import find_recordings
 
     # All that is wrong with the arguments is said before torch is imported.
     find_recordings(inputs, Path(out))
-    if processes > 1 and import_:
-        raise UserError("--processes: does not go with --import, whose maskers other processes do not know")
     from sepkit.inference import separate_files
     from sepkit.inference.separator import load_model
     from sepkit.models.hub import pinned

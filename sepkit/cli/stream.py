@@ -1,4 +1,4 @@
-"""`sepkit stream`: raw PCM in, estimates out at once."""
+"""`sepkit stream`: sound from standard input, estimates out at once."""
 
 from __future__ import annotations
 
@@ -13,47 +13,51 @@ if TYPE_CHECKING:
 
 
 def main(
+    source: str = "-",
     *,
     model: str | None = None,
     sample_rate: int | None = None,
-    sample_format: SampleFormat = "s16le",
+    sample_format: SampleFormat | None = None,
     levels: Levels = "mixture",
     device: str = DEVICE,
     precision: Precision = "float32",
 ) -> None:
-    """Separate mono PCM from standard input as it comes in; write the estimates to standard output, interleaved.
+    """Separate standard input, wav or raw PCM, as it comes in; write the estimates to standard output, interleaved.
 
     Args:
+        source: -, standard input: a wav, whose channels are averaged, or mono PCM
         model: MODEL, which has to be causal; default: the one that ships with sepkit
-        sample_rate: Hz, of the PCM; default: that of the model, which has the least latency
-        sample_format: of the PCM: 16-bit integers, or floats with full scale 1
+        sample_rate: Hz, of the PCM; default: that of the wav; for PCM that of the model, which has the least latency
+        sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
         precision: bfloat16 is faster for dual_path_rnn on processors that support it
 
     Raises:
-        UserError: a model that is not causal, a wrong rate, or a terminal as standard input.
+        UserError: a model that is not causal, a wrong rate, a wav of another format, or a terminal as standard input.
     """
     import sys
 
     from sepkit.errors import UserError
 
+    if source != "-":
+        raise UserError(f"{source}: expected -, standard input (sepkit stream - < {source}); files: sepkit separate")
     if sys.stdin.isatty():
-        raise UserError("standard input is a terminal, expected raw PCM; pipe a recording into it")
-    from sepkit.inference.pipe import separate_pipe
+        raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
+    from sepkit.inference.pipe import open_pipe, separate_pipe
     from sepkit.inference.separator import load_model
 
     separator = load_model(model, device, predict=False, precision=precision)
-    with separator.streaming(sample_rate, levels) as stream:
+    # Its type hides that it is buffered.
+    pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)
+    with separator.streaming(pipe.sample_rate, levels) as stream:
         print(
-            f"sepkit stream: {stream.hypotheses} channels of {sample_format} at {stream.sample_rate} Hz, latency "
+            f"sepkit stream: {stream.hypotheses} channels of {pipe.sample_format} at {stream.sample_rate} Hz, latency "
             f"{1000 * stream.latency_seconds:.2f} ms",
             file=sys.stderr,
             flush=True,
         )
         try:
-            # Its type hides that it is buffered.
-            source = cast("BufferedIOBase", sys.stdin.buffer)
-            report = separate_pipe(stream, source, sys.stdout.buffer, sample_format)
+            report = separate_pipe(stream, pipe, sys.stdout.buffer)
         except BrokenPipeError:
             # Whoever listens has heard enough. Standard output must not be flushed again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

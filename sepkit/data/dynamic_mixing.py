@@ -83,6 +83,11 @@ class DynamicMixer:
             )
         if not 0 <= config.one_speaker_share <= 1:
             raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
+        if config.noise is None and config.noise_probability != 1:
+            raise UserError(
+                f"data.dynamic_mixing.noise_probability: found {config.noise_probability}, which does nothing without "
+                "data.dynamic_mixing.noise; name a folder of noise, or leave it out"
+            )
         self._sexes = None if config.same_sex_share is None else self._find_sexes(manifest)
         self._bank_rates = self._speed_rates() if config.bank_gib else []
         self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
@@ -118,6 +117,8 @@ def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -
                 f"{path}: {header.num_samples} samples at {header.sample_rate} Hz, expected {entry.num_samples} at "
                 f"{entry.sample_rate} Hz as the mixture has"
             )
+    from scipy.optimize import linear_sum_assignment
+
     size = round(chunk_seconds * entry.sample_rate)
     starts = range(0, entry.num_samples - size + 1, size)
     energy = sum(np.square(mix_entry(entry, start, size).sources, dtype=np.float64).sum(1) for start in starts)

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
 from sepkit.data import audio
@@ -166,6 +165,8 @@ def group_hypotheses(similarity_db: np.ndarray, same_db: float = SAME_SI_SDR_DB)
         similarity_db: (n, n), see `mutual_si_sdr_db`.
         same_db: from which SI-SDR on two of them are the same.
     """
+    from scipy.sparse.csgraph import connected_components
+
     labels = connected_components(similarity_db >= same_db, directed=False)[1]
     numbers: dict[int, int] = {}
     return [numbers.setdefault(int(label), len(numbers)) for label in labels]

@@ -1,4 +1,4 @@
-"""Raw PCM in from one pipe, the estimates' raw PCM out into another."""
+"""A wav or raw PCM in from one pipe, the estimates' raw PCM out into another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from sepkit.data.audio import quantize_pcm16
+from sepkit.data.wav_header import read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.options import SampleFormat
 from sepkit.inference.streaming import Stream
@@ -17,6 +18,63 @@ from sepkit.inference.streaming import Stream
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 # The most that is read at a time; a pipe that holds less is not waited for.
 _READ_BYTES = 1 << 15
+
+
+@dataclass
+class Pipe:
+    """Samples that come through a pipe.
+
+    Args:
+        source: buffered binary file. What it has is taken as it comes.
+        sample_format: of the samples.
+        sample_rate: Hz; None: as the model has it.
+        channels: interleaved; they are averaged.
+        begin: bytes that were read before.
+        size_bytes: of all samples, with `begin`; None: until the source ends.
+    """
+
+    source: BufferedIOBase
+    sample_format: SampleFormat = "s16le"
+    sample_rate: int | None = None
+    channels: int = 1
+    begin: bytes = b""
+    size_bytes: int | None = None
+
+    def read(self) -> bytes:
+        """The next bytes, as soon as there are any; none at the end."""
+        most = _READ_BYTES if self.size_bytes is None else min(_READ_BYTES, self.size_bytes)
+        if self.begin:
+            data, self.begin = self.begin[:most], b""
+        else:
+            # read1 gives what there is, as soon as there is any; read would wait for all.
+            data = self.source.read1(most) if most else b""
+        if self.size_bytes is not None:
+            self.size_bytes -= len(data)
+        return data
+
+
+def open_pipe(
+    source: BufferedIOBase, sample_rate: int | None = None, sample_format: SampleFormat | None = None
+) -> Pipe:
+    """The samples of a wav, whose header tells how they are to be read, or raw mono PCM.
+
+    Args:
+        source: buffered binary file.
+        sample_rate: Hz; None: that of a wav, and for PCM that of the model.
+        sample_format: of PCM; None: what begins like a wav is a wav, all else is 16-bit integers.
+
+    Raises:
+        UserError: a wav of another rate, or one that cannot be read.
+    """
+    begin = b"" if sample_format else source.read(4)
+    if begin != b"RIFF":
+        return Pipe(source, sample_format or "s16le", sample_rate, begin=begin)
+    header = read_wav_header(source, begin)
+    if sample_rate not in (None, header.sample_rate):
+        raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")
+    return Pipe(
+        source, header.sample_format, header.sample_rate, channels=header.channels, size_bytes=header.size_bytes
+    )
 
 
 @dataclass
@@ -45,30 +103,27 @@ class PipeReport:
         return f"separated {seconds:.2f} s{factor}{clipped}{dropped}"
 
 
-def separate_pipe(
-    stream: Stream, source: BufferedIOBase, sink: BinaryIO, sample_format: SampleFormat = "s16le"
-) -> PipeReport:
-    """Separates mono PCM from `source` until it ends; estimates go to `sink` interleaved, each block at once.
+def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
+    """Separates a pipe until it ends; estimates go to `sink` interleaved, each block at once.
 
     Args:
-        stream: fresh; it ends with the source.
-        source: buffered binary file. What it has is taken as it comes.
-        sink: binary file; gets n channels, as many frames as the source has samples.
-        sample_format: of both.
+        stream: fresh, at the rate of the pipe; it ends with it.
+        pipe: see `open_pipe`.
+        sink: binary file; gets n channels in the format of the pipe, as many frames as that has.
 
     Raises:
         UserError: samples that are not finite, or an unknown format.
         BrokenPipeError: nobody reads the sink any more.
     """
-    if sample_format not in _TYPES:
-        raise UserError(f"--sample-format {sample_format}: expected one of {', '.join(_TYPES)}")
-    dtype = _TYPES[sample_format]
+    if pipe.sample_format not in _TYPES:
+        raise UserError(f"--sample-format {pipe.sample_format}: expected one of {', '.join(_TYPES)}")
+    dtype = _TYPES[pipe.sample_format]
+    frame_bytes = dtype.itemsize * pipe.channels
     report = PipeReport(sample_rate=stream.sample_rate)
     rest = b""
     ended = False
     while not ended:
-        # read1 gives what there is, as soon as there is any; read would wait for all.
-        data = source.read1(_READ_BYTES)
+        data = pipe.read()
         ended = not data
         started = time.perf_counter()
         if ended:
@@ -76,15 +131,14 @@ def separate_pipe(
             estimates = stream.finish()
         else:
             data = rest + data
-            whole = len(data) // dtype.itemsize * dtype.itemsize
+            whole = len(data) // frame_bytes * frame_bytes
             rest = data[whole:]
-            samples = np.frombuffer(data[:whole], dtype)
-            report.num_samples += samples.size
-            block = samples.astype(np.float32)
-            estimates = stream.push(block / 32768 if sample_format == "s16le" else block)
+            block = np.frombuffer(data[:whole], dtype).reshape(-1, pipe.channels).T.astype(np.float32)
+            report.num_samples += block.shape[-1]
+            estimates = stream.push(block / 32768 if pipe.sample_format == "s16le" else block)
         report.compute_seconds += time.perf_counter() - started
         if estimates.size:
-            sink.write(_encoded(estimates, sample_format, report))
+            sink.write(_encoded(estimates, pipe.sample_format, report))
             sink.flush()
     return report
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import yaml
 
 from sepkit.choices import from_dict, to_dict
@@ -186,6 +185,8 @@ def fit_ridge(
     names = [name for name in features if _varies(features[name])]
     targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
     groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
+    # Groups of one size are solved for at once.
+    by_size = [np.stack([g for g in groups if len(g) == size]) for size in sorted({len(group) for group in groups})]
     if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
         raise UserError(
             f"found {len(targets)} estimates of sources in {len(groups)} mixtures that could be used, expected"
@@ -193,6 +194,8 @@ def fit_ridge(
         )
     if not names or not _varies(targets):
         raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
+    from scipy.stats import pearsonr, spearmanr
+
     table = np.stack([np.asarray(features[name], np.float64) for name in names], axis=-1)
     means, scales = table.mean(0), table.std(0)
     standardized = _standardize(table, means, scales)
@@ -203,9 +206,9 @@ def fit_ridge(
     def left_out_errors(ridge: float) -> np.ndarray:
         shrink = singular**2 / (singular**2 + ridge)
         errors = targets - targets.mean() - left @ (shrink * along)
-        for rows in groups:
-            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].T
-            errors[rows] = np.linalg.solve(np.eye(len(rows)) - hat, errors[rows])
+        for rows in by_size:
+            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].swapaxes(-1, -2)
+            errors[rows] = np.linalg.solve(np.eye(rows.shape[1]) - hat, errors[rows][..., None])[..., 0]
         return errors
 
     tried = [(float(ridge), left_out_errors(float(ridge))) for ridge in _STRENGTHS * len(targets)]
@@ -220,8 +223,8 @@ def fit_ridge(
         intercept=float(targets.mean() - center @ coefficients),
         ridge=ridge,
         interval_db=_interval(errors, coverage),
-        rank_correlation=_plain(scipy.stats.spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
-        correlation=_plain(scipy.stats.pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
+        rank_correlation=_plain(spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
+        correlation=_plain(pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
         error_db=float(np.sqrt(np.mean(np.square(errors)))),
     )
     return Fit(predictor, left_out)

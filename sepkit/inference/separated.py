@@ -36,7 +36,7 @@ class Separated:
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
-        rates: nats, for a model with variational latents: see `rates_of`; None for others.
+        rates: nats, see `rates_of`, for a model with variational latents if SI-SDR is predicted or they are asked for.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
@@ -139,8 +139,8 @@ def players_html(separated: Separated) -> str:
     cut = f" The first {_MOST_SECONDS:.0f} s are here." if shown.shape[1] < estimates.shape[1] else ""
     rows = []
     for place, waveform in enumerate(shown):
-        sound = base64.b64encode(audio.encode_wav(gain * waveform, separated.sample_rate)).decode()
-        source = f"data:audio/wav;base64,{sound}"
+        sound, kind = audio.encode_sound(gain * waveform, separated.sample_rate)
+        source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
         player = f'<audio controls preload="metadata" aria-label="speaker {place + 1}" src="{source}"></audio>'
         rows.append(
             f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{escape(_of_estimate(separated, place))}</td></tr>"

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.profiles import Profiles, RunningProfiles, measure_voices
@@ -167,6 +166,8 @@ class Stitcher:
 
 def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
     """Orders from chunk to chunk, by the best matching of each with the one before."""
+    from scipy.optimize import linear_sum_assignment
+
     orders = [np.arange(len(likeness[0]))]
     for matrix in likeness[1:]:
         orders.append(linear_sum_assignment(matrix[orders[-1]], maximize=True)[1])
@@ -261,6 +262,8 @@ class _Orders:
 
 def _go_through(overlaps: Sequence[np.ndarray], running: RunningProfiles, table: _Orders | None) -> np.ndarray:
     """Orders from chunk to chunk, by the overlap with the one before and profiles of all before."""
+    from scipy.optimize import linear_sum_assignment
+
     orders: list[np.ndarray] = []
     for k, overlap in enumerate(overlaps):
         voices = running.log_likelihood(k)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.signal
 import torch
 from torch import Tensor
 
@@ -364,12 +363,14 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
         mixture: (T,), not silent.
         sample_rate: Hz.
     """
+    from scipy.signal import welch
+
     mixture = mixture.astype(np.float64)
     level = float(np.mean(np.square(mixture)))
     centered = mixture - mixture.mean()
     power = float(np.mean(np.square(centered)))
     frame = min(len(centered), round(_FRAME_SECONDS * sample_rate))
-    frequencies, spectrum = scipy.signal.welch(centered, sample_rate, nperseg=frame, detrend="constant")
+    frequencies, spectrum = welch(centered, sample_rate, nperseg=frame, detrend="constant")
     # Every window's own mean is removed: the first bin tells nothing.
     frequencies, spectrum = frequencies[1:], _floored(spectrum[1:], -120.0)
     energies = np.square(centered[: len(centered) // frame * frame].reshape(-1, frame)).mean(-1)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.special
 import torch
 from torch import Tensor
 
@@ -147,7 +146,9 @@ class GammaDistribution:
     @property
     def median(self) -> Tensor:
         """The median, by inversion of the incomplete gamma function on the CPU: slow, and without gradient."""
-        half = scipy.special.gammaincinv(_numpy(self.concentration), 0.5)
+        from scipy.special import gammaincinv
+
+        half = gammaincinv(_numpy(self.concentration), 0.5)
         return torch.as_tensor(half).to(self.concentration) / self.rate.detach()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -214,7 +215,9 @@ class BetaDistribution:
     @property
     def median(self) -> Tensor:
         """The median, by inversion of the incomplete beta function on the CPU: slow, and without gradient."""
-        half = scipy.special.betaincinv(_numpy(self.alpha), _numpy(self.beta), 0.5)
+        from scipy.special import betaincinv
+
+        half = betaincinv(_numpy(self.alpha), _numpy(self.beta), 0.5)
         return torch.as_tensor(half).to(self.alpha)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

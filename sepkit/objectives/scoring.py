@@ -1,4 +1,4 @@
-"""Training of scores: which hypotheses are speakers is what the hard matching says of the costs at hand."""
+"""Training of scores: the hard matching of the current costs says which hypotheses are speakers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sepkit.objectives.assignment import MCL, PIT
+from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.objectives.term import Term
 
 
 class ScoringTerm(Term):
-    """How far a model's scores are from who won: a hypothesis wins the sources that it is the best one for.
+    """Loss of a model's scores: they predict which hypotheses win sources.
 
-    `binary`: binary cross-entropy of each score against whether its hypothesis won an active source or more, mean over
-    hypotheses. If nobody speaks there is no winner: every target is 0.
+    A hypothesis wins the sources that it is matched to. `binary`: binary cross-entropy of each score against whether
+    its hypothesis won any active source, mean over hypotheses. If nobody speaks, every target is 0.
     `cross_entropy`: cross-entropy of the softmax of the scores over hypotheses against each one's share of the active
     sources; zero, without gradient, where nobody speaks.
 
-    Who won is hard and detached, whatever weights the separation is trained with: the least cost of each source (MCL)
-    or, where matching is one to one, the best one-to-one matching (PIT).
-
-    Args:
-        costs: of all pairs of hypotheses and sources, (B, n, m); the same as the separation term has.
-        one_to_one: each hypothesis wins one source at most.
-        kind: see above.
+    The matching is hard and detached, whatever weights the separation is trained with: the least cost of each source
+    (MCL) or, if `one_to_one`, the best one-to-one matching (PIT). Pass the `costs` of the separation term.
 
     Source: reference code of the aMCL paper (binary, with a weight of 0.1).
     """
@@ -39,10 +34,10 @@ class ScoringTerm(Term):
     ) -> None:
         self.costs = costs
         self.matching = PIT() if one_to_one else MCL()
-        self.kind = kind
+        self.kind: Literal["binary", "cross_entropy"] = kind
 
     def __call__(self, step: Step) -> Tensor:
-        """The term's value for each utterance, (B,) nats.
+        """Return the term's value for each utterance, (B,) nats.
 
         Raises:
             ValueError: a separation without scores.
@@ -52,10 +47,23 @@ class ScoringTerm(Term):
         if separation.scores is None:
             raise ValueError("the separation has no scores; give the model a scoring head")
         cost = step.cost(self.costs)
-        wins = self.matching.weights(cost, batch.active).sum(2)
-        scores = separation.scores.to(cost.dtype)
-        if self.kind == "cross_entropy":
-            shares = wins / batch.active.sum(1, keepdim=True).clamp_min(1)
-            return -(shares * scores.log_softmax(1)).sum(1)
-        won = (wins > 0).to(cost.dtype)
-        return torch.nn.functional.binary_cross_entropy_with_logits(scores, won, reduction="none").mean(1)
+        return score_loss(separation.scores.to(cost.dtype), cost, batch.active, self.matching, self.kind)
+
+
+def score_loss(
+    scores: Tensor,
+    cost: Tensor,
+    active: Tensor | None = None,
+    matching: Assignment | None = None,
+    kind: Literal["binary", "cross_entropy"] = "binary",
+) -> Tensor:
+    """Return the loss of scores (B, n), logits, given costs (B, n, m), as (B,) nats; see `ScoringTerm`.
+
+    `active` is (B, m) bool, None for all active; `matching` has to be hard, None for MCL.
+    """
+    wins = (matching or MCL()).weights(cost, active).sum(2)
+    if kind == "cross_entropy":
+        count = wins.sum(1, keepdim=True) if active is None else active.sum(1, keepdim=True)
+        return -(wins / count.clamp_min(1) * scores.log_softmax(1)).sum(1)
+    won = (wins > 0).to(scores.dtype)
+    return torch.nn.functional.binary_cross_entropy_with_logits(scores, won, reduction="none").mean(1)

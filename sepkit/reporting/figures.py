@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.signal import ShortTimeFFT, get_window
 
 from sepkit.evaluation.run_folder import TrainingLog
 
@@ -62,20 +61,45 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
     return figure
 
 
-def input_output_scatter(
-    points: Mapping[str, tuple[ArrayLike, ArrayLike]], label: str = "SI-SDR", unit: str = "dB"
-) -> Figure:
+Points = Mapping[str, tuple[ArrayLike, ArrayLike]]
+"""name -> ((N,) x, (N,) y)"""
+
+Links = Mapping[str, Mapping[int, str]]
+"""name -> number of a point -> the example that shows it"""
+
+
+def input_output_scatter(points: Points, label: str = "SI-SDR", unit: str = "dB", links: Links | None = None) -> Figure:
     """What a score was in the mixture against what it is after separation; on the dashed line nothing was gained.
 
     Args:
-        points: name -> ((N,) of the mixture, (N,) of the estimates).
+        points: of the mixture, of the estimates.
         label: of the score.
         unit: of the score.
+        links: points that are larger and lead to an example; None: there are none.
     """
+    return _scatter(points, f"{label} of the mixture [{unit}]", f"{label} of the estimates [{unit}]", "no gain", links)
+
+
+def predicted_scatter(points: Points, links: Links | None = None) -> Figure:
+    """What a model predicted of its estimates against what was measured; on the dashed line it was right.
+
+    Args:
+        points: predicted, measured; dB.
+        links: see `input_output_scatter`.
+    """
+    return _scatter(points, "predicted SI-SDR [dB]", "measured SI-SDR [dB]", "as predicted", links)
+
+
+def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Links | None) -> Figure:
     figure, axes = _figure()
     drawn = []
     for color, (name, (before, after)) in _colored(points):
         x, y = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+        shown = {row: link for row, link in (links or {}).get(name, {}).items() if np.isfinite(x[row] + y[row])}
+        if shown:
+            rows, edge = list(shown), {"edgecolors": "black", "linewidths": 0.9}
+            large = axes.scatter(x[rows], y[rows], s=52, color=color, zorder=3, **edge)
+            large.set_urls([f"example:{link}" for link in shown.values()])
         known = np.isfinite(x) & np.isfinite(y)
         x, y = x[known], y[known]
         axes.scatter(
@@ -88,8 +112,8 @@ def input_output_scatter(
         # Mixtures of equal levels differ by tenths of a dB: an axis of no more than that would magnify nothing.
         axes.set_xlim(*np.array([-1, 1]) * max(1.0, 0.55 * np.ptp(ends)) + ends.mean())
         axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
-        axes.annotate("no gain", (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
-    axes.set(xlabel=f"{label} of the mixture [{unit}]", ylabel=f"{label} of the estimates [{unit}]")
+        axes.annotate(on_line, (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
+    axes.set(xlabel=x_label, ylabel=y_label)
     _legend(axes, len(points))
     return figure
 
@@ -356,6 +380,8 @@ def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str
 
 def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
     """(K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
+    from scipy.signal import ShortTimeFFT, get_window
+
     size = max(2, round(0.032 * sample_rate))
     samples = np.pad(samples, (0, max(0, size - len(samples))))
     hop = max(1, size // 4, len(samples) // 360)

@@ -121,6 +121,8 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
         name: prefix of its identifiers, different from all others in the page.
         description: for those who do not see it.
         caption: HTML below it.
+
+    Points with the address "example:NAME" lead to that example.
     """
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -133,6 +135,7 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
+    svg = svg.replace('xlink:href="example:', 'href="#example-')
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", svg)
     svg = re.sub(r'data:image/png;base64,\s*([^"]+)', lambda found: _smaller_png(found[1]), svg)
@@ -166,10 +169,9 @@ def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
         sample_rate: Hz.
         label: for those who do not see where it stands.
     """
-    sound = base64.b64encode(audio.encode_wav(waveform, sample_rate)).decode()
-    return (
-        f'<audio controls preload="metadata" aria-label="{escape(label)}" src="data:audio/wav;base64,{sound}"></audio>'
-    )
+    sound, kind = audio.encode_sound(waveform, sample_rate)
+    source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
+    return f'<audio controls preload="metadata" aria-label="{escape(label)}" src="{source}"></audio>'
 
 
 def slug(text: str) -> str:

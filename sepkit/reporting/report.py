@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from html import escape
@@ -66,11 +66,12 @@ def write_report(
     loaded = [replace(run, name=names[place]) for place, run in enumerate(loaded)]
     test_sets = test_sets_of(loaded)
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
+    made_of: dict[str, dict[tuple[str, str], str]] = {}
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
-        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
+        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator), made_of))),
         "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
-        "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
+        "distributions": ("Distributions", list(_distributions(loaded, test_sets, made_of))),
         "groups": ("By property", list(group_tables(test_sets))),
         "utterances": ("Utterances", list(utterance_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
@@ -93,13 +94,18 @@ def write_report(
     return out
 
 
-def _distributions(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
+def _distributions(
+    runs: Sequence[Run], test_sets: Sequence[TestSet], made_of: Mapping[str, Mapping[tuple[str, str], str]]
+) -> Iterator[str]:
     drawn = []
     for name, evaluations in _to_compare(runs, test_sets):
         metrics = list(dict.fromkeys(metric for evaluation in evaluations.values() for metric in evaluation.metrics))
         leading = leading_metric(metrics)
         if leading is not None:
-            drawn += _draw(name, evaluations, leading, [metric for metric in _ALSO_DRAWN if metric in metrics])
+            links = {
+                label: _links(evaluation, made_of.get(name or label, {})) for label, evaluation in evaluations.items()
+            }
+            drawn += _draw(name, evaluations, leading, [metric for metric in _ALSO_DRAWN if metric in metrics], links)
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'
 
@@ -112,7 +118,18 @@ def _to_compare(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[t
         yield from ((test_set.name, test_set.evaluations) for test_set in test_sets)
 
 
-def _draw(name: str, evaluations: dict[str, EvaluationFolder], leading: str, others: Sequence[str]) -> Iterator[str]:
+def _links(evaluation: EvaluationFolder, made_of: Mapping[tuple[str, str], str]) -> dict[int, str]:
+    """Row -> example, of utterances that there are examples of."""
+    return {row: made_of[key] for row, key in enumerate(evaluation.keys()) if key in made_of}
+
+
+def _draw(
+    name: str,
+    evaluations: dict[str, EvaluationFolder],
+    leading: str,
+    others: Sequence[str],
+    links: Mapping[str, Mapping[int, str]],
+) -> Iterator[str]:
     title, prefix = escape(f"{name}: " if name else ""), f"{page.slug(name)}-"
     for metric in dict.fromkeys([leading, *others]):
         scores = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}
@@ -131,9 +148,15 @@ def _draw(name: str, evaluations: dict[str, EvaluationFolder], leading: str, oth
             for run, e in evaluations.items()
         }
         if any(np.isfinite(x + y).any() for x, y in points.values()):
-            text = f"{title}every point is a mixture; above the dashed line separation helped"
-            figure = figures.input_output_scatter(points)
+            play = "; press a large point to hear it" if any(links.values()) else ""
+            text = f"{title}every point is a mixture; above the dashed line separation helped{play}"
+            figure = figures.input_output_scatter(points, links=links)
             yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
+        points = {run: (e.scores("predicted_si_sdr_db"), e.scores("si_sdr_db")) for run, e in evaluations.items()}
+        if any(np.isfinite(x + y).any() for x, y in points.values()):
+            text = f"{title}what the model expected of its estimates, mean of each mixture, without their references"
+            figure = figures.predicted_scatter(points, links)
+            yield page.figure_html(figure, f"{prefix}predicted", "Predicted and measured SI-SDR", text)
 
 
 def _training(runs: Sequence[Run]) -> Iterator[str]:
@@ -178,7 +201,10 @@ def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-def _examples(test_sets: Sequence[TestSet], count: int, outcomes: Outcomes) -> Iterator[str]:
+def _examples(
+    test_sets: Sequence[TestSet], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
+) -> Iterator[str]:
+    """Examples as HTML; `made_of` gets test set -> key of an utterance -> name of its example."""
     first = True
     for test_set in test_sets:
         metric = test_set.leading
@@ -199,7 +225,9 @@ def _examples(test_sets: Sequence[TestSet], count: int, outcomes: Outcomes) -> I
             except UserError as error:
                 yield f'<p class="note">No example: {escape(str(error))}</p>'
                 break
-            yield example_html(example, metric, f"{page.slug(test_set.name)}-{place}")
+            name = f"{page.slug(test_set.name)}-{place}"
+            made_of.setdefault(test_set.name, {})[keys[row]] = name
+            yield example_html(example, metric, name)
 
 
 def _configuration(runs: Sequence[Run]) -> Iterator[str]:

@@ -135,8 +135,8 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
 
 
 def test_import_file_registers_a_masker_of_ones_own(tmp_path):
-    from sepkit.cli._parser import import_file
     from sepkit.config import MaskerConfig
+    from sepkit.registry import import_file
 
     file = tmp_path / "mine.py"
     file.write_text(

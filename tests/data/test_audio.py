@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -310,3 +311,15 @@ def test_sphere_is_read_unless_it_is_compressed_with_shorten(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"sph2pipe -p -f wav .*x\.wv1 .*x\.wav") as caught:
         audio.read(shortened)
     one_line(caught)
+
+
+@pytest.mark.parametrize(("num_samples", "kind"), [(8191, "wav"), (16000, "flac")])
+def test_sound_for_browsers_is_compressed_unless_it_is_short(num_samples: int, kind: str) -> None:
+    tone = 0.5 * np.sin(0.1 * np.arange(num_samples))
+    data, found = audio.encode_sound(tone, 8000)
+    samples, rate = soundfile.read(io.BytesIO(data), dtype="int16")
+    assert found == f"audio/{kind}" and rate == 8000
+    np.testing.assert_array_equal(samples, audio.quantize_pcm16(tone))
+    assert (len(data) < 1.5 * num_samples) == (kind == "flac")
+    with pytest.raises(ValueError, match="at least one"):
+        audio.encode_sound(tone[:0], 8000)

@@ -134,6 +134,11 @@ def test_noise_has_the_drawn_ratio_and_share(steady: Manifest, tmp_path: Path) -
     assert 2.99 < min(ratios) < 4 and 8 < max(ratios) < 9.01
 
 
+def test_a_share_of_noise_needs_a_folder_of_noise(steady: Manifest) -> None:
+    with pytest.raises(UserError, match=r"noise_probability: found 0\.5, which does nothing without .*noise; name"):
+        DynamicMixer(steady, DynamicMixingConfig(enabled=True, noise_probability=0.5), 4000)
+
+
 def test_noise_of_the_manifest_stays_where_no_other_is_given(steady: Manifest, tmp_path: Path) -> None:
     audio.write(tmp_path / "hum.wav", np.full(300, 0.25, np.float32), RATE)
     for entry in steady:

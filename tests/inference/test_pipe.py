@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
+import struct
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from sepkit.cli.main import main
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.pipe import separate_pipe
+from sepkit.inference.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 
 CONFIG = ModelConfig(
@@ -48,7 +54,7 @@ def offline(separator: Separator, samples: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("source", [io.BytesIO, Trickle])
 def test_floats_come_out_interleaved(separator, source):
     samples, sink = mixture(333), io.BytesIO()
-    report = separate_pipe(separator.streaming(), source(samples.tobytes()), sink, "f32le")
+    report = separate_pipe(separator.streaming(), Pipe(source(samples.tobytes()), "f32le"), sink)
     found = np.frombuffer(sink.getvalue(), "<f4").reshape(-1, 2).T
     np.testing.assert_allclose(found, offline(separator, samples), atol=1e-6)
     assert report.num_samples == 333 and report.dropped_bytes == 0
@@ -61,7 +67,7 @@ def test_integers_have_full_scale_one_and_what_clips_is_counted(separator):
         next(iter(separator.model.filterbank.decoder.parameters())).mul_(1.2 / float(np.abs(expected).max()))
     expected *= 1.2 / np.abs(expected).max()
     sink = io.BytesIO()
-    report = separate_pipe(separator.streaming(), Trickle(samples.tobytes()), sink, "s16le")
+    report = separate_pipe(separator.streaming(), Pipe(Trickle(samples.tobytes())), sink)
     found = np.frombuffer(sink.getvalue(), "<i2").reshape(-1, 2).T / 32768
     np.testing.assert_allclose(found, expected.clip(-1, 32767 / 32768), atol=1.1 / 32768)
     assert report.clipped == np.count_nonzero(np.abs(expected) >= 1) > 0
@@ -70,24 +76,76 @@ def test_integers_have_full_scale_one_and_what_clips_is_counted(separator):
 
 def test_nothing_in_is_nothing_out(separator):
     sink = io.BytesIO()
-    assert separate_pipe(separator.streaming(), io.BytesIO(), sink).num_samples == 0
+    assert separate_pipe(separator.streaming(), open_pipe(io.BytesIO()), sink).num_samples == 0
     assert sink.getvalue() == b""
 
 
 def test_half_a_sample_at_the_end_is_told(separator):
     sink = io.BytesIO()
-    report = separate_pipe(separator.streaming(), io.BytesIO(bytes(11)), sink)
+    report = separate_pipe(separator.streaming(), open_pipe(io.BytesIO(bytes(11))), sink)
     assert len(sink.getvalue()) == 2 * 2 * 5 and report.dropped_bytes == 1
     assert "1 bytes at the end are no whole sample" in str(report)
 
 
 def test_bad_samples_and_formats_are_one_line(separator):
     with pytest.raises(UserError, match="sample 2 of the stream is NaN"):
-        separate_pipe(
-            separator.streaming(), io.BytesIO(np.array([0, 0, np.nan], "<f4").tobytes()), io.BytesIO(), "f32le"
-        )
+        pipe = Pipe(io.BytesIO(np.array([0, 0, np.nan], "<f4").tobytes()), "f32le")
+        separate_pipe(separator.streaming(), pipe, io.BytesIO())
     with pytest.raises(UserError, match=r"^--sample-format mulaw: expected one of s16le, f32le"):
-        separate_pipe(separator.streaming(), io.BytesIO(), io.BytesIO(), "mulaw")  # type: ignore[arg-type]
+        separate_pipe(separator.streaming(), Pipe(io.BytesIO(), "mulaw"), io.BytesIO())  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------------------- wavs
+
+
+def wav(samples: np.ndarray, rate: int = 8000, **format: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, **{"format": "WAV", "subtype": "PCM_16", **format})
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize("container", ["WAV", "WAVEX"])
+def test_channels_of_a_wav_are_averaged(separator, subtype, container):
+    left, right = mixture(300), mixture(600)[300:]
+    sound = wav(np.stack([left, right], 1), format=container, subtype=subtype)
+    sink = io.BytesIO()
+    # What stands after the samples is none of them.
+    pipe = open_pipe(Trickle(sound + b"LIST\4\0\0\0left"))
+    assert (pipe.sample_rate, pipe.channels) == (8000, 2)
+    report = separate_pipe(separator.streaming(), pipe, sink)
+    dtype, scale, atol = ("<i2", 32768, 2e-4) if subtype == "PCM_16" else ("<f4", 1, 1e-6)
+    found = np.frombuffer(sink.getvalue(), dtype).reshape(-1, 2).T / scale
+    np.testing.assert_allclose(found, offline(separator, (left + right) / 2), atol=atol)
+    assert report.num_samples == 300 and report.dropped_bytes == 0
+
+
+def test_a_wav_of_unknown_length_goes_on_until_its_end():
+    sound = wav(mixture(300))
+    assert struct.unpack("<I", sound[40:44]) == (600,)
+    for unknown in (b"\0\0\0\0", b"\xff\xff\xff\xff"):
+        pipe = open_pipe(io.BytesIO(sound[:40] + unknown + sound[44:]))
+        assert pipe.read() == sound[44:] and pipe.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("sound", "options", "words"),
+    [
+        (wav(mixture(9), subtype="PCM_24"), (), "found a wav of 24 bits .* expected 16-bit integers or 32-bit floats"),
+        (wav(mixture(9))[:30], (), "ends within its header"),
+        (b"RIFF\0\0\0\0AVI " + bytes(20), (), "begins like a wav but is none"),
+        (wav(mixture(9)), (16000,), "--sample-rate 16000: the wav has 8000 Hz"),
+    ],
+)
+def test_other_wavs_are_one_line(sound, options, words):
+    with pytest.raises(UserError, match=words) as found:
+        open_pipe(io.BytesIO(sound), *options)
+    assert "\n" not in str(found.value)
+
+
+def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():
+    pipe = open_pipe(io.BytesIO(b"RIFFRIFF"), 8000, "s16le")
+    assert pipe.read() == b"RIFFRIFF" and pipe.sample_rate == 8000
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -105,8 +163,8 @@ def command(model: str, *options: str) -> list[str]:
 def test_command_from_pipe_to_pipe(model, separator):
     samples = mixture(4000)
     done = subprocess.run(
-        command(model, "--sample-format", "f32le", "--levels", "model", "--sample-rate", "8000"),
-        input=samples.tobytes(),
+        [*command(model, "--levels", "model"), "-"],
+        input=wav(samples, subtype="FLOAT"),
         capture_output=True,
         check=True,
     )
@@ -141,3 +199,40 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
     assert main(["stream", *options, "--model", model]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and options[0] in captured.err and captured.err.count("\n") == 1
+
+
+# --------------------------------------------------------------------------------------------------------- microphone
+
+
+def test_the_microphone_of_the_documents(separator, monkeypatch):
+    """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
+    page = (Path(__file__).parents[2] / "docs" / "stream.md").read_text()
+    namespace: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
+    recording, played = mixture(800), []
+
+    class Card:
+        position = 0
+
+        def __init__(self, rate, channels, dtype):
+            assert (rate, channels, dtype) == (8000, (1, 2), "float32")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def read(self, frames):
+            self.position += frames
+            return recording[self.position - frames : self.position, None], False
+
+        def write(self, data):
+            assert data.dtype == np.float32 and data.flags.c_contiguous
+            played.append(data)
+
+    monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(Stream=Card))
+    namespace["listen"](separator, seconds=0.1)
+    with separator.streaming(levels="mixture") as stream:
+        expected = np.concatenate([stream.push(recording), stream.finish()], -1)
+    np.testing.assert_allclose(np.concatenate(played), expected.T, atol=1e-6)

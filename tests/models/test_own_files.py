@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from sepkit.cli._parser import import_file
 from sepkit.cli.main import main
 from sepkit.config import MaskerConfig, ModelConfig
+from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
+from sepkit.registry import import_file
 
 FILE = """
 from dataclasses import dataclass
@@ -74,6 +76,22 @@ def test_a_file_that_changed_is_told_in_one_line(folder: Path, own_file: Path, c
     import_file(str(own_file))
     load_checkpoint(folder)
     assert "tiny_masker.py has changed" in capsys.readouterr().err
+
+
+def test_recordings_are_separated_side_by_side(folder: Path, own_file: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
+    recordings = [str(tmp_path / f"{place}.wav") for place in range(2)]
+    for path, waveform in zip(recordings, noise, strict=True):
+        audio.write(Path(path), waveform, 8000)
+    forget()
+    found = {}
+    for processes in ("1", "2"):
+        out = tmp_path / processes
+        options = ["--model", str(folder), "--device", "cpu", "--import", str(own_file), "--processes", processes]
+        assert main(["separate", *recordings, *options, "--out", str(out)]) == 0
+        found[processes] = np.stack([audio.read(path) for path in sorted(out.glob("*.wav"))])
+    assert found["1"].shape == (4, 4000)
+    np.testing.assert_allclose(found["1"], found["2"], atol=1e-6)
 
 
 def test_models_of_sepkit_alone_note_nothing(tmp_path: Path, tiny_model_config: ModelConfig) -> None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sepkit.data import audio
+from tests.command_server import serving
 
 Run = Callable[[list[str]], str]
 Files = Callable[[Path], dict[str, tuple[int, int]]]
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """Of recipes' commands: this interpreter's `sepkit`, on one core."""
+def own_processes() -> dict[str, str]:
+    """Environment of recipes' commands: this interpreter's `sepkit`, on one core."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def environment(own_processes: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same with a `sepkit` that spares its imports. Killing a recipe does not reach it: use `own_processes`."""
+    with serving(tmp_path_factory.mktemp("server"), own_processes) as program:
+        yield own_processes | {"PATH": f"{program.parent}{os.pathsep}{own_processes['PATH']}"}
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,25 +13,24 @@ from sepkit.studies.annealed_inference.config import read_config
 RECIPE = Path(__file__).resolve().parents[2] / "egs" / "annealed_vi"
 
 
-def _recipe(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def _recipe(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(RECIPE / "run.sh"), *options]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_a_stage(tmp_path: Path) -> None:
+def test_a_stage(tmp_path: Path, environment: dict[str, str]) -> None:
     """The table is where it is said to be."""
     conf = tmp_path / "tiny.yaml"
     conf.write_text("formulas: {temperatures: [90], steps: [10], starts: 20, after: 5}\n")
-    done = _recipe("--conf", str(conf), "--exp", str(tmp_path / "exp"), "--stop-stage", "1")
+    done = _recipe(environment, "--conf", str(conf), "--exp", str(tmp_path / "exp"), "--stop-stage", "1")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "exp" / "formulas.json").read_text())
     assert row["temperature"] == 90 and str(tmp_path / "exp" / "formulas.json") in done.stdout
 
 
-def test_separation_needs_recordings() -> None:
+def test_separation_needs_recordings(environment: dict[str, str]) -> None:
     """Stage 6 says what is missing."""
-    done = _recipe("--stage", "6", "--stop-stage", "6")
+    done = _recipe(environment, "--stage", "6", "--stop-stage", "6")
     assert done.returncode == 2 and "--speech, --noise" in done.stderr
 
 

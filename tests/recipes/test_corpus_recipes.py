@@ -273,13 +273,13 @@ def test_killed_stage_continues(
     command: Callable[..., list[str]],
     tmp_path: Path,
     run: Callable[..., str],
-    environment: dict[str, str],
+    own_processes: dict[str, str],
 ) -> None:
     if stage != "0":
         run(command(recipe, "--stop-stage", str(int(stage) - 1)))
     process = subprocess.Popen(
         command(recipe, "--stage", stage, "--stop-stage", stage),
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=own_processes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
     time.sleep(4 if stage != "0" else 1)

@@ -163,13 +163,13 @@ def test_killed_stage_continues(
     tmp_path: Path,
     repository: Path,
     run: Callable[..., str],
-    environment: dict[str, str],
+    own_processes: dict[str, str],
 ) -> None:
     if stage > 1:
         run(command(recipe, "--stop-stage", str(stage - 1)))
     process = subprocess.Popen(
         command(recipe, "--stage", str(stage), "--stop-stage", str(stage)),
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=own_processes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
     time.sleep(4)

@@ -12,13 +12,13 @@ RECIPES = sorted(path.parent.name for path in Path(__file__).resolve().parents[2
 
 
 @pytest.fixture
-def stubs(tmp_path: Path) -> dict[str, str]:
+def stubs(tmp_path: Path, own_processes: dict[str, str]) -> dict[str, str]:
     """An environment in which srun prints its command line."""
     program = tmp_path / "bin" / "srun"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\necho "srun $*"\n')
     program.chmod(0o755)
-    return os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return own_processes | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{own_processes['PATH']}"}
 
 
 def call(environment: dict[str, str], *command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

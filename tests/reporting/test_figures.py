@@ -45,6 +45,7 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
         lambda: figures.score_distributions({}),
         lambda: figures.run_comparison(SCORES),
         lambda: figures.input_output_scatter({"a": (np.arange(5.0), np.arange(5.0)), "none": ([np.nan], [1.0])}),
+        lambda: figures.predicted_scatter({"a": (np.arange(5.0), np.arange(5.0))}, {"a": {2: "worst"}}),
         lambda: figures.waveforms({"a": SIGNAL, "silence": np.zeros(10)}, 8000),
         lambda: figures.spectrograms({"a": SIGNAL, "one sample": np.ones(1)}, 8000),
         lambda: figures.signal_view(SIGNAL, 8000),

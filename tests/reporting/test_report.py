@@ -120,12 +120,19 @@ def test_names_are_escaped(both: str) -> None:
 def test_sound_is_what_was_mixed(experiments: list[Path], single: str) -> None:
     evaluation = load_evaluation(experiments[0] / "evaluation" / "noise")
     worst = evaluation.rows[int(np.argmin(evaluation.scores("si_sdri_db")))]["id"]
-    sounds = re.findall(r'<audio [^>]*src="data:audio/wav;base64,([^"]+)"', single)
+    sounds = re.findall(r'<audio [^>]*src="data:audio/(?:wav|flac);base64,([^"]+)"', single)
     assert len(sounds) == 3 * 5
     mixture, rate = soundfile.read(io.BytesIO(base64.b64decode(sounds[0])))
     sources = [soundfile.read(experiments[0].parent / "corpus" / "wav" / f"{worst}_{j}.wav")[0] for j in range(2)]
     expected = 0.9 * sum(sources) / max(np.abs(s).max() for s in (*sources, sum(sources)))
     assert rate == 8000 and np.abs(mixture - expected).max() < 1e-4
+
+
+def test_points_lead_to_their_examples(single: str, both: str) -> None:
+    for text in (single, both):
+        linked = re.findall(r'<a href="#example-([^"]+)"', text)
+        assert linked and set(linked) == set(re.findall(r'<article class="example" id="example-([^"]+)"', text))
+    assert "press a large point to hear it" in single
 
 
 def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_path: Path) -> None:

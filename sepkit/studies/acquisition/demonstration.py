@@ -57,7 +57,7 @@ def example_sequence(
         model: a calibrated one.
         age: years.
         thresholds: name -> dB HL, all of them.
-        stop_at_db: error that is good enough.
+        stop_at_db: error that is good enough; 0: everything is measured.
     """
     session = model.session(age)
     steps: list[dict[str, object]] = []
@@ -92,6 +92,8 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
         last = steps[-1]
         expected = last["expected_error_db"]
         order = " ".join(str(step["next"]) for step in steps if step["next"] is not None)
+        # Few measurements may fit an ordinary person: when would more of them have told?
+        told = [step["measured"] for step in example_sequence(loaded, age, thresholds, 0.0) if step["out_of_range"]]
         rows.append(
             [
                 f"{name}, {age:g} years",
@@ -100,6 +102,7 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
                 "" if expected is None else f"{expected:.1f}",
                 f"{last['error_db']:.1f}",
                 ", ".join(str(step["measured"]) for step in steps if step["out_of_range"]) or "never",
+                ", ".join(map(str, told)) or "never",
             ]
         )
     header = [
@@ -109,8 +112,9 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
         "expected error [dB]",
         "error [dB]",
         "said to be out of range after",
+        "if everything is measured, after",
     ]
-    text = markdown_table(header, rows, words=(0, 1, 5)) + f"\n{NOT_A_MEDICAL_DEVICE}.\n"
+    text = markdown_table(header, rows, words=(0, 1, 5, 6)) + f"\n{NOT_A_MEDICAL_DEVICE}.\n"
     write_text(out, text)
     return text
 

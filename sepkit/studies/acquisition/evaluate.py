@@ -32,6 +32,8 @@ SIMULATION = "simulation.json"
 _FORMAT = 1
 _ORDER_SAMPLES = 16
 _ORDER_DATA = 256
+# Masks of each test datum: at half a nat the rate of 512 data under one mask each has a deviation of 4.5 % over draws.
+_MASK_DRAWS = 16
 _SHOWN_SESSIONS = 4
 _BASELINE = ("measurements",)
 
@@ -154,19 +156,21 @@ def _stopping(
         rules = {"ridge": fit_stopping(validation, FEATURES), "number": fit_stopping(validation, _BASELINE)}
     elif model.stopping is not None:
         rules = {"ridge": model.stopping}
-    features = features_of(sessions)
+    predicted = {name: rule.predict(features_of(sessions)) for name, rule in rules.items()}
     scores: dict[str, Any] = {}
     stops: dict[str, np.ndarray] = {}
     for threshold in thresholds:
-        found = {name: stopping_index(rule.predict(features), threshold) for name, rule in rules.items()}
+        found = {name: stopping_index(values, threshold) for name, values in predicted.items()}
         found["oracle"] = stopping_index(sessions.rmse, threshold)
         if validation is not None:
             found["best_index"] = np.full(len(sessions.rmse), best_index(validation, threshold))
-        scores[f"{threshold:g}"] = {name: stopping_scores(sessions, s, threshold) for name, s in found.items()}
+        scores[f"{threshold:g}"] = {
+            name: stopping_scores(sessions, indices, threshold, predicted.get(name)) for name, indices in found.items()
+        }
         stops = stops or found
-    for name, rule in rules.items():
-        predicted = rule.predict(features)[:, 1:].ravel()
-        correlation = np.corrcoef(predicted, sessions.rmse[:, 1:].ravel())[0, 1] if np.ptp(predicted) > 0 else None
+    for name, values in predicted.items():
+        measured = values[:, 1:].ravel()
+        correlation = np.corrcoef(measured, sessions.rmse[:, 1:].ravel())[0, 1] if np.ptp(measured) > 0 else None
         scores.setdefault("correlation", {})[name] = None if correlation is None else float(correlation)
     return scores, stops
 
@@ -296,8 +300,9 @@ def _rates(
     training = simulation.summary["training"]
     missing = MissingnessConfig(**training["missingness"]) if training.get("missingness") else MissingnessConfig()
     whole = read["test", key]
-    fresh = observed_in(missing, len(whole), dimensions, settings.seed, 10**6) & ~np.isnan(whole.values)
-    found: dict[str, Any] = {"test": rate_and_distortion(vae, np.nan_to_num(whole.values), fresh)}
+    repeated = np.tile(whole.values, (_MASK_DRAWS, 1))
+    fresh = observed_in(missing, len(repeated), dimensions, settings.seed, 10**6) & ~np.isnan(repeated)
+    found: dict[str, Any] = {"test": rate_and_distortion(vae, np.nan_to_num(repeated), fresh)}
     if ("training", key) in read:
         data = read["training", key]
         own = observed_in(missing, len(data), dimensions, training.get("seed") or 0, 0) & ~np.isnan(data.values)

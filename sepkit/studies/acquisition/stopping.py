@@ -130,23 +130,27 @@ def best_index(sessions: Sessions, threshold: float) -> int:
     return min(candidates, key=lambda index: mean_offset(np.full(len(oracle), index), oracle))
 
 
-def stopping_scores(sessions: Sessions, stops: np.ndarray, threshold: float) -> dict[str, float]:
-    """O, the mean index of stopping, the mean error there, and shares that stop early and late.
+def stopping_scores(
+    sessions: Sessions, stops: np.ndarray, threshold: float, predicted: np.ndarray | None = None
+) -> dict[str, float]:
+    """O, the mean index of stopping, the mean error there, predicted and true, and shares that stop early and late.
 
     Args:
         sessions: with test data.
         stops: (N,) where each stops.
         threshold: dB.
+        predicted: (N, M + 1) errors, dB, by which the rule stops; None: it does not predict them.
     """
     oracle = stopping_index(sessions.rmse, threshold)
-    at_stop = sessions.rmse[np.arange(len(stops)), stops]
-    return {
+    here = np.arange(len(stops)), stops
+    scores = {
         "offset": mean_offset(stops, oracle),
         "index": float(stops.mean()),
-        "error_db": float(at_stop.mean()),
+        "error_db": float(sessions.rmse[here].mean()),
         "early": float((stops < oracle).mean()),
         "late": float((stops > oracle).mean()),
     }
+    return scores if predicted is None else scores | {"predicted_db": float(predicted[here].mean())}
 
 
 # ------------------------------------------------------------------------------------------------------------ the file

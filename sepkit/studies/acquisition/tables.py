@@ -215,16 +215,18 @@ def _stopping_table(groups: Sequence[Group]) -> str:
     thresholds = [key for key in groups[0].summaries[0]["stopping"] if key != "correlation"]
     rows = []
     for threshold in thresholds:
-        for rule in (r for r in _RULES if r in groups[0].summaries[0]["stopping"][threshold]):
-            cells = [
-                np.array([group.values("stopping", threshold, rule, what).mean() for group in groups])
-                for what in ("offset", "index", "error_db")
-            ]
-            if len(groups) == 1:
-                cells = [groups[0].values("stopping", threshold, rule, w) for w in ("offset", "index", "error_db")]
-            rows.append([f"{threshold} dB", _NAMES[rule], *(_mean(values) for values in cells)])
+        scores = groups[0].summaries[0]["stopping"][threshold]
+        for rule in (r for r in _RULES if r in scores):
+            cells = []
+            for what in ("offset", "index", "error_db", "predicted_db"):
+                of_groups = [
+                    group.values("stopping", threshold, rule, what) for group in groups if what in scores[rule]
+                ]
+                values = of_groups[0] if len(of_groups) == 1 else np.array([part.mean() for part in of_groups])
+                cells.append(_mean(values) if len(values) else "")
+            rows.append([f"{threshold} dB", _NAMES[rule], *cells])
     spread = "data sets" if len(groups) > 1 else "models"
-    header = ["threshold", "rule", "offset O", "stopping index", "error there [dB]"]
+    header = ["threshold", "rule", "offset O", "stopping index", "error there [dB]", "predicted there [dB]"]
     return markdown_table(header, rows, words=(0, 1)) + f"\nMean and standard deviation over {spread}.\n"
 
 
@@ -316,10 +318,12 @@ def _target_table(group: Group) -> str:
         mine = targets == target
         cells = [f"{target:g}", f"{rates[mine].mean():.3f}", f"{100 * (rates[mine].mean() / target - 1):+.1f} %"]
         if has_train:
+            on_train = group.values("rate_distortion", "train", "rate_nats")[mine].mean()
+            cells.append(f"{100 * (on_train / target - 1):+.1f} %")
             cells.append(_mean(group.values("rate_distortion", "train", "distortion_nats")[mine]))
         cells += [_mean(group.values(*keys)[mine]) for keys in _MEASURES.values()]
         rows.append(cells)
-    header = ["target", "rate on test", "off", *(["distortion, train"] if has_train else [])]
+    header = ["target", "rate on test", "off", *(["off on train", "distortion, train"] if has_train else [])]
     header += ["distortion, test", "negative ELBO", "area [dB]", "offset O", "stopping index", "error there [dB]"]
     return markdown_table(header, rows)
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from sepkit.annealing.flows import diagonal_target, fit_flows, full_deviation
+from sepkit.cells import run_cells
 from sepkit.models.coupling import RealNVP
 from sepkit.schedules import Constant, InverseTemperature, Schedule
-from sepkit.studies.annealed_inference.cells import run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 

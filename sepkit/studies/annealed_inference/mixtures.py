@@ -17,8 +17,8 @@ from sepkit.annealing import collapse
 from sepkit.annealing.mixtures import bimodal_target, fit_mixtures, random_student
 from sepkit.annealing.order_parameters import OrderParameters, Variance, collapsed, integrate, random_starts
 from sepkit.annealing.reduced import ReducedRun, fit_reduced, random_means
+from sepkit.cells import cell_seed, run_cells
 from sepkit.schedules import Constant, InverseTemperature, Schedule
-from sepkit.studies.annealed_inference.cells import cell_seed, run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 STRATEGIES = ("vanilla", "covering", "annealed", "frozen_variances", "frozen_means")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sepkit.annealing.planning import plan_inverse_temperature
+from sepkit.cells import cell_seed, run_cells
 from sepkit.errors import UserError
-from sepkit.studies.annealed_inference.cells import cell_seed, run_cells
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig, PhaseDiagramConfig, read_config
 from sepkit.studies.annealed_inference.mixtures import phase_diagram
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from sepkit.files import read_json, write_json
 
 
@@ -35,6 +33,8 @@ def run_cells(
     Raises:
         UserError: the folder cannot be written to.
     """
+    from tqdm import tqdm
+
     results: dict[str, dict[str, Any]] = {}
     for name, settings in tqdm(cells.items(), desc=folder.name, unit="cell", disable=None):
         path = folder / f"{name}.json"

@@ -1,0 +1,114 @@
+"""`sepkit quantize EXPERIMENT`: what matching does where the truth is known (aMCL paper, CCLVQ paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+Selection = Literal["last", "held_out", "reference"]
+
+
+def uci(
+    *,
+    data: str,
+    out: str,
+    sets: list[str] | None = None,
+    methods: list[str] | None = None,
+    select: list[Selection] | None = None,
+    config: str | None = None,
+    drop_constant: bool = False,
+) -> Path:
+    """Train five hypotheses on UCI regression sets, all splits of a set at once, and write distortion and RMSE.
+
+    Methods: mcl, amcl_linear, amcl_exponential, relaxed_wta_EPSILON (relaxed_wta_0.1), relaxed_wta_annealed.
+    Selections of the checkpoint: last: end of training; held_out: least hard distortion on training rows that were held
+    out; reference: least loss on the test part, as in the published code, which is a leak. Writes OUT/table.json and
+    OUT/table.md; the same command again continues.
+
+    Args:
+        data: folder of the sets, see `sepkit prepare uci`
+        out: folder of the results
+        sets: which sets; default: all that are there
+        methods: which methods; default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed
+        select: which checkpoint counts; default: all three
+        config: YAML file, as egs/uci/conf/cpu.yaml
+        drop_constant: leave out features that never change instead of refusing them
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad set, file or number.
+    """
+    from sepkit.studies.quantization.config import UCIConfig, read_section
+    from sepkit.studies.quantization.uci import DEFAULT_METHODS, SELECTIONS, uci
+    from sepkit.studies.quantization.uci_data import set_names
+    from sepkit.studies.quantization.uci_tables import write_tables
+
+    folder = Path(data)
+    rows = uci(
+        folder,
+        sets or set_names(folder),
+        methods or DEFAULT_METHODS,
+        select or SELECTIONS,
+        read_section(UCIConfig, config),
+        Path(out),
+        drop_constant,
+    )
+    return write_tables(rows, Path(out))
+
+
+def gaussians(*, out: str, config: str | None = None) -> Path:
+    """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
+
+    Writes OUT/gaussians.json and OUT/figures, figures 1, 2, 3 and 5 of the annealed MCL paper; the same command again
+    continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import GaussiansConfig, read_section
+    from sepkit.studies.quantization.figures import gaussians_figures, write_figures
+    from sepkit.studies.quantization.gaussians import gaussians
+
+    folder = Path(out)
+    table = gaussians(read_section(GaussiansConfig, config, "gaussians"), folder)
+    write_figures(gaussians_figures(table), folder / "figures")
+    return write_json(folder / "gaussians.json", table)
+
+
+def free(*, out: str, config: str | None = None) -> Path:
+    """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
+
+    Writes OUT/free.json and OUT/figures/splits.png; the same command again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import FreeConfig, read_section
+    from sepkit.studies.quantization.figures import free_figures, write_figures
+    from sepkit.studies.quantization.free import free
+
+    folder = Path(out)
+    table = free(read_section(FreeConfig, config, "free"), folder)
+    write_figures(free_figures(table), folder / "figures")
+    return write_json(folder / "free.json", table)
+
+
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free}

@@ -1,0 +1,81 @@
+"""The header of a wav that comes through a pipe, where nobody can seek and the length may not be known yet."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from io import BufferedIOBase
+from typing import Literal
+
+from sepkit.errors import UserError
+
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
+# What programs write that do not know the length: 0, or the most that fits.
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
+
+
+@dataclass(frozen=True)
+class WavHeader:
+    """How the samples after the header are to be read.
+
+    Args:
+        sample_rate: Hz.
+        channels: interleaved.
+        sample_format: "s16le" or "f32le".
+        size_bytes: of the samples; None: until the pipe ends.
+    """
+
+    sample_rate: int
+    channels: int
+    sample_format: Literal["s16le", "f32le"]
+    size_bytes: int | None
+
+
+def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
+    """Read a wav up to its first sample.
+
+    Args:
+        source: at the start of the wav, less `begin`.
+        begin: what was read of it before.
+
+    Raises:
+        UserError: no wav of 16-bit integers or 32-bit floats.
+    """
+
+    def read(count: int) -> bytes:
+        nonlocal begin
+        taken, begin = begin[:count], begin[count:]
+        while len(taken) < count:
+            more = source.read(count - len(taken))
+            if not more:
+                raise UserError("standard input: the wav ends within its header; pipe all of it")
+            taken += more
+        return taken
+
+    riff, _, wave = struct.unpack("<4sI4s", read(12))
+    if (riff, wave) != (b"RIFF", b"WAVE"):
+        raise UserError("standard input: begins like a wav but is none; expected wav, or raw PCM with --sample-format")
+    layout: tuple[int, int, int, int] | None = None
+    while True:
+        name, size = struct.unpack("<4sI", read(8))
+        if name == b"data":
+            break
+        chunk = read(size + size % 2)
+        if name == b"fmt ":
+            if size < 16:
+                raise UserError(f"standard input: the wav's format has {size} bytes, expected at least 16")
+            tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", chunk[:16])
+            if tag == _EXTENSIBLE and size >= 26:
+                tag = struct.unpack("<H", chunk[24:26])[0]
+            layout = tag, channels, rate, bits
+    if layout is None:
+        raise UserError("standard input: the wav has no format before its samples; write it again")
+    tag, channels, rate, bits = layout
+    sample_format = _FORMATS.get((tag, bits))
+    if sample_format is None or channels < 1 or rate < 1:
+        raise UserError(
+            f"standard input: found a wav of {bits} bits (format {tag}, {channels} channels at {rate} Hz), expected "
+            "16-bit integers or 32-bit floats; convert it (ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
+        )
+    return WavHeader(rate, channels, sample_format, None if size in _UNKNOWN_SIZES else size)

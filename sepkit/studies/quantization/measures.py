@@ -1,0 +1,89 @@
+"""How far n points are from the distribution that they stand for: distortion, transport, rate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+import torch
+from torch import Tensor
+
+# Rows of a table of distances at a time.
+_CHUNK = 1 << 16
+
+
+def distortion(points: Tensor, centroids: Tensor) -> float:
+    """The mean squared distance of points (N, d) from the nearest of the centroids (n, d)."""
+    nearest = [_squares(part, centroids).amin(1) for part in points.split(_CHUNK)]
+    return float(torch.cat(nearest).mean())
+
+
+def voronoi_weights(points: Tensor, centroids: Tensor) -> Tensor:
+    """The share (n,) of points (N, d) that each centroid (n, d) is the nearest of; ties go to the lowest index."""
+    winners = torch.cat([_squares(part, centroids).argmin(1) for part in points.split(_CHUNK)])
+    return torch.bincount(winners, minlength=len(centroids)).to(points.dtype) / len(points)
+
+
+def squared_wasserstein(points: Tensor, centroids: Tensor, weights: Tensor) -> float:
+    """W2^2 between points (N, d), equally likely, and centroids (n, d) with weights (n,) of sum one.
+
+    The optimal transport is a linear program. With Voronoi weights it is the distortion, which is the least over all
+    weights.
+
+    Raises:
+        ValueError: weights that are negative, or whose sum is not one.
+
+    Source: CCLVQ paper, proposition 3.1.
+    """
+    target = weights.double().numpy()
+    if (target < 0).any() or abs(target.sum() - 1) > 1e-6:
+        raise ValueError(f"expected weights of sum one, none of them negative, found {target.tolist()}")
+    cost = _squares(points.double(), centroids.double()).numpy()
+    count, n = cost.shape
+    # Masses are in units of one point, which keeps the program well scaled.
+    each = scipy.sparse.kron(scipy.sparse.identity(count), np.ones((1, n)), format="csr")
+    all_of = scipy.sparse.kron(np.ones((1, count)), scipy.sparse.identity(n), format="csr")
+    # One equation follows from the others.
+    equations = scipy.sparse.vstack([each, all_of[:-1]])
+    masses = np.concatenate([np.ones(count), count * target[:-1] / target.sum()])
+    found = scipy.optimize.linprog(cost.ravel(), A_eq=equations, b_eq=masses, bounds=(0, None), method="highs")
+    if found.status != 0:
+        raise RuntimeError(f"the transport was not found: {found.message}")
+    return float(found.fun) / count
+
+
+def mutual_information_bits(weights: Tensor) -> float:
+    """I(hypothesis; point), bits, of an assignment (N, n) with rows of sum one: mean divergence from the mean row."""
+    mean = weights.mean(0)
+    ratio = torch.where(weights > 0, weights / mean.clamp_min(torch.finfo(weights.dtype).tiny), 1.0)
+    return float((weights * ratio.log2()).sum(1).mean())
+
+
+def gaussian_rate_bits(variance: float, distortion: float, dimension: int = 1) -> float:
+    """R(D) of a Gaussian with this variance in each dimension: (d/2) log2(d s^2 / D) bits, 0 from D = d s^2 on."""
+    return max(0.0, dimension / 2 * math.log2(dimension * variance / distortion))
+
+
+def shannon_lower_bound_bits(entropy_nats: float, distortion: float, dimension: int) -> float:
+    """h(Y) - (d/2) log2(2 pi e D / d) bits: no code of this distortion has a lower rate.
+
+    Args:
+        entropy_nats: differential entropy h(Y).
+        distortion: D, mean squared error over all dimensions.
+        dimension: d.
+
+    Source: aMCL paper, eq. 33, where the dimension is one.
+    """
+    return entropy_nats / math.log(2) - dimension / 2 * math.log2(2 * math.pi * math.e * distortion / dimension)
+
+
+def total_variation(first: Tensor, second: Tensor) -> Tensor:
+    """Half the sum of absolute differences over the last axis, of two distributions."""
+    return (first - second).abs().sum(-1) / 2
+
+
+def _squares(points: Tensor, centroids: Tensor) -> Tensor:
+    """(N, n); not from inner products, which round where a centroid is at a point."""
+    return torch.cdist(points, centroids, compute_mode="donot_use_mm_for_euclid_dist").square()
