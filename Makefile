@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PROCESSES ?= 2
 PYTEST_ARGS ?=
+N ?= 20000
 # Of the benchmark; not what a terminal calls LINES, its height.
 BENCH_LINES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
@@ -13,11 +14,12 @@ DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 BIN := $(abspath $(VENV))/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint bench
+.PHONY: help install demo test test-slow fuzz lint bench
 
 help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
+	@echo "make fuzz       mutated inputs for every command (N=20000); what falls goes to tests/fuzz/cases"
 	@echo "make lint       ruff, pyright and the floors of the house"
 	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
 
@@ -44,6 +46,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tools.fuzz --cases $(N)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

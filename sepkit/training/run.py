@@ -77,11 +77,6 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     out = Path(out)
     config.check()
     _check_device(config.trainer)
-    with alone_in(out):
-        return _train(config, out, limit_batches)
-
-
-def _train(config: TaskConfig, out: Path, limit_batches: int | None) -> Path:
     state = resume_file(out)
     resuming = state.is_file()
     if resuming:
@@ -90,6 +85,15 @@ def _train(config: TaskConfig, out: Path, limit_batches: int | None) -> Path:
     _check_devices(config, task)
     _check_batch_norm(config.trainer, task.model)
     _check_precision(config.trainer, task.model)
+    with alone_in(out):
+        _fit(config, task, out, limit_batches, resuming)
+    return out / "model"
+
+
+def _fit(config: TaskConfig, task: Task, out: Path, limit_batches: int | None, resuming: bool) -> None:
+    state = resume_file(out)
+    if is_first_process() and state.is_file() != resuming:
+        raise UserError(f"{out}: another process began to train in this folder; run the same command again to go on")
     if is_first_process():
         if resuming:
             warn_of_changed_manifests(config, out)
@@ -102,7 +106,6 @@ def _train(config: TaskConfig, out: Path, limit_batches: int | None) -> Path:
         if config.trainer.compile:
             task.model.compile()
         trainer.fit(task, ckpt_path=str(state) if resuming else None, weights_only=True)
-    return out / "model"
 
 
 def task_type(config: TaskConfig) -> type[Task]:

@@ -246,7 +246,7 @@ def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
         ("num_spks: 2", "num_spks: 3", "masknet.ckpt: conv2d.bias has shape (32,), hyperparams.yaml asks for (48,)"),
         ("  num_layers: 2", "  num_layers: 1", "is unexpected"),
         ("  num_layers: 2", "  num_layers: 3", "is missing"),
-        ("num_spks: 2", "num_spks: [", "cannot be read"),
+        ("num_spks: 2", "num_spks: [", "not YAML"),
     ],
 )
 def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, message):
@@ -265,9 +265,9 @@ def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
         (copied / "hyperparams.yaml").write_text(text + YAML)
         assert from_speechbrain(copied).hypotheses == 2
     (copied / "hyperparams.yaml").write_text(f"evil: !!python/object/apply:os.system ['touch {marker}']\n" + YAML)
-    assert "cannot be read" in complaint(lambda: from_speechbrain(copied))
+    assert "not YAML" in complaint(lambda: from_speechbrain(copied))
     (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + YAML)
-    assert "cannot be read" in complaint(lambda: from_speechbrain(copied))
+    assert "not YAML" in complaint(lambda: from_speechbrain(copied))
     assert not marker.exists()
 
 

@@ -1,5 +1,6 @@
 """`python -m tools.bench [LINE ...]` runs the lines named, or all; writes tools/bench/results/LINE.json and README.md.
 
+`python -m tools.bench soak` works for three hours, and tells whether memory grows; it runs only if it is named.
 `python -m tools.bench --table` writes README.md alone, from the results that are there.
 """
 
@@ -16,6 +17,8 @@ from typing import Any
 from tools.bench.table import FOLDER, write_table
 
 LINES = ("accelerator", "assignment", "data", "evaluate", "metrics", "scaling", "separate", "train", "weak_scaling")
+LONG = ("soak",)
+"""Lines of hours, which run only if they are named, and have no rows in the table."""
 
 
 def main(names: list[str], folder: Path = FOLDER) -> int:
@@ -25,9 +28,9 @@ def main(names: list[str], folder: Path = FOLDER) -> int:
         names: of lines, or --table.
         folder: of README.md and results/.
     """
-    unknown = [name for name in names if name not in (*LINES, "--table")]
+    unknown = [name for name in names if name not in (*LINES, *LONG, "--table")]
     if unknown:
-        print(f"{', '.join(unknown)}: unknown, expected {', '.join(LINES)} or --table", file=sys.stderr)
+        print(f"{', '.join(unknown)}: unknown, expected {', '.join((*LINES, *LONG))} or --table", file=sys.stderr)
         return 2
     results = folder / "results"
     results.mkdir(exist_ok=True)

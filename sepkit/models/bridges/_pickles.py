@@ -104,4 +104,4 @@ def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -
     """
     for name, value in sizes.items():
         if isinstance(value, int | float) and not abs(value) <= largest:
-            raise UserError(f"{where}: {shown(name)} is {shown(value)}, expected at most {largest}")
+            raise UserError(f"{where}: {one_line(name)[:100]} is {shown(value)}, expected at most {largest}")

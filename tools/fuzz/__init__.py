@@ -1,0 +1,1 @@
+"""Mutated inputs for every command that reads files from elsewhere."""

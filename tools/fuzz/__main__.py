@@ -1,0 +1,56 @@
+"""`python -m tools.fuzz --cases N`: N cases of each kind; what falls is written to tests/fuzz/cases, to stay a test.
+
+Case I of a kind is the same for every run. The exit code is 1 if a case fell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tools.fuzz.kinds import KINDS, Files
+from tools.fuzz.oracle import run_case
+
+CASES = Path(__file__).parents[2] / "tests" / "fuzz" / "cases"
+
+
+def main() -> int:
+    """Return how many cases fell, at most 1."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000, metavar="N", help="of all kinds together (default: 1000)")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case of each kind")
+    options = parser.parse_args()
+    fell = 0
+    for kind in options.kinds:
+        count: Counter[int] = Counter()
+        for number in range(options.first, options.first + options.cases // len(options.kinds)):
+            files = KINDS[kind]().case(number)
+            code, falls = run_case(kind, files)
+            count[code] += 1
+            if falls:
+                fell += 1
+                print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
+                keep(kind, number, files)
+        told = ", ".join(f"exit {code}: {n}" for code, n in sorted(count.items()))
+        print(f"{kind}: {sum(count.values())} cases ({told})", flush=True)
+    print(f"{fell} fell")
+    return min(fell, 1)
+
+
+def keep(kind: str, number: int, files: Files) -> None:
+    """Write a case to the corpus of cases: the files that are not as they were."""
+    folder = CASES / kind / str(number)
+    for name, data in files.items():
+        if data != KINDS[kind]().files[name]:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
