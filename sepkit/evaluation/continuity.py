@@ -41,7 +41,7 @@ class ChunkScore:
     Args:
         start_seconds: where it begins.
         assignment: of each source the estimate, from 0, that the oracle gives it.
-        si_sdri_db: of each assignment of sources to estimates, mean over sources: [estimate][source].
+        si_sdri_db: of each assignment of sources to estimates, mean over sources; by estimate, then source.
         oracle_si_sdri_db: mean over sources with that assignment.
     """
 
