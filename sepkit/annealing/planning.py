@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sepkit.annealing import collapse, linear_vae
 from sepkit.annealing.order_parameters import bias
-from sepkit.annealing.split_delay import Cooling, delay_of_split, split_epoch, split_temperature
+from sepkit.annealing.split_delay import Cooling, cooling_for_split, delay_of_split, split_epoch, split_temperature
 from sepkit.errors import UserError
 from sepkit.schedules import (
     InverseTemperature,
@@ -228,6 +228,7 @@ def plan_amcl(
     observed_split: float | None = None,
     observed: Cooling | None = None,
     floor: bool = False,
+    wanted_split: float | None = None,
 ) -> Plan:
     """At which temperature and epoch hypotheses will be seen to split, and the best initial temperature: T_c.
 
@@ -246,9 +247,11 @@ def plan_amcl(
         observed_split: temperature at which another run was seen to split.
         observed: schedule of that run; None: the one that is planned.
         floor: whether noise keeps hypotheses apart above T_c.
+        wanted_split: temperature at which the split should be seen; the plan then says how slowly to cool for that.
 
     Raises:
-        UserError: a number out of its range, or an observed split above the temperatures of its run.
+        UserError: a number out of its range, an initial temperature below the critical one, or an observed or wanted
+            split above the temperatures of its run.
     """
     _positive(
         critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
@@ -257,6 +260,12 @@ def plan_amcl(
     _inside("decay", decay)
     if not 1 < spread_growth < math.inf:
         raise UserError(f"--spread-growth: found {spread_growth:g}, expected more than 1")
+    if initial_temperature < critical_temperature:
+        raise UserError(
+            f"--initial-temperature: found {initial_temperature:g}, below the critical temperature"
+            f" {critical_temperature:g}, where hypotheses part from the first step on; expected"
+            f" {critical_temperature:g} or more"
+        )
     cooling = Cooling(kind, initial_temperature, epochs, decay, floor)
     delay = math.log(spread_growth) / (2 * step_size * steps_per_epoch)
     if observed_split is not None:
@@ -306,7 +315,21 @@ def plan_amcl(
         f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
         f" {_epoch_words(best_epoch)}",
     ]
-    inner = f"end: {epochs:g}" if kind == "linear" else f"decay: {decay:g}, end: {epochs:g}"
+    if wanted_split is not None:
+        found = _for_wanted_split(best, critical_temperature, delay, wanted_split)
+        seen = split_epoch(found, wanted_split)
+        data |= {
+            "wanted_split_temperature": wanted_split,
+            "required_epochs": found.epochs if kind == "linear" else None,
+            "required_decay": found.decay if kind == "exponential" else None,
+            "wanted_split_epoch": seen,
+        }
+        needed = f"{found.epochs:.4g} epochs" if kind == "linear" else f"decay {found.decay:.6g}"
+        lines.append(
+            f"for a split at {wanted_split:<7.4g}{needed} from {critical_temperature:.4g}, {_epoch_words(seen)}"
+        )
+        epochs, decay = (found.epochs, decay) if kind == "linear" else (epochs, found.decay)
+    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
     yaml = [
         "objective:",
         "  assignment:",
@@ -314,6 +337,15 @@ def plan_amcl(
         f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
     ]
     return Plan(data, lines, warnings, yaml)
+
+
+def _for_wanted_split(best: Cooling, critical: float, delay: float, wanted: float) -> Cooling:
+    """How slowly to cool from the critical temperature."""
+    if not 0 < wanted < critical:
+        raise UserError(
+            f"--wanted-split: found {wanted:g}, expected a number between 0 and the critical temperature, {critical:g}"
+        )
+    return cooling_for_split(best, critical, delay, wanted)
 
 
 def _before(cooling: Cooling, temperature: float, epochs: float) -> float | None:

@@ -10,7 +10,7 @@ start above T_c makes it later, for there what differs shrinks. Cooling linearly
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scipy.special import lambertw
@@ -75,6 +75,29 @@ def split_temperature(cooling: Cooling, critical: float, delay: float) -> float:
         return critical * _lower_root(ratio - math.log(ratio) + delay * cooling._speed / critical)
     ratio = critical / first  # the same for y = T_c / T above 1
     return critical / _upper_root(ratio - math.log(ratio) + delay * cooling._speed)
+
+
+def cooling_for_split(cooling: Cooling, critical: float, delay: float, wanted: float) -> Cooling:
+    """The schedule of the same kind and start whose split is seen at a wanted temperature: how slowly to cool.
+
+    The inverse of `split_temperature`: the delay is proportional to 1 / speed of cooling.
+
+    Args:
+        cooling: gives kind, initial temperature and floor; its epochs or decay are replaced.
+        critical: T_c.
+        delay: Lambda / (2 eta), epochs.
+        wanted: temperature below T_c and below the initial one.
+
+    Raises:
+        ValueError: a wanted temperature that no speed of cooling leads to.
+    """
+    at_its_speed = delay_of_split(cooling, critical, wanted)
+    if not at_its_speed > 0:
+        raise ValueError(f"no cooling from {cooling.initial:g} splits hypotheses at {wanted:g}")
+    speed = cooling._speed * at_its_speed / delay
+    if cooling.kind == "linear":
+        return replace(cooling, epochs=cooling.initial / speed)
+    return replace(cooling, decay=math.exp(-speed))
 
 
 def split_epoch(cooling: Cooling, temperature: float) -> float:
