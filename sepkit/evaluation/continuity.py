@@ -41,7 +41,7 @@ class ChunkScore:
     Args:
         start_seconds: where it begins.
         assignment: the estimate of each source, from 0, by the oracle.
-        si_sdri_db: [estimate][source].
+        si_sdri_db: by estimate, then source.
         oracle_si_sdri_db: mean over sources with that assignment.
     """
 
