@@ -58,4 +58,106 @@ def uci(
     return write_tables(rows, Path(out))
 
 
-COMMANDS = {"uci": uci}
+def gaussians(*, out: str, config: str | None = None) -> Path:
+    """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
+
+    Writes OUT/gaussians.json and OUT/figures, figures 1, 2, 3 and 5 of the annealed MCL paper; the same command again
+    continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import GaussiansConfig, read_section
+    from sepkit.studies.quantization.figures import gaussians_figures, write_figures
+    from sepkit.studies.quantization.gaussians import gaussians
+
+    folder = Path(out)
+    table = gaussians(read_section(GaussiansConfig, config, "gaussians"), folder)
+    write_figures(gaussians_figures(table), folder / "figures")
+    return write_json(folder / "gaussians.json", table)
+
+
+def free(*, out: str, config: str | None = None) -> Path:
+    """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
+
+    Writes OUT/free.json and OUT/figures/splits.png; the same command again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import FreeConfig, read_section
+    from sepkit.studies.quantization.figures import free_figures, write_figures
+    from sepkit.studies.quantization.free import free
+
+    folder = Path(out)
+    table = free(read_section(FreeConfig, config, "free"), folder)
+    write_figures(free_figures(table), folder / "figures")
+    return write_json(folder / "free.json", table)
+
+
+def sines(*, out: str, config: str | None = None) -> Path:
+    """Train three experts on a mixture of three sines: plain, with noisy assignment, grown by splitting, annealed.
+
+    Writes OUT/sines.json: for each run the share of samples in the majority mode of their expert (purity), the
+    distortion, and the total variation between the classifier and the true probabilities of modes. The same command
+    again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section sines is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import SinesConfig, read_section
+    from sepkit.studies.quantization.sines import sines
+
+    folder = Path(out)
+    return write_json(folder / "sines.json", sines(read_section(SinesConfig, config, "sines"), folder))
+
+
+def flows(*, out: str, config: str | None = None) -> Path:
+    """Train mixtures of 1 to 16 RealNVPs by hard assignment, and write how much mass lies between the modes.
+
+    Writes OUT/flows.json: for each run the share of samples off every mode, modes hit, squared transport distance to
+    samples of the truth, and negative log-likelihood. The same command again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section flows is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import FlowsConfig, read_section
+    from sepkit.studies.quantization.flows import flows
+
+    folder = Path(out)
+    return write_json(folder / "flows.json", flows(read_section(FlowsConfig, config, "flows"), folder))
+
+
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines, "flows": flows}

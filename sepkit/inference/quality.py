@@ -185,6 +185,8 @@ def fit_ridge(
     names = [name for name in features if _varies(features[name])]
     targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
     groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
+    # Groups of one size are solved for at once.
+    by_size = [np.stack([g for g in groups if len(g) == size]) for size in sorted({len(group) for group in groups})]
     if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
         raise UserError(
             f"found {len(targets)} estimates of sources in {len(groups)} mixtures that could be used, expected"
@@ -204,9 +206,9 @@ def fit_ridge(
     def left_out_errors(ridge: float) -> np.ndarray:
         shrink = singular**2 / (singular**2 + ridge)
         errors = targets - targets.mean() - left @ (shrink * along)
-        for rows in groups:
-            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].T
-            errors[rows] = np.linalg.solve(np.eye(len(rows)) - hat, errors[rows])
+        for rows in by_size:
+            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].swapaxes(-1, -2)
+            errors[rows] = np.linalg.solve(np.eye(rows.shape[1]) - hat, errors[rows][..., None])[..., 0]
         return errors
 
     tried = [(float(ridge), left_out_errors(float(ridge))) for ridge in _STRENGTHS * len(targets)]

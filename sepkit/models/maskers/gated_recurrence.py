@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.jit._trace import is_tracing
 
 from sepkit.config import GatedRecurrenceConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.gated_scan import gated_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
-# Forget gates start with memories between these numbers of frames.
+# Forget gates start with memories of between these numbers of frames.
 _SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
 
 
@@ -92,7 +87,7 @@ class GatedRecurrenceMasker(Masker):
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """What the blocks make, (B, bands * model_dim, F), of features (B, K, F)."""
+        """Return the blocks' output, (B, bands * model_dim, F), for features (B, K, F)."""
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         missing = self.bands * self.band_size - self.encoding_dim
         if missing:
@@ -103,7 +98,7 @@ class GatedRecurrenceMasker(Masker):
         return self.output_norm(x).flatten(-2).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of frames of what `trunk` makes, (B, bands * model_dim, F')."""
+        """Return raw mask values (B, n, P, K, F') of frames of the output of `trunk`, (B, bands * model_dim, F')."""
         bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
         sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
         # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
@@ -111,7 +106,7 @@ class GatedRecurrenceMasker(Masker):
         return values[..., : self.encoding_dim, :]
 
     def stream(self) -> FrameStream:
-        """A new stream, without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
+        """Start a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
 
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
@@ -124,7 +119,7 @@ class GatedRecurrenceMasker(Masker):
 
 
 class GatedRecurrenceBlock(nn.Module):
-    """Residual recurrences over time and, if asked for, over bands, then a residual feed-forward layer.
+    """Residual recurrences over time and, optionally, over bands, then a residual feed-forward layer.
 
     Args:
         model_dim: values in a band of a frame.
@@ -173,7 +168,7 @@ class GatedRecurrence(nn.Module):
         h_t = f_t h_(t-1) + (1 - f_t) v_t,   h_0 = 0
         y = linear(silu(o) h)
 
-    Two-way, half of the units go through the sequence backwards.
+    If bidirectional, half of the units run backwards through the sequence.
 
     Args:
         model_dim: values of x and y.
@@ -194,7 +189,7 @@ class GatedRecurrence(nn.Module):
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Outputs (T, ..., model_dim) of inputs (T, ..., model_dim); with a state, it goes on from the block before."""
+        """Map inputs (T, ..., model_dim) to outputs of the same shape; a state continues the block before."""
         value, forget, gate = self.gates(x).chunk(3, dim=-1)
         forget = torch.sigmoid(forget)
         if self.bidirectional:
@@ -228,81 +223,3 @@ class _BandLinear(nn.Module):
         frames, batch = x.shape[:2]
         product = torch.bmm(x.flatten(0, 1).transpose(0, 1), self.weight) + self.bias.unsqueeze(1)
         return product.transpose(0, 1).unflatten(0, (frames, batch))
-
-
-def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:
-    """h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
-
-    Args:
-        forget: f, (T, ...), between 0 and 1.
-        value: v, (T, ...).
-        initial: h_(-1), (...); None: zeros.
-        backwards: from the last step to the first, h_t = f_t h_(t+1) + (1 - f_t) v_t.
-    """
-    if value.dtype in (torch.float16, torch.bfloat16):
-        forget, value = forget.float(), value.float()
-    if initial is None:
-        initial = torch.zeros_like(value[0])
-    if is_tracing():
-        return _loop()(forget, value, initial, backwards)
-    return _Scan.apply(forget, value, initial.to(value.dtype), backwards)
-
-
-class _Scan(torch.autograd.Function):
-    """`gated_scan` with one operation a step in either pass."""
-
-    @staticmethod
-    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
-        hidden = torch.empty_like(value, memory_format=torch.contiguous_format)
-        last = initial
-        for f, v, h in _steps(backwards, forget, value, hidden):
-            torch.lerp(v, last, f, out=h)
-            last = h
-        ctx.backwards = backwards
-        ctx.save_for_backward(forget, value, initial, hidden)
-        return hidden
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
-        forget, value, initial, hidden = ctx.saved_tensors
-        total = grad.clone(memory_format=torch.contiguous_format)
-        after: tuple[Tensor, Tensor] | None = None
-        for f, g in _steps(not ctx.backwards, forget, total):
-            if after is not None:
-                g.addcmul_(*after)
-            after = (f, g)
-        assert after is not None
-        if ctx.backwards:
-            before = torch.cat([hidden[1:], initial.unsqueeze(0)])
-        else:
-            before = torch.cat([initial.unsqueeze(0), hidden[:-1]])
-        return before.sub_(value).mul_(total), torch.addcmul(total, forget, total, value=-1), after[0] * after[1], None
-
-
-def _steps(backwards: bool, *sequences: Tensor) -> Any:
-    """The steps of sequences side by side, first or last step first."""
-    steps = zip(*(sequence.unbind(0) for sequence in sequences), strict=True)
-    return reversed(list(steps)) if backwards else steps
-
-
-@functools.cache
-def _loop() -> Callable[[Tensor, Tensor, Tensor, bool], Tensor]:
-    """`_scan_for_graphs` compiled, so that a trace keeps its loop and does not unroll it."""
-    with warnings.catch_warnings():
-        # Deprecated, but a trace, which the export is, can hold a loop in no other way.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(_scan_for_graphs)
-
-
-def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
-    """`gated_scan` for as many steps as there are when it runs."""
-    if backwards:
-        forget, value = forget.flip(0), value.flip(0)
-    last = initial
-    steps: list[Tensor] = []
-    for step in range(value.shape[0]):
-        last = value[step] + forget[step] * (last - value[step])
-        steps.append(last)
-    hidden = torch.stack(steps)
-    return hidden.flip(0) if backwards else hidden

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from sepkit.studies.acquisition.audiogram import Audiograms, write_audiograms
 from sepkit.studies.acquisition.calibration import low_elbos
 from sepkit.studies.acquisition.demonstration import PEOPLE, example_sequence
 from sepkit.studies.acquisition.model import PartialVAE
-from sepkit.studies.acquisition.predictive import latent_draws
+from sepkit.studies.acquisition.predictive import TrainedVAE, latent_draws
 from sepkit.studies.acquisition.session import AudiogramModel
 
 EVERYTHING = [f"{ear}_{hz}=30" for ear in ("right", "left") for hz in (500, 1000, 2000, 3000, 4000, 6000, 8000)]
@@ -146,6 +147,24 @@ def test_people_unlike_the_training_data_are_said_to_be(audiogram_vae: PartialVA
     strange = loaded.session(5).measured_all([f"{w.split('=')[0]}={-10 if 'left' in w else 120}" for w in EVERYTHING])
     assert strange.out_of_range()
     assert any("unlike the training data" in note for note in strange.answer()["notes"])
+
+
+def test_ordinary_values_that_do_not_go_together_are_said_to_be_unlike_once_enough_are_measured(
+    linear, linear_vae: TrainedVAE
+) -> None:
+    data = linear.draw(1024, seed=2)
+    vae = replace(linear_vae, low_elbo=low_elbos(linear_vae, data.values, latent_draws(16, 2)))
+    # Where the factors do not reach there is noise alone: no value is 2 deviations off, but all of them together are 5.
+    deviations = np.sqrt(np.diag(linear.covariance))
+    direction = np.linalg.svd(linear.factor[1:].T)[2][2:].sum(0)
+    person = linear.mean[1:] + direction * (2 * deviations[1:] / np.abs(direction)).min()
+    session = AudiogramModel(vae).session()
+    said = []
+    for name, value in zip(linear.names[1:], person, strict=True):
+        said.append(session.measured_all({name: value}).out_of_range())
+    assert not said[0] and said[-1]
+    usual = AudiogramModel(vae).session().measured_all(dict(zip(linear.names[1:], linear.mean[1:], strict=True)))
+    assert not usual.out_of_range()
 
 
 def test_people_typed_in_by_hand(model_folder: Path, dev: Path) -> None:

@@ -53,7 +53,9 @@ def test_the_oracle_has_no_offset_and_stops_below_the_threshold(sessions: Sessio
     oracle = stopping_index(sessions.rmse, 6.0)
     scores = stopping_scores(sessions, oracle, 6.0)
     assert scores["offset"] == 0 == scores["early"] == scores["late"] and scores["error_db"] < 6
-    assert scores["index"] == oracle.mean()
+    assert scores["index"] == oracle.mean() and "predicted_db" not in scores
+    known = stopping_scores(sessions, oracle, 6.0, predicted=sessions.rmse)
+    assert known.pop("predicted_db") == known["error_db"] and known == scores
 
 
 @pytest.mark.parametrize("names", [FEATURES, ("measurements",)])

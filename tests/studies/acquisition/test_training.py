@@ -198,7 +198,7 @@ def test_from_training_to_tables_and_the_report(data: Path, tmp_path: Path, caps
     assert main([*simulate, "--model", *rates, *more, "--out", str(tmp_path / "by_rate")]) == 0
     for kind in ("rates", "gap"):
         assert main([*tables, str(tmp_path / f"{kind}.md"), "--kind", kind, str(tmp_path / "by_rate")]) == 0
-    assert "| target | rate on test | off | distortion, train |" in (tmp_path / "rates.md").read_text()
+    assert "| target | rate on test | off | off on train | distortion, train |" in (tmp_path / "rates.md").read_text()
     figures = [
         "audiogram",
         "figures",

@@ -1,4 +1,4 @@
-"""Where a fast way may replace modules. The one file that looks into torch's private state."""
+"""Conditions under which a fast way may replace modules. Only this file reads torch's private state."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ _DTYPES = (torch.float32, torch.float64)
 _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor computes in bfloat16; in emulation that would be slower than float32."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def has_bfloat16_recurrence() -> bool:
+    """Whether recurrent layers compute in bfloat16 on this processor; on others they fail."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def is_traced() -> bool:
-    """Whether the model is being traced, exported or compiled: others will run what is recorded now."""
+    """Whether the model is being traced, exported or compiled: operations recorded now are run elsewhere later."""
     return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
 
 
 def in_evaluation(*own: type[nn.Module]) -> Condition:
-    """A condition: as `plain`, and the masker is in evaluation mode, and no gradients are recorded."""
+    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded."""
     is_plain = plain(*own)
     return lambda masker, x: not masker.training and not torch.is_grad_enabled() and is_plain(masker, x)
 
 
 def plain(*own: type[nn.Module]) -> Condition:
-    """A condition: between input and output stands nothing but the masker's own operations, on a CPU.
+    """Return a condition: the masker runs only its own operations, on a CPU.
 
-    False under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with other norms
-    than the global one, and with modules or weights that were put in the place of the masker's own.
-
-    Args:
-        own: types of the masker's modules beside convolutions, PReLU, containers and norms.
+    It is false under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with norms
+    other than the global one, and if modules or weights were replaced. `own` lists the types of the masker's modules
+    beside convolutions, PReLU, containers and norms.
     """
     types = _SHARED + own
 
