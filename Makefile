@@ -14,13 +14,14 @@ DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 BIN := $(abspath $(VENV))/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint bench
+.PHONY: help install demo test test-slow fuzz lint bench docs
 
 help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make fuzz       mutated inputs for every command (N=20000); what falls goes to tests/fuzz/cases"
 	@echo "make lint       ruff, pyright and the floors of the house"
+	@echo "make docs       the site, in build/site: open build/site/index.html"
 	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
 
 install: $(STAMP)
@@ -55,6 +56,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build
 
 bench: $(STAMP)
 	$(BIN)/python -m tools.bench $(BENCH_LINES)

@@ -1,4 +1,4 @@
-"""How audio files are opened, and what is said about those that cannot be read."""
+"""Open audio files, and report those that cannot be read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ AudioPath = str | os.PathLike[str]
 SampleType = Literal["float32", "int16", "int32"]
 OpenFile = soundfile.SoundFile | FFmpegFile
 
-# What libsndfile reports for a stream whose header does not say how long it is.
+# libsndfile reports this length for a stream whose header does not give one.
 _UNKNOWN_LENGTH = 2**62
 
 
 class ReadThrough(soundfile.SoundFile):
-    """A file that is read from beginning to end.
+    """A file that is read from beginning to end, without the seek of python-soundfile after every read.
 
-    python-soundfile seeks after every read to where the file is anyway, which spoils the next frames of an mp3.
+    That seek goes to the present position, and yet it spoils the next frames of an mp3.
     """
 
     def seekable(self) -> bool:
@@ -39,7 +39,7 @@ class ReadThrough(soundfile.SoundFile):
 
 @contextmanager
 def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[OpenFile]:
-    """Open a file, or a member of a tar shard, with libsndfile, or with ffmpeg where its name says so.
+    """Open a file, or a member of a tar shard, with libsndfile, or with ffmpeg if its ending asks for it.
 
     Raises:
         UserError: no such file, not an audio file, no samples in it, or ffmpeg is needed and absent or fails.
@@ -88,7 +88,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
     suffix = Path(path).suffix.lower()
     if suffix not in FFMPEG_SUFFIXES or not os.path.isfile(path):
         return False
-    # libsndfile reads some of these containers, and takes some AAC streams for MP3.
+    # libsndfile reads only some of these containers, and mistakes some AAC streams for MP3.
     if suffix == ".caf":
         with contextlib.suppress(soundfile.LibsndfileError):
             soundfile.info(os.fsencode(path))
@@ -206,7 +206,7 @@ class _Sink:
 
 
 class SectionReader(io.RawIOBase):
-    """A part of a file as a file of its own: reading goes no further than the part."""
+    """A part of a file, readable as a file that ends with the part."""
 
     def __init__(self, section: Section) -> None:
         self._section = section

@@ -1,4 +1,4 @@
-"""Files of a user's own that a model is made with (`--import FILE.py`): noted on saving, asked for on loading."""
+"""Files of a user's own that a model needs (`--import FILE.py`): noted on saving, asked for on loading."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from typing import Any
 
 
 def files_of(config: Any) -> list[dict[str, str]]:
-    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.
-
-    Args:
-        config: a dataclass of choices.
-    """
+    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration."""
     found = {}
     for cls in _classes(config):
         module = sys.modules.get(cls.__module__)
