@@ -239,8 +239,9 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
     # Models from before there were kinds are separators.
     kind = description.get("kind", EncoderMaskerDecoder.kind)
     if kind != of.kind:
+        found = one_line(str(kind))[:60]
         raise UserError(
-            f"{path.parent}: found a model of kind {shown(kind)}, expected one of kind {of.kind}; name another model"
+            f"{path.parent}: found a model of kind {found}, expected one of kind {of.kind}; name another model"
         )
     try:
         config = from_dict(of.config_type, description["model"], "model")
