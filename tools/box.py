@@ -1,11 +1,11 @@
-"""The model in the box: from an experiment of egs/folder to what ships with the package.
+"""Make the shipped model from an experiment of egs/folder.
 
     python -m tools.box EXP --dev DEV.jsonl --tests TEST.jsonl ... [--out FOLDER]
     python -m tools.box --card SUMMARY ... [--out FOLDER]
 
-Saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
-set (EXP/box/TEST), and writes the card from what was measured. All is done with the halved weights, which are those
-that users get. With --card only the card of what ships is written anew, from evaluations of it.
+It saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
+set (EXP/box/TEST), and writes the card from these measurements. All steps use the halved weights, which users get. With
+--card only the card of the shipped model is written anew, from evaluations of it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ LIMITS = (
 
 
 def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int) -> Path:
-    """The folder of the model that ships, with card; nothing is changed there unless all of it could be made.
+    """Make the folder of the shipped model, with its card; change it only if every step succeeds.
 
     Args:
         experiment: of `sepkit train`.
         dev: manifest that the predictor is fitted on.
         tests: manifests.
-        out: the folder; what it held is replaced.
+        out: the folder, whose content is replaced.
         samples: of the latents, for the predictor.
 
     Raises:
-        UserError: a command fails; it has said why.
+        UserError: a command fails, after printing why.
     """
     loaded, loss = load_checkpoint(experiment), _loss(experiment)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
         summaries = []
         for test in tests:
             evaluation = experiment / "box" / test.stem
-            # Weights and predictor may have changed since.
+            # Weights and predictor may have changed since the last evaluation.
             shutil.rmtree(evaluation, ignore_errors=True)
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
@@ -84,12 +84,11 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
 
 
 def renew_card(out: Path, summaries: list[Path]) -> Path:
-    """Write the card of the model that ships anew, and return its path.
+    """Write the card of the shipped model anew, and return its path.
 
     Args:
         out: folder of the model.
         summaries: of evaluations of it, files or their folders.
-
     Raises:
         UserError: no card there, or a summary of another model.
     """
@@ -137,7 +136,7 @@ def _run(*arguments: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a mistake."""
+    """Return the exit code: 0, or 2 for a mistake."""
     parser = argparse.ArgumentParser(prog="python -m tools.box", description="the model that ships with the package")
     parser.add_argument("experiment", type=Path, nargs="?", help="folder that `sepkit train` wrote")
     parser.add_argument("--dev", type=Path, help="manifest to fit the predictor of SI-SDR on")
