@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
 SIMULATIONS = {
     REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
-    for recipe in ("annealed_vi", "uci")
+    for recipe in ("annealed_vi", "quantization", "uci")
     for name in ("cpu", "paper")
 }
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)

@@ -411,5 +411,15 @@ def _counts(labels: Tensor) -> Tensor:
     return (labels == torch.arange(labels.shape[1], device=labels.device)).sum(1)
 
 
+def count_groups(hypotheses: Tensor, temperature: float) -> int:
+    """The number of places that hypotheses (n, d) are at, as `anneal_points` counts them.
+
+    Args:
+        hypotheses: (n, d).
+        temperature: in the unit of squared distances; hypotheses nearer than 0.05 sqrt(T / 2) are one group.
+    """
+    return _count(_group_labels(_distances(hypotheses), temperature))
+
+
 def _count(labels: Tensor) -> int:
     return int(_counts(labels.unsqueeze(0))[0])

@@ -58,4 +58,57 @@ def uci(
     return write_tables(rows, Path(out))
 
 
-COMMANDS = {"uci": uci}
+def gaussians(*, out: str, config: str | None = None) -> Path:
+    """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
+
+    Writes OUT/gaussians.json and OUT/figures, figures 1, 2, 3 and 5 of the annealed MCL paper; the same command again
+    continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import GaussiansConfig, read_section
+    from sepkit.studies.quantization.figures import gaussians_figures, write_figures
+    from sepkit.studies.quantization.gaussians import gaussians
+
+    folder = Path(out)
+    table = gaussians(read_section(GaussiansConfig, config, "gaussians"), folder)
+    write_figures(gaussians_figures(table), folder / "figures")
+    return write_json(folder / "gaussians.json", table)
+
+
+def free(*, out: str, config: str | None = None) -> Path:
+    """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
+
+    Writes OUT/free.json and OUT/figures/splits.png; the same command again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import FreeConfig, read_section
+    from sepkit.studies.quantization.figures import free_figures, write_figures
+    from sepkit.studies.quantization.free import free
+
+    folder = Path(out)
+    table = free(read_section(FreeConfig, config, "free"), folder)
+    write_figures(free_figures(table), folder / "figures")
+    return write_json(folder / "free.json", table)
+
+
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free}

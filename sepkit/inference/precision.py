@@ -8,6 +8,7 @@ from torch import nn
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.models.maskers import DualPathRNNMasker
+from sepkit.models.maskers.fast.guard import has_bfloat16
 
 
 def set_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
@@ -25,8 +26,7 @@ def set_precision(model: nn.Module, precision: Precision, device: torch.device) 
     """
     masker = getattr(model, "masker", None)
     if isinstance(masker, DualPathRNNMasker):
-        # In emulation it would be slower than float32.
-        if precision == "bfloat16" and device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
+        if precision == "bfloat16" and device.type == "cpu" and not has_bfloat16():
             raise UserError("precision: found bfloat16, which this processor does not compute in; use float32")
         masker.low_precision = precision == "bfloat16"
     elif precision != "float32":

@@ -114,6 +114,7 @@ def separate_long(
     kind: StitcherKind = "profile",
     folder: Path | None = None,
     progress: bool = False,
+    rates: bool = False,
 ) -> Joined:
     """The estimates of a recording, made chunk by chunk.
 
@@ -125,12 +126,13 @@ def separate_long(
         kind: of the stitcher.
         folder: for a temporary file; None: that of the system.
         progress: whether to show a bar on a terminal.
+        rates: whether the rates of a variational model are wanted.
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
     """
     resampler = StreamResampler(recording.sample_rate, model.sample_rate)
-    pieces = PiecewiseSeparation(model, device, chunking, kind, folder)
+    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
@@ -156,7 +158,7 @@ class _Chunk:
         sums: (n,) sums of w e_i.
         weight: energy of the mixture, weighted.
         scores: (n,) log-odds, where the model has a scoring head.
-        rates: nats, see `rates_of`.
+        rates: nats, see `rates_of`, if they were asked for.
     """
 
     length: int
@@ -181,6 +183,7 @@ class PiecewiseSeparation:
         chunking: at the model's rate.
         kind: of the stitcher.
         folder: for the temporary file; None: that of the system.
+        rates: whether the rates of a variational model are wanted.
     """
 
     def __init__(
@@ -190,7 +193,9 @@ class PiecewiseSeparation:
         chunking: Chunking,
         kind: StitcherKind = "profile",
         folder: Path | None = None,
+        rates: bool = False,
     ) -> None:
+        self._rates = rates
         self._model, self._device, self._chunking = model, device, chunking
         self._stitcher = Stitcher(chunking, model.sample_rate, kind)
         try:
@@ -247,7 +252,7 @@ class PiecewiseSeparation:
         mixtures = np.stack(self._batch)
         self._batch = []
         # Of a batch the mean rates: what is told of the recording is a mean over chunks anyway.
-        output = run_model(self._model, torch.as_tensor(mixtures, device=self._device))
+        output = run_model(self._model, torch.as_tensor(mixtures, device=self._device), rates=self._rates)
         for index, (mixture, of_chunk) in enumerate(zip(mixtures, output.estimates, strict=True)):
             scores = None if output.scores is None else output.scores[index]
             self._add(mixture, of_chunk, scores, output.rates, last)
@@ -324,7 +329,7 @@ class Joined:
         return np.average(scores, axis=0, weights=weights).astype(np.float32)
 
     def rates(self) -> dict[str, float] | None:
-        """Means over chunks, weighted by their lengths; None where all latents are points."""
+        """Means over chunks, weighted by their lengths; None unless asked for and variational."""
         first = self._chunks[0].rates
         if first is None:
             return None

@@ -21,8 +21,8 @@ class ModelOutput:
     Args:
         estimates: (B, n, T) float32, finite.
         scores: (B, n) float32 log-odds, where the model has a scoring head.
-        rates: nats, of the batch's mean, where its latents are variational; see `rates_of`, and `mixture_elbo`.
-        separation: with latents, where it was asked for, or where estimates are not all there is to know.
+        rates: nats, of the batch's mean, if they were asked for and the latents are variational; see `rates_of`.
+        separation: with latents, if it or rates were asked for, or the model has a scoring head.
     """
 
     estimates: np.ndarray
@@ -32,35 +32,43 @@ class ModelOutput:
 
 
 def run_model(
-    model: EncoderMaskerDecoder, mixtures: Tensor, keep_separation: bool = False, evidence: bool = False
+    model: EncoderMaskerDecoder,
+    mixtures: Tensor,
+    keep_separation: bool = False,
+    rates: bool = False,
+    evidence: bool = False,
 ) -> ModelOutput:
-    """Return the output of a model in evaluation mode.
+    """Return the output of a model in evaluation mode, computing what is asked for and no more.
 
-    If only estimates are needed, masks are computed tile by tile and never held in full.
+    If only estimates are needed, masks are computed tile by tile, if the masker allows it, and never held in full.
 
     Args:
         model: or an exported one.
         mixtures: (B, T), on the device of the model.
         keep_separation: whether the separation itself is wanted.
-        evidence: whether the rates include the bound on the evidence of the mixtures, which costs one more decoding.
+        rates: whether the rates of a variational model are wanted.
+        evidence: whether they include the bound on the evidence of the mixtures, which costs one more decoding.
 
     Raises:
         UserError: estimates that are not finite.
     """
-    separation = scores = rates = None
+    separation = scores = found = None
     with torch.inference_mode():
-        if not keep_separation and isinstance(model, EncoderMaskerDecoder) and model.makes_only_estimates:
+        latents = keep_separation or (rates and getattr(model, "variational", False))
+        if not latents and isinstance(model, EncoderMaskerDecoder) and model.scoring_head is None:
             estimates = model.estimates(mixtures)
         else:
             separation = model(mixtures)
-            estimates, rates = separation.estimates, rates_of(separation)
-            if evidence and rates is not None and isinstance(model, EncoderMaskerDecoder):
+            estimates = separation.estimates
+            if rates:
+                found = rates_of(separation)
+            if evidence and found is not None:
                 bound = mixture_elbo(model, mixtures, separation, samples=1)
-                rates |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
+                found |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
             scores = None if separation.scores is None else separation.scores.float().cpu().numpy()
     on_cpu = estimates.float().cpu().numpy()
     check_finite(on_cpu)
-    return ModelOutput(on_cpu, scores, rates, separation)
+    return ModelOutput(on_cpu, scores, found, separation)
 
 
 def check_finite(waveforms: np.ndarray) -> None:

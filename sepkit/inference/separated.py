@@ -36,7 +36,7 @@ class Separated:
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
-        rates: nats, for a model with variational latents: see `rates_of`; None for others.
+        rates: nats, see `rates_of`, for a model with variational latents if SI-SDR is predicted or they are asked for.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.

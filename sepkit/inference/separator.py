@@ -147,8 +147,8 @@ class Separator:
                 separated in chunks.
             seed: of those samples.
             channel: which channel to separate, from 0; None: the mean of all.
-            evidence: whether the rates of a variational model include the bound on the evidence of the mixture, which
-                costs one more decoding; not for recordings that are separated in chunks.
+            evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
+                on the evidence of the mixture; not the bound for recordings that are separated in chunks.
 
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
@@ -161,7 +161,8 @@ class Separator:
         recording, rate = read_waveform(waveform, sample_rate, channel)
         if self.is_long(recording.size, rate):
             self.check_spread_of_long(samples)
-            separated = self.separate_long(ArrayRecording(recording, rate), speakers=speakers).in_memory()
+            long = self.separate_long(ArrayRecording(recording, rate), speakers=speakers, rates=evidence)
+            separated = long.in_memory()
         else:
             separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
         return separated.as_tensors() if isinstance(waveform, Tensor) else separated
@@ -173,7 +174,8 @@ class Separator:
         # A recording shorter than one sample of the model's rate.
         mixture = mixture if mixture.size else recording[:1]
         on_device = torch.as_tensor(mixture, device=self.device)
-        output = run_model(self.model, on_device.unsqueeze(0), self.quality is not None, evidence)
+        predict = self.quality is not None
+        output = run_model(self.model, on_device.unsqueeze(0), predict, rates=predict or evidence, evidence=evidence)
         estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
         products = products_of(mixture, estimates)
         silent, consistency = np.ptp(mixture) == 0, self.options.consistency
@@ -208,7 +210,13 @@ class Separator:
             )
 
     def separate_long(
-        self, recording: Recording, *, speakers: Speakers = None, folder: Path | None = None, progress: bool = False
+        self,
+        recording: Recording,
+        *,
+        speakers: Speakers = None,
+        folder: Path | None = None,
+        progress: bool = False,
+        rates: bool = False,
     ) -> LongSeparation:
         """Separate a recording of any length in bounded memory; its estimates can be read block by block.
 
@@ -218,13 +226,17 @@ class Separator:
             folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
                 system.
             progress: whether to show a bar on a terminal.
+            rates: whether to measure the rates of a variational model, which a prediction does too.
 
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
         """
         check_speakers(speakers, self.model)
         options = self.options
-        joined = separate_long(self.model, self.device, recording, self._chunking, options.stitcher, folder, progress)
+        rates = rates or self.quality is not None
+        joined = separate_long(
+            self.model, self.device, recording, self._chunking, options.stitcher, folder, progress, rates
+        )
         products, scores = joined.products(), joined.scores()
         chosen = choose_speakers(
             products, scores, joined.silent, speakers, self.score_threshold, options.levels, options.consistency

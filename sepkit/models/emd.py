@@ -174,10 +174,9 @@ class EncoderMaskerDecoder(SavedModel):
         return separation
 
     @property
-    def makes_only_estimates(self) -> bool:
-        """True if the model outputs nothing but estimates (no latent posteriors, no scores, no scales)."""
-        variational = self.encoding_family.variational or self.mask_family.variational
-        return not variational and self.scoring_head is None and self.scale_decoder is None
+    def variational(self) -> bool:
+        """True if any latents have a distribution; the others are points."""
+        return self.encoding_family.variational or self.mask_family.variational
 
     def estimates(self, mixture: Tensor) -> Tensor:
         """Return only the estimates (B, n, T) of mixtures (B, T), those of `forward` without sampling.
@@ -188,11 +187,12 @@ class EncoderMaskerDecoder(SavedModel):
         Raises:
             ValueError: see `forward`.
         """
-        if not isinstance(self.masker, FramewiseEnd):
-            return self(mixture, sample=False).estimates
         _check_mixture(mixture)
         bank = self.filterbank
         z = self.encoding_family.at_test(self.encode(mixture))
+        if not isinstance(self.masker, FramewiseEnd):
+            masks = self.mask_family.at_test(self.mask_posterior(self.masker(bank.features(z))))
+            return self.decode(bank.apply_mask(masks, z), mixture.shape[-1])
         summary = self.masker.trunk(bank.features(z))
         frames = z.shape[-1]
         decoded = z.new_zeros(len(z), self.hypotheses, (frames - 1) * bank.stride + bank.kernel_size)

@@ -1,4 +1,4 @@
-"""Assignments: a cost matrix in, weights out. What kind of matching it is, and nothing else.
+"""Assignments: how a cost matrix becomes weights of hypotheses for sources.
 
 `head.weights(cost, active)` -> (B, n, m), detached; `head(cost, active)` -> (B,), their inner product with the cost,
 divided by the number of active sources. The gradient therefore is that of the cost under fixed weights: for annealed
@@ -9,8 +9,8 @@ The rules they share:
 * Columns of inactive sources have weight zero and are never read: NaN may stand there. An utterance without an active
   source has value zero and gradient zero.
 * Ties go to the lowest index.
-* A cost that is NaN or +inf is the last choice; a NaN in an active column still makes the utterance's value NaN, so
-  that a broken model is seen.
+* A cost that is NaN or +inf is the last choice. A NaN in an active column still makes the utterance's value NaN, so
+  that a broken model shows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from sepkit.schedules import Scaled, Schedule
 
 # Stands for an infinite or NaN cost: sums of it stay finite, and no meaningful cost comes near.
 _LAST_CHOICE = 1e18
-# Up to this many injections of sources into hypotheses are all tried (n = m = 6), without leaving the device.
+# With at most this many injections of sources into hypotheses (n = m = 6) all are tried, without leaving the device.
 _ENUMERATION_LIMIT = 720
 # Relative size of the preference for low indices among equal optima of the linear assignment problem.
 _TIE_BREAK = 1e-12
-# Newton steps of optimal transport while the regularization falls, and at its value; n = 20 at 1e-6 of the spread
-# needs about this many.
+# Newton steps of optimal transport while the regularization falls, and at its final value. n = 20 at 1e-6 of the
+# spread needs about this many.
 _ANNEALING_STEPS = 30
 _FINAL_STEPS = 10
 _RIDGE = 1e-13
@@ -65,18 +65,15 @@ class Assignment(ABC):
 
     @abstractmethod
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
-        """(B, n, m) weights from a finite float64 cost that is zero in inactive columns, whose result is ignored."""
+        """Return weights (B, n, m) of a finite float64 cost, which is zero in inactive columns; those are ignored."""
 
     @torch.no_grad()
     def weights(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """The weight of every (hypothesis, source) pair, detached.
+        """Return the weight of every (hypothesis, source) pair, (B, n, m) in the cost's dtype, detached.
 
         Args:
             cost: (B, n, m), smaller is better.
-            active: (B, m) bool, False where there is no source; None: all active.
-
-        Returns:
-            (B, n, m) in the cost's dtype; columns of inactive sources are zero.
+            active: (B, m) bool, False where there is no source; None: all active. Their columns have weight zero.
 
         Raises:
             ValueError: shapes that do not fit together.
@@ -93,34 +90,16 @@ class Assignment(ABC):
         return weights.to(cost.dtype).to(cost.device)
 
     def __call__(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """The weighted cost of each utterance over its number of active sources.
+        """Return the weighted cost of each utterance over its number of active sources, (B,) in the cost's unit.
 
-        Args:
-            cost: (B, n, m), smaller is better.
-            active: (B, m) bool, False where there is no source; None: all active.
-
-        Returns:
-            (B,) in the cost's unit; zero without gradient where no source is active.
-
-        Raises:
-            ValueError: shapes that do not fit together.
-            TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
+        It is zero, without gradient, where no source is active. Arguments and errors are those of `weights`.
         """
         return self.value(cost, self.weights(cost, active), active)
 
     def value(self, cost: Tensor, weights: Tensor, active: Tensor | None = None) -> Tensor:
-        """The cost of each utterance under given weights over its number of active sources, (B,).
-
-        Args:
-            cost: (B, n, m).
-            weights: (B, n, m), as `weights` makes them.
-            active: (B, m) bool; None: all active.
-
-        Raises:
-            ValueError: shapes that do not fit together.
-        """
+        """Return the cost of each utterance under weights of `weights` over its number of active sources, (B,)."""
         active = _active(cost, active)
-        # 0 * inf would be NaN where a pair costs infinitely much but has no weight; a NaN, in contrast, shall be seen.
+        # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
         counted = active[:, None] & ((weights != 0) | cost.isnan())
         total = (weights * cost.where(counted, 0.0)).sum((1, 2))
         return total / active.sum(1).clamp_min(1)
@@ -149,10 +128,9 @@ class Assignment(ABC):
 
 @register(PITConfig)
 class PIT(Assignment):
-    """Permutation invariant training: the one-to-one matching of least total cost; surplus hypotheses go free.
+    """Permutation invariant training: the one-to-one matching of least total cost; surplus hypotheses stay unmatched.
 
-    Few hypotheses are matched by trying every injection on the cost's own device; more of them by scipy's
-    `linear_sum_assignment` on the host, O(n^3).
+    A few hypotheses are matched by trying every injection on the cost's own device, more of them by scipy's
 
     Source: Kolbaek et al., "Multitalker speech separation with utterance-level permutation invariant training", 2017.
     """
@@ -160,16 +138,7 @@ class PIT(Assignment):
     one_to_one = True
 
     def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """The hypothesis of each source, (B, m) int64, -1 where the source is inactive.
-
-        Args:
-            cost: (B, n, m).
-            active: (B, m) bool; None: all active.
-
-        Raises:
-            ValueError: shapes that do not fit together.
-            TooFewHypothesesError: more active sources than hypotheses.
-        """
+        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive; see `weights`."""
         return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
@@ -197,13 +166,8 @@ class MCL(Assignment):
 class RelaxedWTA(Assignment):
     """Relaxed winner-takes-all: 1 - epsilon for the best hypothesis of a source, epsilon / (n - 1) for each other.
 
-    A single hypothesis takes all.
-
-    Args:
-        epsilon: in [0, 1], or a schedule of it; can be set at any time.
-
-    Raises:
-        ValueError: epsilon outside [0, 1].
+    A single hypothesis has weight 1. `epsilon` in [0, 1] may be a schedule, and can be set at any time; anything else
+    raises ValueError.
 
     Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
     """
@@ -214,7 +178,7 @@ class RelaxedWTA(Assignment):
 
     @property
     def epsilon(self) -> float:
-        """The share of the hypotheses that did not win."""
+        """The total weight of the hypotheses that did not win."""
         return self._epsilon
 
     @epsilon.setter
@@ -235,15 +199,12 @@ class RelaxedWTA(Assignment):
 class AnnealedMCL(Assignment):
     """Annealed multiple choice learning: for each source the softmin of cost / temperature over hypotheses. O(mn).
 
-    At or below the floor temperature it is MCL, the hard minimum.
+    At or below the floor temperature it is MCL, the hard minimum. A negative or NaN temperature raises ValueError.
 
     Args:
-        temperature: in the cost's unit, >= 0, or a schedule of it; can be set at any time.
+        temperature: in the cost's unit, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
-        unit: "cost": temperatures are in the cost's unit; "spread": in multiples of what `set_spread` is told.
-
-    Raises:
-        ValueError: a negative or NaN temperature.
+        unit: "cost": temperatures are in the cost's unit; "spread": in multiples of the argument of `set_spread`.
 
     Source: aMCL paper, section 3, eq. 7 and 8. Its source separation experiments give T0 in multiples of the spread.
     """
@@ -283,25 +244,22 @@ class Sinkhorn(Assignment):
     """Entropic optimal transport of sources to hypotheses, on the cost's device.
 
     The plan P >= 0 of least <P, C> + regularization * sum P log P where each active source has mass 1, each
-    hypothesis capacity 1, and spare capacity goes to a dummy source of cost zero. Towards regularization 0 it becomes
-    PIT; equally good hypotheses share a source.
+    hypothesis capacity 1, and spare capacity goes to a dummy source of cost zero. As the regularization falls to 0 it
+    becomes PIT, except that equally good hypotheses share a source.
 
-    Sinkhorn's alternating updates take unboundedly many rounds once the plan is nearly a permutation. Here only the
-    sources' update is kept (their masses are exact), and the hypotheses' potentials f follow damped Newton steps on
-    the concave semi-dual, in the log domain, while the regularization falls from the spread of the costs to its
-    value. A fixed number of steps, without a look at the result, meets the capacities to about 1e-12.
+    Sinkhorn's alternating updates need ever more rounds as the plan nears a permutation. Only the sources' update is
+    kept here (their masses are exact). The hypotheses' potentials f follow damped Newton steps on the concave
+    semi-dual, in the log domain, while the regularization falls from the spread of the costs to its value. A fixed
+    number of steps meets the capacities to about 1e-12.
 
     Args:
-        regularization: in the cost's unit, > 0, or a schedule of it; can be set at any time.
-
-    Raises:
-        ValueError: a regularization that is not positive.
+        regularization: in the cost's unit, > 0 (else ValueError), or a schedule of it; can be set at any time.
 
     Source: Cuturi, "Sinkhorn distances", 2013; Sun & Tran-Dinh, "Generalized self-concordant functions", 2019, for
     the damping log(1 + d) / d.
     """
 
-    # Towards regularization 0 it is PIT.
+    # The limit at regularization 0 is PIT.
     one_to_one = True
 
     def __init__(self, regularization: float | Schedule) -> None:
@@ -344,12 +302,12 @@ def _active(cost: Tensor, active: Tensor | None) -> Tensor:
 
 
 def _winners(cost: Tensor) -> Tensor:
-    """One-hot over hypotheses of each source's least cost, the lowest index among equals."""
+    """Return the one-hot choice of each source's least cost, the lowest index among equals."""
     return torch.zeros_like(cost).scatter_(1, cost.argmin(1, keepdim=True), 1.0)
 
 
 def _within_reach(cost: Tensor) -> Tensor:
-    """The cost with stand-ins for infinite entries drawn near enough to the others for float64 to tell those apart."""
+    """Bring stand-ins for infinite entries so near to the other costs that float64 can tell those apart."""
     largest = cost.abs().where(cost.abs() < _LAST_CHOICE, 0.0).amax((1, 2), keepdim=True)
     reach = 1e3 * (largest + 1)
     return cost.clamp(-reach, reach)
@@ -360,7 +318,7 @@ def _newton_step(plan: Tensor, mass: Tensor) -> Tensor:
     n = plan.shape[1]
     excess = plan.sum(2, keepdim=True) - 1
     curvature = torch.diag_embed(plan.sum(2)) - plan / mass.clamp_min(1) @ plan.mT
-    # The potentials have a free constant, and a plan that is a permutation has no curvature: 1/n and the ridge.
+    # The ridge: a plan that is a permutation has no curvature. 1/n: a constant added to all potentials changes nothing.
     regular = curvature + 1 / n + _RIDGE * torch.eye(n, dtype=plan.dtype, device=plan.device)
     step = torch.linalg.solve_ex(regular, -excess).result
     size = (step.amax(1, keepdim=True) - step.amin(1, keepdim=True)).clamp_min(torch.finfo(plan.dtype).tiny)
@@ -368,7 +326,7 @@ def _newton_step(plan: Tensor, mass: Tensor) -> Tensor:
 
 
 def _with_spare_hypotheses(cost: Tensor, active: Tensor) -> Tensor:
-    """The cost with as many hypotheses as sources at least; the added ones are for inactive sources."""
+    """Add hypotheses, for inactive sources, until there are at least as many as sources."""
     n, m = cost.shape[1:]
     if n >= m:
         return cost
@@ -383,7 +341,7 @@ def _with_spare_hypotheses(cost: Tensor, active: Tensor) -> Tensor:
 
 
 def _match_by_enumeration(cost: Tensor) -> Tensor:
-    """(B, m) hypothesis of each source in the best injection, the lexicographically first among equals."""
+    """Return each source's hypothesis (B, m) in the best injection, the lexicographically first among equals."""
     injections, pairs = _injections(*cost.shape[1:], cost.device)
     totals = cost.flatten(1)[:, pairs].sum(-1)
     return injections[totals.argmin(1)]
@@ -398,7 +356,7 @@ def _injections(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _match_by_linear_assignment(cost: Tensor) -> Tensor:
-    """(B, m) hypothesis of each source by the Hungarian method, low indices preferred among equals."""
+    """Return each source's hypothesis (B, m) by the Hungarian method, low indices preferred among equals."""
     from scipy.optimize import linear_sum_assignment
 
     n, m = cost.shape[1:]

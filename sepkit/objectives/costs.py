@@ -1,11 +1,11 @@
 """Pairwise costs: how far each estimate is from each source, (B, n, T), (B, m, T) -> (B, n, m). Smaller is better.
 
-All of them are formulas over a few inner products a pair (see `products`), computed in float64 outside autocast and
-returned as float32 (float64 for float64 inputs). A NaN in a waveform makes NaN of the pairs it takes part in, and of
-no others. Gradients reach estimates and sources.
+All are formulas over a few inner products per pair (see `products`), computed in float64 outside autocast and returned
+as float32 (float64 for float64 inputs). A NaN in a waveform makes only that waveform's pairs NaN. Gradients reach
+estimates and sources. Shapes that do not fit together raise ValueError.
 
-`lengths` (B,) gives the samples of each utterance that count in a padded batch: the cost is that of the unpadded one.
-`active` (B, m) says which sources speak: the columns of the others hold finite numbers that pass no gradient.
+`lengths` (B,) gives the samples of each utterance that count in a padded batch; None: all. `active` (B, m) bool says
+which sources speak; None: all. Columns of the others hold finite numbers that pass no gradient.
 """
 
 from __future__ import annotations
@@ -56,19 +56,9 @@ def pairwise_neg_si_sdr(
     A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
 
     Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
         zero_mean: remove the means first.
         eps: keeps silence finite.
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-        limit_db: the ratio approaches this, tau = 10^(-limit_db / 10); infinity: it has no limit.
-
-    Returns:
-        (B, n, m) in dB.
-
-    Raises:
-        ValueError: shapes that do not fit together.
+        limit_db: the ratio stays below this, tau = 10^(-limit_db / 10); infinity: no limit.
 
     Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid. The limit: Wisdom
     et al., "Unsupervised sound separation using mixture invariant training", 2020, eq. 2.
@@ -93,21 +83,7 @@ def pairwise_neg_snr(
 
     -10 log10( |s|^2 / (|e - s|^2 + eps) + eps ).
 
-    A silent source costs -10 log10(eps) (80 dB).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        zero_mean: remove the means first.
-        eps: keeps silence finite.
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-
-    Returns:
-        (B, n, m) in dB.
-
-    Raises:
-        ValueError: shapes that do not fit together.
+    A silent source costs -10 log10(eps) (80 dB). `zero_mean` removes the means first.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
@@ -117,20 +93,7 @@ def pairwise_neg_snr(
 def pairwise_mse(
     estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, active: Tensor | None = None
 ) -> Tensor:
-    """Mean squared error of every pair, |e - s|^2 / T.
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-
-    Returns:
-        (B, n, m) in the squared unit of the waveforms.
-
-    Raises:
-        ValueError: shapes that do not fit together.
-    """
+    """Mean squared error of every pair, |e - s|^2 / T."""
     products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
@@ -142,21 +105,7 @@ def pairwise_log_mse(
     lengths: Tensor | None = None,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Mean squared error of every pair in dB, 10 log10( |e - s|^2 / T + eps ).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        eps: keeps a perfect estimate finite.
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-
-    Returns:
-        (B, n, m) in dB re 1.
-
-    Raises:
-        ValueError: shapes that do not fit together.
-    """
+    """Mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ); eps keeps a perfect one finite."""
     products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
     return as_inputs(-_negative_db(mean_squared_error + eps), estimates, sources)
@@ -167,7 +116,7 @@ def _negative_db(power: Tensor) -> Tensor:
 
 
 class PairwiseCost:
-    """A cost function with its parameters, and what an objective needs to know of it.
+    """A cost function with its parameters and the facts that an objective uses.
 
     Attributes:
         takes_active: whether the function is told which sources are active.
@@ -175,9 +124,9 @@ class PairwiseCost:
         measures_spread: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
     Args:
-        function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). One that takes `active` is told it.
+        function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). If it takes `active`, it is given it.
         unit: "db" and "power" costs are averaged over the active sources; "nats" are summed and divided by T.
-        parameters: of the function, kept.
+        parameters: given to the function at every call.
     """
 
     def __init__(self, function: Callable[..., Tensor], unit: Unit, **parameters: Any):
@@ -190,7 +139,7 @@ class PairwiseCost:
         self.measures_spread = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
-        """The cost of every pair, (B, n, m); that of inactive sources is finite, and of no meaning."""
+        """Return the cost of every pair, (B, n, m); that of inactive sources is finite but meaningless."""
         if self.takes_active:
             more["active"] = active
         return self.function(estimates, sources, **(self.parameters | more))
@@ -203,12 +152,8 @@ class PairwiseCost:
 class PairwiseCosts:
     """The cost of every (hypothesis, source) pair of a batch, (B, n, m).
 
-    Costs in nats compare signals divided by the model's stored training deviation. In a padded batch each utterance
-    counts with its own length. Columns of inactive sources hold finite numbers of no meaning.
-
-    Args:
-        cost: the pairwise cost.
-        signal_std: the model's stored training deviation.
+    Costs in nats compare signals divided by `signal_std`, the model's stored training deviation. In a padded batch each
+    utterance counts with its own length. Columns of inactive sources hold finite, meaningless numbers.
     """
 
     def __init__(self, cost: PairwiseCost, signal_std: float = 1.0) -> None:
@@ -217,7 +162,7 @@ class PairwiseCosts:
 
     @property
     def unit(self) -> str:
-        """Of the cost: "db", "power" or "nats"."""
+        """The cost's unit: "db", "power" or "nats"."""
         return self.cost.unit
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
@@ -225,9 +170,9 @@ class PairwiseCosts:
         return self.of(separation.estimates, batch, separation.estimate_scales)
 
     def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
-        """(B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
-        # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that is not told which they
-        # are compares with the mixture, which is silent less often than zeros.
+        """Return the cost (B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
+        # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that does not take `active`
+        # compares with the mixture there, which is silent less often than zeros.
         instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)
         sources = batch.sources.where(batch.active.unsqueeze(2), instead)
         more = {"lengths": batch.lengths, "active": batch.active}
@@ -239,12 +184,7 @@ class PairwiseCosts:
 
 
 class Step:
-    """What the terms look at: a batch, its separation, and what several of them need, made once.
-
-    Args:
-        batch: mixtures with their references.
-        separation: what the model makes of them.
-    """
+    """A batch, its separation, and what several terms need of them, computed once."""
 
     def __init__(self, batch: Batch, separation: Separation) -> None:
         self.batch = batch
@@ -252,7 +192,7 @@ class Step:
         self._costs: dict[PairwiseCosts, Tensor] = {}
 
     def cost(self, costs: PairwiseCosts) -> Tensor:
-        """The cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`."""
+        """Return the cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`."""
         if costs not in self._costs:
             self._costs[costs] = costs(self.batch, self.separation)
         return self._costs[costs]

@@ -1,7 +1,6 @@
 """Pairwise costs that are minus the log of a normalized density of the source given the estimate, in nats.
 
-Same conventions as `costs`: (B, n, T), (B, m, T) -> (B, n, m), float64 inside, `lengths` for padded batches, `active`
-for sources that do not speak.
+Conventions are those of `costs`. Values are nats for the whole utterance; divide by T for nats per sample.
 """
 
 from __future__ import annotations
@@ -37,17 +36,10 @@ def pairwise_blr_nll(
     power: standardize both signals by the training deviation first.
 
     Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
         a0: shape of the prior of the noise variance, > 0.
         b0: scale of the prior of the noise variance, > 0.
         mu0: prior mean of the gain.
         lambda0: prior precision of the gain relative to the noise's, > 0.
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-
-    Returns:
-        (B, n, m) in nats for the whole utterance; divide by T for nats a sample.
 
     Raises:
         ValueError: shapes that do not fit together, or a0, b0 or lambda0 not positive.
@@ -87,19 +79,8 @@ def pairwise_cauchy_nll(
 
     with h = (1 + T) / 2,     which is eq. 70 with the scale matrix diag(scale^2).
 
-    Args:
-        estimates: (B, n, T), the locations.
-        sources: (B, m, T).
-        scale: positive deviation, one number or (B, n, T), one an estimate's sample. Entries that are not positive
-            give NaN.
-        lengths: (B,) samples that count; None: all.
-        active: (B, m) bool; None: all.
-
-    Returns:
-        (B, n, m) in nats for the whole utterance.
-
-    Raises:
-        ValueError: shapes that do not fit together, or a number that is not positive and finite.
+    `scale` is a positive deviation, one number or one per sample of each estimate, (B, n, T). Entries of a tensor that
+    are not positive give NaN; such a number raises ValueError.
 
     Source: thesis, appendix I, eq. 70.
     """

@@ -1,4 +1,4 @@
-"""The objective: named terms, each a function of batch and separation to one value an utterance, and their weights."""
+"""The objective: named terms, each mapping a batch and its separation to one value per utterance, and their weights."""
 
 from __future__ import annotations
 
@@ -28,13 +28,9 @@ SAME_SI_SDR_DB = 50.0
 class SeparationTerm(Term):
     """Cost and assignment together: how far the estimates are from the sources they are matched to.
 
-    dB costs: mean over the active sources. Costs in nats: sum over the active sources over T, so that it is a
-    negative log likelihood a sample. Zero, without gradient, where no source is active.
-
-    Args:
-        costs: of all pairs.
-        assignment: the matching.
-        tempering: the inverse temperature of the objective, the weight of a likelihood.
+    Costs in dB are averaged over the active sources. Costs in nats are summed over them and divided by T, which gives a
+    negative log likelihood per sample. The value is zero, without gradient, where no source is active. `tempering`, the
+    inverse temperature of the objective, weighs a likelihood.
     """
 
     def __init__(self, costs: PairwiseCosts, assignment: Assignment, tempering: Tempering | None = None) -> None:
@@ -70,16 +66,12 @@ class SeparationTerm(Term):
 
 @torch.no_grad()
 def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[str, Tensor]:
-    """What a matching looks like, (B,) each, means over the active sources; zero where there are none.
+    """Describe a matching by numbers of shape (B,), means over the active sources; zero where there are none.
 
     `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
     `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
-    hypothesis k is the best for; over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
-
-    Args:
-        cost: (B, n, m).
-        weights: (B, n, m), of an assignment.
-        active: (B, m) bool.
+    hypothesis k is the best for. Over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
+    Cost and weights are (B, n, m), `active` is (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -93,15 +85,13 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
 
 
 class Objective:
-    """What is minimized: the weighted sum of named terms.
+    """The loss: the weighted sum of named terms.
 
     Args:
         terms: by name.
-        weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here.
-        steerings: weights of terms that follow from the rates of past steps.
-
-    Raises:
-        ValueError: a weight for a term that does not exist.
+        weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here. An unknown
+            name raises ValueError.
+        steerings: rules that adapt weights of terms to the rates of past steps.
     """
 
     def __init__(
@@ -118,7 +108,7 @@ class Objective:
         self.steerings = list(steerings)
 
     def __call__(self, batch: Batch, separation: Separation) -> Losses:
-        """The loss of each utterance and what it is made of."""
+        """Return the loss of each utterance and the values of its terms."""
         step = Step(batch, separation)
         values = {name: term(step) for name, term in self.terms.items()}
         weighted = [self.weights[name] * self.terms[name].weight * value for name, value in values.items()]
@@ -128,7 +118,7 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """What the model is to be called with beside the mixtures, for the terms that look at more than estimates."""
+        """Return the model's keyword arguments beside the mixtures: inputs of terms that need more than estimates."""
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
         if "sources" in wants and batch.sources.shape[1] > 0:
@@ -146,11 +136,11 @@ class Objective:
         return [line for line in lines if line is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """What past steps have left: the steered weights."""
+        """Return the steered weights, which past steps determine."""
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to that."""
+        """Restore the steered weights."""
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -169,14 +159,10 @@ class Objective:
 
 
 class ReconstructionTerm(Term):
-    """How far decoded encodings are from what was encoded, without masks: of the active sources, or of the mixture.
+    """Distance of decoded encodings, without masks, from the signals encoded: the active sources, or the mixture.
 
     The scale is that of the separation: costs in nats are summed over the signals and divided by T, others averaged.
-
-    Args:
-        what: "source" or "mixture". The mixture's counts in every utterance, with or without active sources.
-        costs: of pairs; a signal is compared with its own reconstruction.
-        tempering: the inverse temperature of the objective, the weight of a likelihood.
+    The mixture's reconstruction counts in every utterance, with or without active sources.
 
     Source: thesis, appendix D.
     """
@@ -196,11 +182,7 @@ class ReconstructionTerm(Term):
             self.weight = self.tempering.at(t_epochs)
 
     def __call__(self, step: Step) -> Tensor:
-        """The term's value for each utterance, (B,).
-
-        Raises:
-            ValueError: a separation without the reconstructions.
-        """
+        """Return the term's value for each utterance, (B,). Raise ValueError if the reconstructions are missing."""
         batch, separation = step.batch, step.separation
         if self.what == "mixture":
             found, signals = separation.reconstructions, batch.mixture.unsqueeze(1)
@@ -212,7 +194,7 @@ class ReconstructionTerm(Term):
                 return separation.estimates.new_zeros(len(signals))
         if found is None:
             raise ValueError(f"the separation has no {self.what} reconstructions; call the model with Objective.inputs")
-        # One pair a row: what an estimate costs of a signal that it does not stand for is never computed.
+        # One pair per row: costs between a signal and the reconstruction of another are never computed.
         m = signals.shape[1]
         pairs = Batch(
             batch.mixture.repeat_interleave(m, 0), signals.flatten(0, 1)[:, None], active.reshape(-1, 1),
@@ -225,10 +207,7 @@ class ReconstructionTerm(Term):
 class MarginTerm(Term):
     """How far standardized estimates u leave [-1, 1]: the mean of max(|u| - 1, 0)^2 over an utterance's own samples.
 
-    Zero, without gradient, where no source is active.
-
-    Args:
-        signal_std: the model's stored training deviation.
+    It is zero, without gradient, where no source is active.
 
     Source: Donahue et al., "Piano Genie", 2019; thesis, appendix J.
     """
@@ -252,18 +231,17 @@ def build_objective(
     scored: bool = False,
     latents: Latents | None = None,
 ) -> Objective:
-    """The objective that `config` describes.
+    """Build the objective that `config` describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents (and "source_rate" where sources are encoded too); "source_reconstruction", "mixture_reconstruction" and
-    "silence" and "margin" where they have a weight.
+    latents ("source_rate" too where sources are encoded); "source_reconstruction", "mixture_reconstruction", "silence"
+    and "margin" where they have a weight.
 
     Args:
-        config: cost and assignment, how scores are trained, and what rates cost.
         signal_std: the model's stored training deviation, for costs in nats.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
         scored: whether the model has scores.
-        latents: what is to be known of the model's; None: they are points.
+        latents: facts about the model's latents; None: they are deterministic.
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
@@ -321,16 +299,9 @@ def build_objective(
 def hard_pit_si_sdr_db(
     estimates: Tensor, sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """The SI-SDR of each utterance under its best one-to-one matching, mean over active sources, dB. Higher is better.
+    """Return the SI-SDR of each utterance under its best one-to-one matching, mean over active sources, (B,) in dB.
 
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        active: (B, m) bool; None: all active.
-        lengths: (B,) samples that count; None: all.
-
-    Returns:
-        (B,) in dB; NaN where no source is active.
+    It is NaN where no source is active. `lengths` and `active` are those of `costs`.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -344,19 +315,10 @@ def hard_pit_si_sdr_db(
 def hard_si_sdr_db(
     estimates: Tensor, sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The SI-SDR of each utterance under both hard matchings, (B,) dB each, mean over active sources; NaN without any.
+    """Return the SI-SDR of each utterance under both hard matchings, (B,) dB each, mean over active sources; else NaN.
 
     "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
-    each source with its best hypothesis (MCL).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        active: (B, m) bool; None: all active.
-        lengths: (B,) samples that count; None: all.
-
-    Raises:
-        ValueError: shapes that do not fit together.
+    each source with its best hypothesis (MCL). `lengths` and `active` are those of `costs`.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
     scores = {"mcl_si_sdr_db": _score(MCL(), cost, active)}

@@ -1,7 +1,7 @@
 """Inner products between every estimate and every source: all that the pairwise costs need of the waveforms.
 
-Products of float32 samples are accumulated in float64. A residual energy that is a difference of such products then
-keeps ten digits at 60 dB, so no pair ever has to be looked at again and nothing of shape (B, n, m, T) exists.
+Products of float32 samples are accumulated in float64. A residual energy, which is a difference of such products, then
+keeps ten digits at 60 dB. No pair has to be computed again, and nothing of shape (B, n, m, T) exists.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# A signal whose energy without its mean is below this share (-120 dB) of its energy is constant: what is left of it is
-# how the sums were rounded, which differs between processors.
+# A signal is constant if its energy without its mean is below this share (-120 dB) of its energy. The rest is rounding
+# of the sums, which differs between processors.
 _CONSTANT_SHARE = 1e-12
 # float64 numbers converted at a time: small enough to stay in a processor's cache, whole batches on an accelerator.
 _CHUNK_NUMBERS_CPU = 2**19
@@ -44,16 +44,16 @@ def inner_products(
     zero_mean: bool = False,
     active: Tensor | None = None,
 ) -> InnerProducts:
-    """The inner products of every estimate with every source and with itself, in float64.
+    """Return the inner products of every estimate with every source and with itself, in float64.
 
-    Pairs with an inactive source hold those of two signals of energy 1 and correlation 1/2, which every cost can
-    compare, and pass no gradient: whatever a cost makes of silence, also 0 * inf, then stays out of the gradients.
+    Pairs with an inactive source hold the products of two signals of energy 1 and correlation 1/2. Every cost is finite
+    for them, and they pass no gradient, so 0 * inf stays out of the gradients.
 
     Args:
         estimates: (B, n, T).
         sources: (B, m, T).
-        lengths: (B,) samples of each utterance that count; the rest, whatever it holds, is left out. None: all T.
-        zero_mean: products of the signals less their means; a constant signal's are exactly 0.
+        lengths: (B,) samples of each utterance that count; the rest is ignored. None: all T.
+        zero_mean: remove the means first; a constant signal's products are exactly 0.
         active: (B, m) bool; None: all sources are active. With it, the estimates' energies have shape (B, n, m).
 
     Raises:
@@ -79,17 +79,17 @@ def error_energy(products: InnerProducts) -> Tensor:
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype that costs are returned in: float64 if any input is, else float32 (half precision never is enough)."""
+    """Return the dtype of costs: float64 if any input is, else float32 (half precision never is enough)."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
 def as_inputs(cost: Tensor, estimates: Tensor, sources: Tensor) -> Tensor:
-    """The float64 cost in the inputs' working dtype and on their device."""
+    """Return the float64 cost in the inputs' working dtype and on their device."""
     return cost.to(working_dtype(estimates, sources)).to(estimates.device)
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """The device itself, or the CPU for Apple's, which has no float64."""
+    """Return the device itself, or the CPU in place of Apple's, which has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
@@ -108,7 +108,7 @@ def _check_shapes(estimates: Tensor, sources: Tensor, lengths: Tensor | None, ac
 
 
 def _padding(lengths: Tensor | None, estimates: Tensor) -> Tensor | None:
-    """(B, 1, T) bool, True behind the end of an utterance; None where it is known that there is none."""
+    """Return (B, 1, T) bool, True behind the end of an utterance; None if there is certainly no padding."""
     num_samples = estimates.shape[-1]
     # Asking an accelerator whether there is padding would make the host wait for it.
     if lengths is None or (lengths.device.type == "cpu" and bool((lengths >= num_samples).all())):
@@ -130,8 +130,8 @@ class _AccumulateProducts(torch.autograd.Function):
     """float64 <estimate, source> (B, n, m), <estimate, estimate> (B, n, 1) and <source, source> (B, 1, m).
 
     Each sample is read once from memory: a chunk of all signals is converted and stays in the cache while everything
-    is summed over it. The gradient is one matrix product in the precision of the input, whose coefficients are rounded
-    once: 2 a estimate + C sources less its mean over time, with the derivatives a and C by energies and cross products.
+    is summed over it. The gradient 2 a estimate + C sources, less its mean over time, is one matrix product in the
+    precision of the input. Its coefficients, the derivatives by energies (a) and cross products (C), are rounded once.
     """
 
     @staticmethod

@@ -22,21 +22,21 @@ from sepkit.types import Density, Latent, Separation
 Estimator = Literal["auto", "analytic", "sample"]
 What = Literal["encoding", "mask", "source"]
 
-# Beyond these a weight has no effect that floating point would show, and its way back would be long.
+# Beyond these a weight has no effect in floating point, and its way back would be long.
 _LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
-# A rate this far from its target, as a share of it, has not been reached.
+# A rate misses its target if it differs by more than this share of it.
 _REACHED = 0.1
-# A latent dimension with a lower mean rate says nothing about the utterance.
+# A latent dimension with a lower mean rate carries no information about the utterance.
 _ALIVE_NATS = 0.01
 
 
 @dataclass(frozen=True)
 class Latents:
-    """What an objective needs to know of a model's latents.
+    """Facts about a model's latents that an objective uses.
 
     Args:
         encoding: whether encodings are variational.
-        masks: whether masks are.
+        masks: whether masks are variational.
         frames_for: number of samples -> ticks in their encoding.
         adaptive: whether the prior of the encodings changes with those of the sources.
     """
@@ -48,20 +48,15 @@ class Latents:
 
 
 def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, estimator: Estimator = "auto") -> Tensor:
-    """KL(posterior || prior) of every element in nats, or log posterior(sample) - log prior(sample), whose mean it is.
+    """Return KL(posterior || prior) of every element in nats, or its estimate log posterior(z) - log prior(z).
 
     Args:
         posterior: of an encoding or of masks.
         prior: its prior.
-        sample: of the posterior, with gradient; None: one is drawn where the estimate needs one. Without gradients it
-            is the same at every call, so that validation does not depend on chance.
-        estimator: "analytic", "sample", or "auto": analytic where there is a closed form.
-
-    Returns:
-        Of the shape of a sample.
-
-    Raises:
-        TypeError: "analytic" for a pair without a closed form.
+        sample: z, of the posterior, with gradient; None: one is drawn where the estimate needs one. Without gradients
+            the draw is the same at every call, so that validation does not depend on chance.
+        estimator: "analytic", "sample", or "auto": analytic where there is a closed form. "analytic" raises TypeError
+            where there is none.
     """
     if estimator != "sample":
         try:
@@ -77,24 +72,18 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
 
 
 def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
-    """The part of a tempered objective that concerns a latent, E_q[log q - beta log p], in nats; the rate at beta = 1.
+    """Return a latent's part of a tempered objective, E_q[log q - beta log p], in nats; the rate itself at beta = 1.
 
-    beta rate - (1 - beta) H(q), H the entropy of the posterior.
-
-    Args:
-        rate: KL or an estimate of it, elementwise.
-        posterior: whose rate it is.
-        beta: inverse temperature.
+    It is beta rate - (1 - beta) H(q), with H the entropy of the posterior, elementwise.
     """
     return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
 
 
 def alive_share(rate: Tensor, ticks: Tensor) -> Tensor:
-    """The share of latent dimensions whose mean rate over an utterance's ticks is above .01 nat, (B,).
+    """Return the share of latent dimensions whose mean rate over an utterance's ticks is above .01 nat, (B,).
 
-    Args:
-        rate: (B, ..., K, F), of every element; every index but the first and the last is a dimension.
-        ticks: (B,) int, how many of the F ticks are the utterance's own.
+    `rate` is (B, ..., K, F); every index but the first and the last is a dimension. `ticks` (B,) int says how many of
+    the F ticks are the utterance's own.
     """
     inside = torch.arange(rate.shape[-1], device=rate.device) < ticks.view(-1, *[1] * (rate.ndim - 1))
     mean = rate.detach().where(inside, 0.0).sum(-1) / ticks.clamp_min(1).view(-1, *[1] * (rate.ndim - 2))
@@ -107,15 +96,15 @@ def total_rate(
     free_nats: float = 0.0,
     over: Literal["element", "tick", "utterance"] = "utterance",
 ) -> Tensor:
-    """The rate of each utterance, where no group of elements counts less than its free nats, (B,) nats.
+    """Return the rate of each utterance, (B,) nats, where every group of elements counts at least its free nats.
 
-    sum over groups of max(free_nats, sum of the group's elements); a group without its free nats has no gradient.
+    sum over groups of max(free_nats, sum of the group's elements); a group below its free nats has no gradient.
 
     Args:
         rate: (B, ..., K, F), of every element.
         ticks: (B,) int, how many of the F ticks are the utterance's own; the others do not count.
         free_nats: of each group.
-        over: what a group is: an element; all elements of a tick, those of all hypotheses together; all of them.
+        over: what a group is: an element; all elements of a tick (all hypotheses together); or all elements.
 
     Source: thesis, eq. 37 ("element"), appendix J ("utterance").
     """
@@ -132,12 +121,12 @@ def total_rate(
 class Steering:
     """A weight that is adapted after every step so that a rate meets its target.
 
-    weight * (1 + change) after a step whose rate was above (1 + tolerance) * target, weight / (1 + change) if it was
-    below (1 - tolerance) * target. The rate is that of the step's whole batch, over all ranks.
+    After a step whose rate was above (1 + tolerance) * target the weight is multiplied by 1 + change; below
+    (1 - tolerance) * target it is divided by it. The rate is that of the step's whole batch, over all ranks.
 
     Args:
-        statistics: names of the recorded rates whose sum is steered.
-        target: of the sum, in the unit of those.
+        statistics: names of the recorded rates whose sum meets the target, in the unit of those.
+        target: of the sum.
         config: where the weight starts and how it changes.
 
     Source: Dieleman et al., "Variable-rate discrete representation learning", 2021, eq. 7; thesis, appendix E.2.
@@ -158,12 +147,7 @@ class Steering:
             self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
 
     def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
-        """Return a line if the target is not reached after `epochs` epochs and a warning is due.
-
-        Args:
-            means: of the last epoch.
-            epochs: done.
-        """
+        """Return a line if the last epoch's means miss the target after `epochs` epochs and a warning is due."""
         every, rate = self.config.warn_after_epochs, self._rate(means)
         if not every or epochs % every or abs(rate - self.target) <= _REACHED * self.target:
             return None
@@ -177,21 +161,21 @@ class Steering:
 
 
 class RateTerm(Term):
-    """A rate, in nats a sample of the utterance, so that it stands beside a likelihood divided by T.
+    """A rate in nats per sample of the utterance, as a likelihood divided by T is.
 
-    Zero, without gradient, where no source is active, unless mixtures alone are learned from, too. In a padded batch
-    only an utterance's own ticks count.
+    It is zero, without gradient, where no source is active, unless mixtures alone are learned from too. In a padded
+    batch only an utterance's own ticks count.
 
     Args:
         what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
         schedule: the weight (beta).
         config: free nats.
-        latents: of the model.
+        latents: facts about the model's latents.
         estimator: see `elementwise_rate`.
         per: unit of the recorded rate.
-        steering: a weight that multiplies the scheduled one.
+        steering: adapts a factor of the scheduled weight.
         of_all: whether utterances without an active source count.
-        tempering: the inverse temperature of the objective; what is recorded stays the rate itself.
+        tempering: the inverse temperature of the objective; the rate itself is recorded.
     """
 
     def __init__(
@@ -227,7 +211,7 @@ class RateTerm(Term):
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The weight, by name; that of the sources' encodings is the mixture's."""
+        """The weight, by name; the weight of the sources' encodings is the mixture's and has no name of its own."""
         return {} if self.what == "source" else {f"{self.what}_rate_weight": self.weight}
 
     def set_progress(self, t_epochs: float) -> None:
@@ -237,15 +221,14 @@ class RateTerm(Term):
             self.tempering.at(t_epochs)
 
     def statistics(self) -> dict[str, Tensor]:
-        """The rate of the last call, free nats aside, (B,) nats per tick, sample or utterance."""
+        """Return the rate of the last call without free nats, (B,) nats per tick, sample or utterance."""
         return self._statistics
 
     def __call__(self, step: Step) -> Tensor:
-        """The term's value for each utterance, (B,) nats a sample.
+        """Return the term's value for each utterance, (B,) nats per sample.
 
         Raises:
-            ValueError: a separation without the latents or the prior in question, or priors of masks that are not
-                identical over hypotheses.
+            ValueError: the separation lacks the latents or their prior, or the masks' prior differs over hypotheses.
         """
         batch = step.batch
         posterior, prior, sample = self._latents_of(step.separation)
@@ -284,13 +267,13 @@ class RateTerm(Term):
 
 
 def statistic_of(what: What, per: str) -> str:
-    """Name of a recorded rate."""
+    """Return the name of a recorded rate."""
     return f"{what}_rate_nats_per_{per}"
 
 
 @torch.no_grad()
 def _check_identical(prior: Density, hypotheses: int) -> None:
-    """Raise ValueError if the prior differs between hypotheses: a permutation would then change the rate, too."""
+    """Raise ValueError if the prior differs between hypotheses: then a permutation would change the rate."""
     for value in (0.25, 0.5, 0.75):
         density = prior.log_prob(torch.full((1, hypotheses, 1, 1), value, dtype=torch.float64))
         if not torch.equal(density, density[:, :1].expand_as(density)):
@@ -304,11 +287,11 @@ def build_rates(
     of_mixtures: bool = False,
     tempering: Tempering | None = None,
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
-    """The terms "encoding_rate", "mask_rate" and "source_rate", where latents are variational, and what steers them.
+    """Build the terms "encoding_rate", "mask_rate" and "source_rate" of variational latents, and their steerings.
 
     Args:
         config: weights, free nats, estimator and targets.
-        latents: of the model.
+        latents: facts about the model's latents.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
         tempering: the inverse temperature of the objective.

@@ -1,4 +1,4 @@
-"""Training of scores: which hypotheses are speakers is what the hard matching says of the costs at hand."""
+"""Training of scores: the hard matching of the current costs says which hypotheses are speakers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ from sepkit.objectives.term import Term
 
 
 class ScoringTerm(Term):
-    """How far a model's scores are from who won: a hypothesis wins the sources that it is the best one for.
+    """Loss of a model's scores: they predict which hypotheses win sources.
 
-    `binary`: binary cross-entropy of each score against whether its hypothesis won an active source or more, mean over
-    hypotheses. If nobody speaks there is no winner: every target is 0.
+    A hypothesis wins the sources that it is matched to. `binary`: binary cross-entropy of each score against whether
+    its hypothesis won any active source, mean over hypotheses. If nobody speaks, every target is 0.
     `cross_entropy`: cross-entropy of the softmax of the scores over hypotheses against each one's share of the active
     sources; zero, without gradient, where nobody speaks.
 
-    Who won is hard and detached, whatever weights the separation is trained with: the least cost of each source (MCL)
-    or, where matching is one to one, the best one-to-one matching (PIT).
-
-    Args:
-        costs: of all pairs of hypotheses and sources, (B, n, m); the same as the separation term has.
-        one_to_one: each hypothesis wins one source at most.
-        kind: see above.
+    The matching is hard and detached, whatever weights the separation is trained with: the least cost of each source
+    (MCL) or, if `one_to_one`, the best one-to-one matching (PIT). Pass the `costs` of the separation term.
 
     Source: reference code of the aMCL paper (binary, with a weight of 0.1).
     """
@@ -42,7 +37,7 @@ class ScoringTerm(Term):
         self.kind: Literal["binary", "cross_entropy"] = kind
 
     def __call__(self, step: Step) -> Tensor:
-        """The term's value for each utterance, (B,) nats.
+        """Return the term's value for each utterance, (B,) nats.
 
         Raises:
             ValueError: a separation without scores.
@@ -62,14 +57,9 @@ def score_loss(
     matching: Assignment | None = None,
     kind: Literal["binary", "cross_entropy"] = "binary",
 ) -> Tensor:
-    """How far scores are from who won, (B,) nats; see `ScoringTerm`.
+    """Return the loss of scores (B, n), logits, given costs (B, n, m), as (B,) nats; see `ScoringTerm`.
 
-    Args:
-        scores: (B, n) logits.
-        cost: (B, n, m), smaller is better.
-        active: (B, m) bool; None: all active.
-        matching: hard; None: MCL.
-        kind: see `ScoringTerm`.
+    `active` is (B, m) bool, None for all active; `matching` has to be hard, None for MCL.
     """
     wins = (matching or MCL()).weights(cost, active).sum(2)
     if kind == "cross_entropy":

@@ -1,4 +1,4 @@
-"""The silence term: hypotheses that stand for no source are driven to silence."""
+"""The silence term drives hypotheses without a source to silence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ class SilenceTerm(Term):
 
         10 log10( |e|^2 / |x|^2 + tau ),   tau = 10^(-threshold_db / 10)
 
-    Hypotheses are matched to the active sources one to one (PIT); what is left is without a source. The term lies
+    Hypotheses are matched to the active sources one to one (PIT); the others are without a source. The term lies
     between -threshold_db, for silence, and about 0. It is zero, without gradient, where every hypothesis has a source,
-    and where no source is active.
-
-    Args:
-        costs: of all pairs, (B, n, m).
-        threshold_db: further below the mixture, nothing is gained.
-
+    and where no source is active. Levels below -threshold_db gain nothing further.
     Source: S. Wisdom et al., "What's all the fuss about free universal sound separation data?", ICASSP 2021, eq. 2.
     """
 
@@ -41,6 +36,6 @@ class SilenceTerm(Term):
         reference = batch.mixture.where(inside, 0.0).square().sum(-1, keepdim=True)
         tiny = torch.finfo(energies.dtype).tiny
         ratio = energies / reference.clamp_min(tiny) + 10 ** (-self.threshold_db / 10)
-        # Where hypotheses have a source, their energy is not looked at, whatever it is.
+        # The energy of hypotheses with a source is not used, and may be anything.
         level_db = 10 * torch.log10(ratio.where(free, 1.0))
         return level_db.sum(1) / free.sum(1).clamp_min(1)

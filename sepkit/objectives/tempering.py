@@ -1,8 +1,8 @@
-"""Tempering: the log joint times an inverse temperature that rises to 1, the entropy of the posteriors as it is.
+"""Tempering multiplies the log joint by an inverse temperature that rises to 1; the posteriors' entropy keeps weight 1.
 
 The objective becomes E_q[log q(z | x) - beta log p(x, z)], the reverse KL divergence from a tempered posterior. At
 beta = 1 it is the negative evidence lower bound. A weight on the rate (KL warm-up) does the opposite: it starts with
-every latent dimension alive, tempering starts with none; see `sepkit.annealing.linear_vae`.
+every latent dimension alive, while tempering starts with none; see `sepkit.annealing.linear_vae`.
 
 Source: annealed VI paper, eq. 2.2.
 """
@@ -16,17 +16,13 @@ from sepkit.errors import UserError
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 
-# By this progress a schedule that reaches 1 at all has reached it.
+# A schedule that ever reaches 1 has reached it by this progress, in epochs.
 _FOREVER = 1e9
 _ONE = 1e-6
 
 
 class Tempering:
-    """The inverse temperature of one objective, shared by its terms.
-
-    Args:
-        schedule: of beta, in epochs.
-    """
+    """The inverse temperature of one objective, shared by its terms; `schedule` gives it over epochs."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -44,10 +40,9 @@ class Tempering:
 
 
 def build_tempering(config: ScheduleConfig | None, variational: bool, unit: str, free_nats: bool) -> Tempering | None:
-    """The tempering that `config` describes; None for none.
+    """Build the tempering that `config` describes; return None if `config` is None.
 
     Args:
-        config: of the schedule.
         variational: whether the model has latents with a rate.
         unit: of the cost.
         free_nats: whether rates have free nats.

@@ -14,8 +14,8 @@ class Term(ABC):
     """One part of an objective: a value for each utterance, and a weight.
 
     Attributes:
-        wants: what the model has to make beside estimates: "sources" (their encodings), "reconstructions".
-        weight: multiplies the term; it may change as training goes on.
+        wants: what the model has to return beside estimates: "sources" (their encodings), "reconstructions".
+        weight: multiplies the term; it may change during training.
         scheduled: the present value of every parameter that follows a schedule, by name.
     """
 
@@ -34,5 +34,5 @@ class Term(ABC):
         """Set every scheduled parameter to its value after that many epochs."""
 
     def statistics(self) -> dict[str, Tensor]:
-        """What is worth recording of the last call, (B,) each, by name, detached."""
+        """Return numbers of the last call that are worth recording, (B,) each, by name, detached."""
         return {}

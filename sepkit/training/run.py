@@ -18,6 +18,7 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
+from sepkit.models.maskers.fast.guard import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
@@ -124,19 +125,15 @@ def _precision(trainer: TrainerConfig) -> Any:
         # Older GPUs emulate bfloat16, more slowly than they compute in float32.
         computes = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        computes = trainer.accelerator != "gpu" and _processor_computes_bfloat16()
+        computes = trainer.accelerator != "gpu" and has_bfloat16()
     return "bf16-mixed" if computes else "32-true"
-
-
-def _processor_computes_bfloat16() -> bool:
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _check_precision(trainer: TrainerConfig, model: torch.nn.Module) -> None:
     on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
-    if trainer.precision != "bf16-mixed" or not on_cpu or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if trainer.precision != "bf16-mixed" or not on_cpu or has_bfloat16_recurrence():
         return
-    # Other layers are emulated; for recurrent ones oneDNN has nothing and fails in the middle of a step.
+    # Other layers are emulated; recurrent ones fail in the middle of a step.
     if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
         raise UserError(
             "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "

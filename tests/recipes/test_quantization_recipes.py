@@ -1,4 +1,4 @@
-"""egs/uci: both stages at a tiny size, and what their configurations say."""
+"""egs/uci and egs/quantization: stages at a tiny size, and what their configurations say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.studies.quantization.config import UCIConfig, read_section
+from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig, UCIConfig, read_section
 
 EGS = Path(__file__).resolve().parents[2] / "egs"
 
@@ -39,3 +39,22 @@ def test_uci(tmp_path: Path, run) -> None:
 def test_uci_configurations(name: str) -> None:
     """Both have the paper's setting, which is the default."""
     assert read_section(UCIConfig, EGS / "uci" / "conf" / f"{name}.yaml") == UCIConfig()
+
+
+def test_free_hypotheses(tmp_path: Path, run) -> None:
+    """Stage 1 of egs/quantization; tests/studies runs the other experiment."""
+    conf = tmp_path / "tiny.yaml"
+    conf.write_text(
+        "free: {hypotheses: 2, points: 50, temperatures: [1.3], split_seeds: 1, linear: [], exponential: []}"
+    )
+    options = ["--conf", str(conf), "--exp", str(tmp_path / "exp"), "--stop-stage", "1"]
+    assert str(tmp_path / "exp" / "free.json") in run(["bash", str(EGS / "quantization" / "run.sh"), *options])
+
+
+@pytest.mark.parametrize("name", ["cpu", "paper"])
+def test_quantization_configurations(name: str) -> None:
+    """Both have the paper's setting; one has its batch."""
+    path = EGS / "quantization" / "conf" / f"{name}.yaml"
+    assert read_section(FreeConfig, path, "free") == FreeConfig()
+    found = read_section(GaussiansConfig, path, "gaussians")
+    assert found == GaussiansConfig(batch_size=512 if name == "cpu" else 65_536)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,15 @@ from sepkit.errors import UserError
 from sepkit.files import read_yaml
 
 T = TypeVar("T")
+
+SECTIONS = {"gaussians", "free"}
+"""Of the configuration files of recipes with several experiments."""
+
+_POSITIVE = {
+    "hypotheses", "hidden", "hidden_large", "seeds", "epochs", "steps_per_epoch", "batch_size", "check_every",
+    "check_every_mcl", "record_every", "test_points", "probe_points", "points", "split_points", "split_hypotheses",
+    "split_seeds", "lloyd_inputs",
+}  # fmt: skip
 
 
 @dataclass
@@ -53,30 +62,123 @@ class UCIConfig:
     """Of initial weights, order and held-out rows."""
 
 
-def read_section(cls: type[T], path: str | Path | None) -> T:
+@dataclass
+class GaussiansConfig:
+    """Networks on three Gaussians, at fixed places and moving with the input.
+
+    Source: aMCL paper, figures 1, 3, 4 and 5, appendix D; reference code annealed_mcl.
+    """
+
+    methods: list[str] = field(
+        default_factory=lambda: ["mcl", "relaxed_wta_0.1", "relaxed_wta_annealed", "amcl_exponential", "amcl_linear"]
+    )
+    """Ways of matching."""
+    hypotheses: int = 49
+    """n."""
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    """Widths of the layers."""
+    seeds: int = 3
+    """Networks of each method, trained as one stack."""
+    epochs: int = 1000
+    """Of training; temperatures and epsilon change by the epoch."""
+    steps_per_epoch: int = 2
+    """Batches of fresh points in an epoch."""
+    batch_size: int = 512
+    """Points of a step; 65,536 in the paper."""
+    learning_rate: float = 0.01
+    """Of SGD for fixed places, of Adam for moving ones."""
+    initial_temperature_exponential: float = 0.6
+    """T0 of exponential cooling, figure 1."""
+    decay: float = 0.99
+    """Of the temperature in an epoch."""
+    initial_temperature_linear: float = 1.0
+    """T0 of linear cooling, figures 3 and 4."""
+    initial_epsilon: float = 0.98
+    """Of relaxed WTA with annealed epsilon, figure 5."""
+    score_weight: float = 1.0
+    """Of the scores' cross-entropy."""
+    deviation: float = 0.1
+    """Of each Gaussian."""
+    probes: list[float] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])
+    """Inputs at which hypotheses are watched."""
+    probe_points: int = 250
+    """Targets drawn at each of them."""
+    record_every: int = 10
+    """Epochs between records."""
+    test_points: int = 10_000
+    """Of the final distortion; a hypothesis is used if it is the nearest of one of them or more."""
+    lloyd_inputs: int = 10
+    """Inputs over which the floor of the moving case is averaged."""
+    seed: int = 0
+    """Of everything."""
+
+
+@dataclass
+class FreeConfig:
+    """Free hypotheses: rate and distortion of a Gaussian, and the delay of splits."""
+
+    hypotheses: int = 25
+    """n on the rate-distortion curve."""
+    points: int = 4000
+    """Quantiles that stand for N(0, 1)."""
+    temperatures: list[float] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
+    """Where rate and distortion are compared with the bound."""
+    split_points: int = 600
+    """Of the three Gaussians, for the delay of splits."""
+    split_hypotheses: int = 9
+    """n that descend the gradient."""
+    step_size: float = 0.05
+    """eta, of one hypothesis."""
+    start_spread: float = 1e-3
+    """Deviation of hypotheses around the mean at the start."""
+    seen_spread: float = 0.02
+    """Deviation along the first axis at which they count as parted."""
+    split_seeds: int = 5
+    """Starts of each schedule."""
+    linear: list[list[float]] = field(default_factory=lambda: [[0.6, 200], [0.6, 1000], [0.6, 5000], [1.0, 1000]])
+    """Linear schedules: T0 and epochs."""
+    exponential: list[list[float]] = field(default_factory=lambda: [[0.6, 0.9], [0.6, 0.99], [0.6, 0.999], [1.0, 0.99]])
+    """Exponential schedules: T0 and decay."""
+    seed: int = 0
+    """Of points and starts."""
+
+
+def read_section(cls: type[T], path: str | Path | None, section: str | None = None) -> T:
     """The configuration of one experiment from a YAML file; the defaults without one.
+
+    Args:
+        cls: of the configuration.
+        path: of the file.
+        section: key below which it stands; None: it is all of the file.
 
     Raises:
         UserError: unreadable, an unknown key, or a number out of its range.
     """
     if path is None:
         return cls()
-    config = from_dict(cls, read_yaml(path, "give a YAML file") or {}, str(path))
+    data = read_yaml(path, "give a YAML file") or {}
+    prefix = ""
+    if section is not None:
+        if not isinstance(data, dict) or set(data) - SECTIONS:
+            found = ", ".join(map(str, sorted(set(data) - SECTIONS))) if isinstance(data, dict) else "no sections"
+            raise UserError(f"{path}: found {found}, expected the sections {', '.join(sorted(SECTIONS))}")
+        data, prefix = data.get(section) or {}, f"{section}."
+    config = from_dict(cls, data, f"{path}: {section}" if section else str(path))
     for name, value in numbers_of(config):
-        if name.rpartition(".")[2] != "seed" and not 0 <= value < math.inf:
-            raise UserError(f"{path}: {name}: found {value:g}, expected a number that is not negative")
-        if name.rpartition(".")[2] == "decay" and not 0 < value < 1:
-            raise UserError(f"{path}: {name}: found {value:g}, expected a number between 0 and 1")
+        if not 0 <= value < math.inf:
+            raise UserError(f"{path}: {prefix}{name}: found {value:g}, expected a number that is not negative")
+        if name == "decay" and not 0 < value < 1:
+            raise UserError(f"{path}: {prefix}{name}: found {value:g}, expected a number between 0 and 1")
+        if value == 0 and name in _POSITIVE:
+            raise UserError(f"{path}: {prefix}{name}: found 0, expected 1 or more")
     return config
 
 
-def numbers_of(config: Any, prefix: str = "") -> list[tuple[str, float]]:
+def numbers_of(config: Any) -> list[tuple[str, float]]:
     """Every number of a configuration with its name."""
     numbers: list[tuple[str, float]] = []
     for known in fields(config):
-        value, name = getattr(config, known.name), prefix + known.name
-        if isinstance(value, list):
-            numbers += [(name, float(number)) for number in value if isinstance(number, int | float)]
-        elif isinstance(value, int | float):
-            numbers.append((name, float(value)))
+        value = getattr(config, known.name)
+        values = value if isinstance(value, list) else [value]
+        numbers += [(known.name, float(number)) for number in values if isinstance(number, int | float)]
     return numbers

@@ -15,6 +15,16 @@ _DTYPES = (torch.float32, torch.float64)
 _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor computes in bfloat16; in emulation that would be slower than float32."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def has_bfloat16_recurrence() -> bool:
+    """Whether recurrent layers compute in bfloat16 on this processor; on others they fail."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def is_traced() -> bool:
     """Whether the model is being traced, exported or compiled: others will run what is recorded now."""
     return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()

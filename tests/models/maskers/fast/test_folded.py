@@ -17,7 +17,6 @@ from sepkit.config import (
     MaskerConfig,
     ModelConfig,
     RecurrentConfig,
-    ScoringConfig,
     STFTFilterbankConfig,
     SuDoRMRFConfig,
 )
@@ -201,13 +200,9 @@ def test_estimates_alone_are_those_of_the_separation(monkeypatch, name, num_samp
     model = build_model(MODELS[name]).double().eval()
     model.set_signal_statistics(0.1, 2.0)
     mixture = torch.randn(2, num_samples, dtype=torch.float64)
-    assert model.makes_only_estimates
+    assert not model.variational and model.scoring_head is None
     with torch.no_grad():
         expected = model(mixture).estimates
         estimates = model.estimates(mixture)
     assert estimates.shape == (2, 2, num_samples)
     torch.testing.assert_close(estimates, expected, rtol=0, atol=1e-11 * float(expected.abs().max()))
-
-
-def test_a_model_with_scores_makes_more_than_estimates():
-    assert not build_model(ModelConfig(masker=MASKERS["conv_tasnet"], scoring=ScoringConfig())).makes_only_estimates

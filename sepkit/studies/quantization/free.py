@@ -1,0 +1,148 @@
+"""Free hypotheses against theory: rate and distortion of a Gaussian, and at which temperature a split is seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from sepkit.annealing.settling import settle_points
+from sepkit.annealing.split_delay import Cooling, split_temperature
+from sepkit.annealing.temperature import three_gaussians
+from sepkit.cells import run_cells
+from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
+from sepkit.studies.quantization.config import FreeConfig
+from sepkit.studies.quantization.measures import gaussian_rate_bits, mutual_information_bits
+
+_PUSH = 1e-3
+
+
+def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
+    """The rate-distortion table of N(0, 1), and predicted and seen temperatures of splits.
+
+    Args:
+        config: the experiment.
+        folder: of the cells.
+    """
+    own = {name: getattr(config, name) for name in ("hypotheses", "points", "temperatures")}
+    cells = {"rate": own | {"config_seed": config.seed}}
+    rate = run_cells(cells, lambda **_: {"rows": gaussian_rates(config)}, folder / "cells", config.seed)["rate"]
+    settings = {f"linear_{t:g}_{e:g}": Cooling("linear", t, e) for t, e in config.linear}
+    settings |= {f"exponential_{t:g}_{d:g}": Cooling("exponential", t, math.inf, d) for t, d in config.exponential}
+    shared = {
+        name: getattr(config, name)
+        for name in (
+            "split_points", "split_hypotheses", "step_size", "start_spread", "seen_spread", "split_seeds", "seed"
+        )
+    }  # fmt: skip
+    names = {
+        name: {"cooling": [c.kind, c.initial, None if math.isinf(c.epochs) else c.epochs, c.decay], "setting": shared}
+        for name, c in settings.items()
+    }
+
+    def compute(cooling: list[Any], **_: Any) -> dict[str, Any]:
+        kind, initial, epochs, decay = cooling
+        return delayed_split(config, Cooling(kind, initial, math.inf if epochs is None else epochs, decay))
+
+    splits = run_cells(names, compute, folder / "cells", config.seed)
+    return {"rate": rate["rows"], "splits": list(splits.values()), "config": asdict(config)}
+
+
+def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
+    """Soft distortion and rate of settled hypotheses for N(0, 1) at each temperature, beside T / 2 and the bound.
+
+    Below T_c = 2 the rate-distortion function of a Gaussian has slope -1/T at D = T / 2.
+
+    Args:
+        config: hypotheses, points and falling temperatures.
+    """
+    quantiles = norm.ppf((np.arange(config.points) + 0.5) / config.points)
+    points = torch.from_numpy(quantiles / quantiles.std())[:, None]
+    generator = torch.Generator().manual_seed(config.seed)
+    settled = torch.zeros(config.hypotheses, 1, dtype=torch.float64)
+    rows = []
+    for temperature in sorted(config.temperatures, reverse=True):
+        push = torch.randn(settled.shape, generator=generator, dtype=settled.dtype)
+        settled = settle_points(points, settled + _PUSH * push, temperature)
+        squares = torch.cdist(points, settled).square()
+        weights = (-squares / temperature).softmax(1)
+        found = float((weights * squares).sum(1).mean())
+        rows.append(
+            {
+                "temperature": temperature,
+                "distortion": found,
+                "expected_distortion": min(1.0, temperature / 2),
+                "bits": mutual_information_bits(weights),
+                "bound_bits": gaussian_rate_bits(1.0, min(1.0, temperature / 2)),
+                "hard_distortion": float(squares.amin(1).mean()),
+            }
+        )
+    return rows
+
+
+def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
+    """The temperature at which hypotheses that descend the gradient are seen apart, by seed, and the closed form.
+
+    Args:
+        config: points, hypotheses, step size and spreads.
+        cooling: the schedule.
+    """
+    points = three_gaussians(config.split_points, config.seed)
+    centered = points - points.mean(0)
+    values, vectors = torch.linalg.eigh(centered.mT @ centered / len(points))
+    critical, axis = 2 * float(values[-1]), vectors[:, -1]
+    schedule: Schedule
+    if cooling.kind == "linear":
+        schedule, steps = TruncatedLinear(cooling.initial, cooling.epochs), math.ceil(cooling.epochs)
+    else:
+        schedule = TruncatedExponential(cooling.initial, cooling.decay)
+        steps = math.ceil(math.log(1e-4 * critical / cooling.initial) / math.log(cooling.decay))
+    starts = [torch.Generator().manual_seed(config.seed + k) for k in range(config.split_seeds)]
+    shape = (config.split_hypotheses, 2)
+    noise = torch.stack([torch.randn(*shape, generator=generator, dtype=torch.float64) for generator in starts])
+    places = config.start_spread * noise
+    lengths = [math.log(config.seen_spread / float(spread)) for spread in _spread(places, axis)]
+    predicted = [split_temperature(cooling, critical, length / (2 * config.step_size)) for length in lengths]
+    # The closed form is for small steps; this sums what each step does.
+    growth = np.cumsum([math.log1p(2 * config.step_size * (critical / schedule(t) - 1)) for t in range(steps)])
+    by_steps = [schedule(min(steps - 1, int((growth < length).sum()))) for length in lengths]
+    seen = [math.nan] * config.split_seeds
+    for step in range(steps):
+        places = _descend(places, centered, schedule(step), config.step_size)
+        spread = _spread(places, axis)
+        for k in range(config.split_seeds):
+            if math.isnan(seen[k]) and float(spread[k]) >= config.seen_spread:
+                seen[k] = schedule(step)
+        if not any(map(math.isnan, seen)):
+            break
+    mean_seen, mean_predicted = float(np.mean(seen)), float(np.mean(predicted))
+    return {
+        "critical": critical,
+        "predicted": predicted,
+        "predicted_by_steps": by_steps,
+        "seen": [None if math.isnan(value) else value for value in seen],
+        "mean_predicted": mean_predicted,
+        "mean_predicted_by_steps": float(np.mean(by_steps)),
+        "mean_seen": None if math.isnan(mean_seen) else mean_seen,
+    }
+
+
+def _descend(places: Tensor, points: Tensor, temperature: float, step_size: float) -> Tensor:
+    """One step of (R, n, d) hypotheses: f_k <- f_k - 2 eta n mean_y q_k (f_k - y), each loss over its share 1 / n."""
+    squares = (places.unsqueeze(1) - points[None, :, None]).square().sum(-1)  # (R, N, n)
+    weights = (-squares / temperature).softmax(2)
+    count = places.shape[1]
+    pull = weights.mean(1).unsqueeze(-1) * places - weights.mT @ points / len(points)
+    return places - 2 * step_size * count * pull
+
+
+def _spread(places: Tensor, axis: Tensor) -> Tensor:
+    """(R,) root mean square of differences from the mean hypothesis, along an axis."""
+    along = places @ axis
+    return (along - along.mean(1, keepdim=True)).square().mean(1).sqrt()
