@@ -1,7 +1,7 @@
-"""Schedules planned from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
+"""Plan schedules from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
 
-Each function returns a `Plan`: the numbers by name, the lines that say them, warnings, and the YAML lines that
-`sepkit train` takes.
+Each function returns a `Plan`: the numbers by name, lines that state them, warnings, and the YAML lines for
+`sepkit train`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sepkit.annealing import collapse, linear_vae
 from sepkit.annealing.order_parameters import bias
-from sepkit.annealing.split_delay import Cooling, delay_of_split, split_epoch, split_temperature
+from sepkit.annealing.split_delay import Cooling, cooling_for_split, delay_of_split, split_epoch, split_temperature
 from sepkit.errors import UserError
 from sepkit.schedules import (
     InverseTemperature,
@@ -33,9 +33,9 @@ _NAMES = {
 }
 # After this many time constants 1 - exp(-t / time) is 1 to six digits.
 _SATURATED = 20.0
-# A split in this last share of a run leaves no time to train the parted hypotheses.
+# A split in this last share of a run leaves no time to train the separate hypotheses.
 _LATE = 0.9
-# A start this far above the critical temperature only delays the split.
+# A start this many times the critical temperature only delays the split.
 _HOT = 1.5
 
 
@@ -44,9 +44,9 @@ class Plan:
     """A planned schedule.
 
     Args:
-        data: every number by name; None where there is none.
+        data: every number by name, or None.
         lines: the same for a reader.
-        warnings: what is likely to be a mistake.
+        warnings: likely mistakes.
         yaml: lines for a configuration of `sepkit train`.
     """
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Schedule, float]:
-    """beta(t) of this shape, and the steps after which it is 1.
+    """Return beta(t) of this shape, and the number of steps after which it is 1.
 
     Args:
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
@@ -85,14 +85,14 @@ def plan_inverse_temperature(
     limit_steps: float = 1e6,
     steps_per_epoch: int = 1,
 ) -> Plan:
-    """How likely annealed variational inference is to lose one of two modes, and the beta_i and t0 that avoid it.
+    """Predict how likely annealed variational inference loses one of two modes; find the beta_i and t0 that avoid it.
 
     Args:
         dimension: d.
         radius: R, distance of the two modes from their center in units of their standard deviation.
         heavy_weight: w*, weight of the heavy mode.
         initial_beta: beta_i; None: the optimum.
-        steps: t0; None: what `target_probability` needs.
+        steps: t0; None: the one that `target_probability` needs.
         target_probability: of collapse, instead of `steps`.
         step_size: eta.
         shape: of the schedule.
@@ -184,7 +184,7 @@ def _steps_for(
     target: float, beta: float, step_size: float, d: int, radius: float, heavy: float, alpha: float, limit: float
 ) -> float:
     steps = collapse.steps_for_probability(target, beta, step_size, d, radius, heavy, alpha, repelled=True)
-    # t0 = 0 is no schedule: where the start is good enough, one step is.
+    # t0 = 0 is no schedule; if the start is good enough, one step is.
     steps = max(1.0, float(math.ceil(steps))) if math.isfinite(steps) else steps
     if steps > limit:
         raise UserError(
@@ -197,15 +197,9 @@ def _steps_for(
 def growth_curve(
     radius: float, steps: float, step_size: float, alpha: float, shape: Shape = "exponential", points: int = 121
 ) -> tuple[list[float], list[float]]:
-    """beta_i from 1e-6 to 1, and I for each: what `--figure` draws.
+    """Return beta_i from 1e-6 to 1, and I for each, as `--figure` draws them.
 
-    Args:
-        radius: R.
-        steps: t0.
-        step_size: eta.
-        alpha: R^2 beta at the end of the hot phase.
-        shape: of the schedule.
-        points: how many.
+    `alpha` is R^2 beta at the end of the hot phase.
     """
     betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
     values = []
@@ -228,27 +222,30 @@ def plan_amcl(
     observed_split: float | None = None,
     observed: Cooling | None = None,
     floor: bool = False,
+    wanted_split: float | None = None,
 ) -> Plan:
-    """At which temperature and epoch hypotheses will be seen to split, and the best initial temperature: T_c.
+    """Predict the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
 
-    How fast hypotheses part is either known, from the step size and by which factor their distance must grow, or
-    fitted to one observed split.
+    The speed of the split either follows from the step size and the factor by which distances must grow, or is fitted
+    to one observed split.
 
     Args:
-        critical_temperature: T_c, as `sepkit find-temperature` tells it.
+        critical_temperature: T_c, as `sepkit find-temperature` reports it.
         initial_temperature: T0, in the same unit.
         epochs: of annealing.
         kind: of cooling.
         decay: of the temperature in an epoch, exponential cooling.
         step_size: eta, of one hypothesis.
-        spread_growth: by which factor the distance of hypotheses grows until it is seen.
+        spread_growth: factor by which the distance of hypotheses grows until the split is seen.
         steps_per_epoch: of the training.
         observed_split: temperature at which another run was seen to split.
-        observed: schedule of that run; None: the one that is planned.
+        observed: schedule of that run; None: the planned one.
         floor: whether noise keeps hypotheses apart above T_c.
+        wanted_split: temperature at which the split should be seen; the plan then says how slowly to cool for that.
 
     Raises:
-        UserError: a number out of its range, or an observed split above the temperatures of its run.
+        UserError: a number out of its range, an initial temperature below the critical one, or an observed or wanted
+            split above the temperatures of its run.
     """
     _positive(
         critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
@@ -257,6 +254,12 @@ def plan_amcl(
     _inside("decay", decay)
     if not 1 < spread_growth < math.inf:
         raise UserError(f"--spread-growth: found {spread_growth:g}, expected more than 1")
+    if initial_temperature < critical_temperature:
+        raise UserError(
+            f"--initial-temperature: found {initial_temperature:g}, below the critical temperature"
+            f" {critical_temperature:g}, where hypotheses part from the first step on; expected"
+            f" {critical_temperature:g} or more"
+        )
     cooling = Cooling(kind, initial_temperature, epochs, decay, floor)
     delay = math.log(spread_growth) / (2 * step_size * steps_per_epoch)
     if observed_split is not None:
@@ -306,7 +309,21 @@ def plan_amcl(
         f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
         f" {_epoch_words(best_epoch)}",
     ]
-    inner = f"end: {epochs:g}" if kind == "linear" else f"decay: {decay:g}, end: {epochs:g}"
+    if wanted_split is not None:
+        found = _for_wanted_split(best, critical_temperature, delay, wanted_split)
+        seen = split_epoch(found, wanted_split)
+        data |= {
+            "wanted_split_temperature": wanted_split,
+            "required_epochs": found.epochs if kind == "linear" else None,
+            "required_decay": found.decay if kind == "exponential" else None,
+            "wanted_split_epoch": seen,
+        }
+        needed = f"{found.epochs:.4g} epochs" if kind == "linear" else f"decay {found.decay:.6g}"
+        lines.append(
+            f"for a split at {wanted_split:<7.4g}{needed} from {critical_temperature:.4g}, {_epoch_words(seen)}"
+        )
+        epochs, decay = (found.epochs, decay) if kind == "linear" else (epochs, found.decay)
+    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
     yaml = [
         "objective:",
         "  assignment:",
@@ -316,8 +333,17 @@ def plan_amcl(
     return Plan(data, lines, warnings, yaml)
 
 
+def _for_wanted_split(best: Cooling, critical: float, delay: float, wanted: float) -> Cooling:
+    """How slowly to cool from the critical temperature."""
+    if not 0 < wanted < critical:
+        raise UserError(
+            f"--wanted-split: found {wanted:g}, expected a number between 0 and the critical temperature, {critical:g}"
+        )
+    return cooling_for_split(best, critical, delay, wanted)
+
+
 def _before(cooling: Cooling, temperature: float, epochs: float) -> float | None:
-    """The epoch of the split, None where the run ends before it."""
+    """Return the epoch of the split; None if the run ends before it."""
     if temperature <= 0:
         return None
     epoch = split_epoch(cooling, temperature)
@@ -336,7 +362,7 @@ def plan_kl_warmup(
     final_weight: float = 1.0,
     initial_beta: float | None = None,
 ) -> Plan:
-    """Which latents of a linear auto-encoder live, and when they die or are born, under KL warm-up and tempering.
+    """Predict which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
 
     The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
     min(beta_i^(1 - t / epochs), 1).
@@ -403,7 +429,7 @@ def plan_kl_warmup(
 
 
 def _birth(born: float, initial: float, epochs: float) -> float:
-    """The epoch at which initial^(1 - t / epochs) is `born`; 0 where it begins above."""
+    """Return the epoch at which initial^(1 - t / epochs) is `born`; 0 if it begins above."""
     return max(0.0, epochs * (1 - math.log(born) / math.log(initial)))
 
 

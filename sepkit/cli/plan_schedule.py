@@ -87,6 +87,7 @@ def amcl(
     observed_initial_temperature: float | None = None,
     observed_epochs: float | None = None,
     observed_decay: float | None = None,
+    wanted_split: float | None = None,
     noise_floor: bool = False,
     json: bool = False,
 ) -> None:
@@ -106,6 +107,7 @@ def amcl(
         observed_initial_temperature: of that run
         observed_epochs: of that run
         observed_decay: of that run
+        wanted_split: temperature at which the split should be seen: also says how slowly to cool from T_c for that
         noise_floor: noise keeps hypotheses apart above T_c, so that a hot start costs only time
         json: print the numbers as JSON, nothing else
 
@@ -145,6 +147,7 @@ def amcl(
         observed_split=observed_split,
         observed=observed,
         floor=noise_floor,
+        wanted_split=wanted_split,
     )
     _print(plan, "amcl", json)
 

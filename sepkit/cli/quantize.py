@@ -111,4 +111,53 @@ def free(*, out: str, config: str | None = None) -> Path:
     return write_json(folder / "free.json", table)
 
 
-COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free}
+def sines(*, out: str, config: str | None = None) -> Path:
+    """Train three experts on a mixture of three sines: plain, with noisy assignment, grown by splitting, annealed.
+
+    Writes OUT/sines.json: for each run the share of samples in the majority mode of their expert (purity), the
+    distortion, and the total variation between the classifier and the true probabilities of modes. The same command
+    again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section sines is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import SinesConfig, read_section
+    from sepkit.studies.quantization.sines import sines
+
+    folder = Path(out)
+    return write_json(folder / "sines.json", sines(read_section(SinesConfig, config, "sines"), folder))
+
+
+def flows(*, out: str, config: str | None = None) -> Path:
+    """Train mixtures of 1 to 16 RealNVPs by hard assignment, and write how much mass lies between the modes.
+
+    Writes OUT/flows.json: for each run the share of samples off every mode, modes hit, squared transport distance to
+    samples of the truth, and negative log-likelihood. The same command again continues.
+
+    Args:
+        out: folder of the results
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section flows is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import FlowsConfig, read_section
+    from sepkit.studies.quantization.flows import flows
+
+    folder = Path(out)
+    return write_json(folder / "flows.json", flows(read_section(FlowsConfig, config, "flows"), folder))
+
+
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines, "flows": flows}

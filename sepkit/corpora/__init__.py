@@ -1,1 +1,1 @@
-"""How a corpus becomes manifests (`train.jsonl`, `dev.jsonl`, `test.jsonl`): one module a corpus."""
+"""Turn corpora into manifests (`train.jsonl`, `dev.jsonl`, `test.jsonl`): one module per corpus."""

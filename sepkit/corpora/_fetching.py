@@ -1,6 +1,6 @@
-"""One file over HTTP: resumed after a break, and held against its checksum.
+"""Fetch one file over HTTP, resume after breaks, and compare it with its checksum.
 
-pooch and the downloaders of other packages begin anew after a break, which a file of 30 GB does not survive.
+pooch and other packages' downloaders start anew after a break, so a file of 30 GB would hardly ever arrive.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ from sepkit.corpora.archives import Archive
 from sepkit.errors import UserError
 from sepkit.files import write_text
 
-# Attempts in a row that bring no new byte before an archive is given up.
+# Give up an archive after this many attempts in a row without a new byte.
 ATTEMPTS = 5
-# Before the second attempt; doubled each time.
+# Pause before the second attempt; doubled each time.
 PAUSE_SECONDS = 2.0
 _TIMEOUT_SECONDS = 60
 _BLOCK_BYTES = 1 << 20
-# Answers that may change when asked again: timeout, too many requests, servers in trouble.
+# HTTP statuses that may change on another request: timeout, too many requests, server errors.
 _PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Progress:
-    """How many bytes arrived, told to a progress bar by several threads; once `stop` is set, they end.
-
-    Args:
-        bar: of tqdm.
-    """
+    """Counts arriving bytes of several threads on a tqdm bar; the threads end once `stop` is set."""
 
     def __init__(self, bar: Any) -> None:
         self.stop = threading.Event()
@@ -52,10 +48,10 @@ class Progress:
 
 
 def fetch(archive: Archive, path: Path, progress: Progress) -> None:
-    """Fetches an archive to `path`, which is complete and what its checksum says, or not there at all.
+    """Fetch an archive to `path`, which appears only when it is complete and matches its checksum.
 
-    What arrives is kept in `path` with ".part" at its end; a break is followed by a request for the rest (RFC 9110,
-    Range with If-Range). A server that sends the file from the beginning makes it begin anew.
+    The part that arrived is kept at `path` plus ".part"; after a break only the rest is requested (RFC 9110, Range with
+    If-Range). If the server sends the file from the beginning, the part is replaced.
 
     Raises:
         UserError: no such file, other contents than published, or connections that break again and again.
@@ -80,11 +76,11 @@ def fetch(archive: Archive, path: Path, progress: Progress) -> None:
 
 
 class Stopped(Exception):
-    """The main thread wants to end."""
+    """Raised in a thread when the main thread wants to end."""
 
 
 def digests(path: Path) -> dict[str, str]:
-    """md5 and sha256 of a file, in one pass."""
+    """Return md5 and sha256 of a file, in one pass."""
     digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -98,7 +94,7 @@ def record_path(path: Path) -> Path:
 
 
 def _expected(archive: Archive, path: Path) -> tuple[str, str] | None:
-    """Kind and value of the checksum published, or else of the one seen when it was fetched before."""
+    """Return kind and value of the published checksum, or else of the one noted at an earlier fetch."""
     if archive.checksum is not None:
         kind, _, value = archive.checksum.partition(":")
         return kind, value
@@ -119,7 +115,7 @@ class _Broken(Exception):
 
 
 def _fetch_part(archive: Archive, part: Path, progress: Progress) -> None:
-    """Fills `part` to its end, however often the connection breaks."""
+    """Fill `part` to its end, however often the connection breaks."""
     have = part.stat().st_size if part.is_file() else 0
     progress.update(have)
     failed = 0
@@ -135,7 +131,7 @@ def _fetch_part(archive: Archive, part: Path, progress: Progress) -> None:
 
 
 def _request_rest(archive: Archive, part: Path, have: int, progress: Progress) -> None:
-    """Asks for what is missing; all of the file is in `part` afterwards.
+    """Request what is missing; afterwards `part` holds the whole file.
 
     Raises:
         _Broken: the connection broke.
@@ -146,7 +142,7 @@ def _request_rest(archive: Archive, part: Path, have: int, progress: Progress) -
     except ValueError as error:
         raise UserError(f"{archive.url}: not an address ({error}); expected http:// or https://") from None
     validator = _read_validator(part)
-    # Without either, the rest of another version of the file would go unnoticed.
+    # Without a validator or a checksum, the rest of another version of the file would go unnoticed.
     if have and (validator or archive.checksum):
         request.add_header("Range", f"bytes={have}-")
         if validator:
@@ -222,7 +218,7 @@ def _validator_path(part: Path) -> Path:
 
 
 def _read_validator(part: Path) -> str | None:
-    """What tells the server which version of the file the first bytes are of."""
+    """Return the tag or date that tells the server which version of the file the first bytes belong to."""
     path = _validator_path(part)
     return json.loads(path.read_text(encoding="utf-8"))["if_range"] if path.is_file() else None
 

@@ -1,12 +1,16 @@
-"""New tables by the rules of LibriMix and VCTK-2mix: which utterances and noise are mixed, and how loud each is.
+"""Draw new tables by the rules of LibriMix and VCTK-2mix: which utterances and noise are mixed, and how loud each is.
 
-The published tables cannot be made again (their draws depend on the order in which a file system lists files): take
-them where they are meant, and this for corpora of one's own. The rules are the published ones: utterances and noise of
-at least 3 s; training utterances occur once, development and test combinations are drawn until there are 3000; noise
-not shorter than the longest utterance where there is such, each once before any occurs again, and noise at other speeds
-only where there are more mixtures than recordings; speech uniform in -33 to -25 LUFS, noise in -38 to -30 (of the two
-numbers drawn for it the second counts); a part that would clip at 0.9 of full scale, and all parts alike where their
-sum exceeds 0.9. Unlike the scripts this ends on small corpora, with the combinations that there are.
+The published tables cannot be made again, because their draws depend on the order in which a file system lists files.
+Use the published tables for the published corpora, and this module for your own. The rules are the published ones:
+
+* Utterances and noise last at least 3 s.
+* Training utterances occur once; development and test combinations are drawn until there are 3000.
+* Noise is as long as the longest utterance if such noise is left, and each recording is used once before any repeats.
+  Noise at other speeds is used only if there are more mixtures than recordings.
+* Speech is uniform in -33 to -25 LUFS, noise in -38 to -30 (the second of the two numbers drawn for it counts).
+* A part that would clip is scaled to 0.9 of full scale, and all parts alike if their sum exceeds 0.9.
+
+Unlike the scripts this ends on small corpora, with the combinations that there are.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _SPEECH_LUFS = (-33.0, -25.0)
 _NOISE_LUFS = (-38.0, -30.0)
 _MOST_AMPLITUDE = 0.9
 _MOST_FAILURES = 200
-# Rounds over all utterances without a new combination, after which we assume that there are no more.
+# After this many rounds over all utterances without a new combination we assume that there are no more.
 _BARREN_ROUNDS = 20
 _ROUND_NUMBER = 100
 
@@ -45,9 +49,9 @@ class Spoken:
     """A recording that mixtures may be made of.
 
     Args:
-        path: relative to its corpus, or absolute.
+        path: absolute, or relative to its corpus.
         num_samples: at 16 kHz.
-        speaker: who speaks; empty for noise.
+        speaker: empty for noise.
         sex: "F", "M" or None.
     """
 
@@ -63,10 +67,10 @@ class Draws:
 
     Args:
         speakers: sources in a mixture.
-        most: how many mixtures at most; None: as many as there are utterances for.
-        again: whether utterances occur again until there are `most`.
-        longest_noise: what to do where no noise is left that is long enough: take the longest one, or no mixture.
-        fitting_noise: whether noise is to be as long as the speech at all.
+        most: upper limit of the number of mixtures; None: as many as there are utterances for.
+        again: whether utterances may repeat until there are `most`.
+        longest_noise: if no noise is long enough, whether to take the longest or to make no mixture.
+        fitting_noise: whether noise has to be as long as the speech.
     """
 
     speakers: int
@@ -79,7 +83,7 @@ class Draws:
 def list_recordings(
     root: Path, paths: Iterable[Path], skipped: dict[str, str], processes: int | None
 ) -> list[tuple[Path, int]]:
-    """Path relative to the root and length of each recording of 3 s or more, the shortest first, ties by path."""
+    """Return relative path and length of each recording of 3 s or more, the shortest first, ties by path."""
     found: list[tuple[int, str]] = []
     ordered = sorted(paths)
     for path, result in for_each(check_whole, ordered, processes, "listing"):
@@ -95,14 +99,9 @@ def list_recordings(
 def combine(
     utterances: Sequence[Spoken], noises: Sequence[Spoken], more_noises: Sequence[Spoken], draws: Draws, random: Random
 ) -> list[tuple[list[Spoken], Spoken]]:
-    """The utterances and the noise of each mixture.
+    """Return the utterances and the noise of each mixture.
 
-    Args:
-        utterances: by length.
-        noises: by length, at least one.
-        more_noises: to use too where there are more mixtures than noises, by length.
-        draws: how.
-        random: what to draw with.
+    All lists are ordered by length; `noises` is not empty, and `more_noises` are used if there are more mixtures.
     """
     combinations: list[tuple[list[Spoken], Spoken]] = []
     seen: set[tuple[int, ...]] = set()
@@ -134,7 +133,7 @@ def draw_noise(
     draws: Draws,
     random: Random,
 ) -> list[tuple[Sequence[int], Spoken]]:
-    """A noise for each group of utterances (groups for which there is none are left out)."""
+    """Return a noise for each group of utterances; groups for which there is none are left out."""
     pool = list(noises)
     if len(groups) > len(pool) and more_noises:
         pool = sorted([*noises, *more_noises], key=lambda noise: (noise.num_samples, noise.path))
@@ -162,17 +161,17 @@ def write_new_tables(
     processes: int | None,
     elsewhere: Mapping[str, str] | None = None,
 ) -> int:
-    """How many lines were written to a table and to `..._info.csv` beside it; combinations that fail are left out.
+    """Write a table, and `..._info.csv` beside it; return its number of lines. Combinations that fail are left out.
 
     Args:
-        table: the table.
-        combinations: what to mix, see `combine`; their noise is there.
+        table: path of the table.
+        combinations: what to mix, see `combine`; their noise exists.
         speech: folder of the utterances.
         noise: folder of the noise.
-        random: what to draw loudness with.
-        skipped: where what fails is added, with the reason.
+        random: draws loudness.
+        skipped: failures are added here, with the reason.
         processes: see `for_each`.
-        elsewhere: path of noise in the table -> where it really is.
+        elsewhere: path of noise in the table -> its real path.
 
     Raises:
         UserError: none of the combinations can be used, or the folder cannot be written to.
@@ -206,7 +205,7 @@ def write_new_tables(
     speakers = len(combinations[0][0])
     people = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
     write_csv(table.with_name(f"{table.stem}_info.csv"), ["mixture_ID", *people], info)
-    # Last: where the table is, the other one is.
+    # Written last, so that its presence means that the other table exists too.
     write_csv(table, recipe_columns(speakers), rows)
     return len(rows)
 
@@ -224,7 +223,7 @@ class _Job:
 
 
 def _groups(utterances: Sequence[Spoken], speakers: int, random: Random) -> list[list[int]]:
-    """Groups of utterances of different speakers, each utterance in one at most."""
+    """Return groups of utterances of different speakers, each utterance in one at most."""
     left = list(range(len(utterances)))
     groups: list[list[int]] = []
     failures = 0

@@ -1,4 +1,4 @@
-"""A note of how the recordings in a folder were made, so that recordings made in another way are not added to them."""
+"""Note how the recordings in a folder were made, so that differently made ones are not added to them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from sepkit.files import write_json
 
 
 def claim(path: Path, made_with: Mapping[str, object]) -> None:
-    """Add to the JSON file `path` how the recordings in its folder are made.
-
-    Args:
-        path: the file; it need not be there.
-        made_with: name -> value that JSON can hold.
+    """Add to the JSON file `path` how the recordings in its folder are made; the file need not exist.
 
     Raises:
         UserError: the file says that the recordings were made in another way.

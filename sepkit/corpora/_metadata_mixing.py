@@ -1,10 +1,10 @@
-"""From LibriMix's and VCTK-2mix's tables to mixtures: the official tree of wavs, or manifests that describe the same.
+"""Make mixtures from LibriMix's and VCTK-2mix's tables: the official tree of wavs, or manifests that describe the same.
 
-The order of operations is that of the published scripts: each recording times its gain in float32, then
-`scipy.signal.resample_poly`, then cut to the shortest ("min", noise included) or padded with zeros to the longest
-("max"), then summed, then written as PCM16 rounded downwards, saturating beyond full scale. Before
-all that, the noise is cut to the longest source. LibriMix also extends noise that is shorter (extended noise stays
-float64); VCTK-2mix does not, so that noise that is shorter ends before the mixture ("max") or cuts it ("min").
+The order of operations is that of the published scripts. The noise is first cut to the longest source. Each recording
+is multiplied by its gain in float32, resampled with `scipy.signal.resample_poly`, cut to the shortest ("min", noise
+included) or padded with zeros to the longest ("max"), and summed. The sum is written as PCM16, rounded downwards and
+saturating beyond full scale. LibriMix extends shorter noise (which stays float64); VCTK-2mix does not, so shorter noise
+ends before the mixture ("max") or cuts it ("min").
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sepkit.parallel import Failed, for_each
 SOURCE_RATE = 16000
 """Sample rate of what the mixtures are made of, Hz."""
 
-# Kind of mixture -> (task, what the manifest is called after).
+# Kind of mixture -> (task, suffix of the manifest's name).
 _KINDS = {"mix_clean": ("sep_clean", ""), "mix_both": ("sep_noisy", "_noisy"), "mix_single": ("enh_single", "_single")}
 _EPSILON = 1e-10
 _WAV_HEADER_BYTES = 44
@@ -45,13 +45,13 @@ _WAV_HEADER_BYTES = 44
 
 @dataclass(frozen=True)
 class Layout:
-    """Where recordings come from, what is made of them and where it goes.
+    """Where recordings come from, how they are mixed, and where the result goes.
 
     Args:
         corpus: name in the manifests.
         tree: first folder of the tree of wavs, "Libri2Mix" for example.
-        speech: folder that the paths of sources start from.
-        noise: folder that the paths of noise start from.
+        speech: base of the paths of sources.
+        noise: base of the paths of noise.
         out: folder of the manifests and of the tree.
         sample_rate: 8000 or 16000 Hz.
         mode: "min" or "max".
@@ -78,10 +78,10 @@ class Part:
     """A table of the corpus, "train-100" for example.
 
     Args:
-        name: folder of its wavs; what the tables and manifests are called.
+        name: folder of its wavs; also names the tables and manifests.
         split: "train", "dev" or "test".
         recipes: its mixtures.
-        expected: how many lines the table has.
+        expected: number of lines of the table.
         people: mixture -> (speaker, sex) of each source.
     """
 
@@ -95,13 +95,15 @@ class Part:
 def prepare_parts(
     parts: Sequence[Part], layout: Layout, skipped: dict[str, str], write: bool, processes: int | None
 ) -> Path:
-    """The folder of the manifests written: `train.jsonl`, `dev.jsonl`, `test.jsonl`, and for each also `_noisy.jsonl`
-    and `_single.jsonl` (the first speaker with noise). Parts of one split have manifests of their own as well.
+    """Write the manifests; return their folder.
+
+    These are `train.jsonl`, `dev.jsonl`, `test.jsonl`, and for each also `_noisy.jsonl` and `_single.jsonl` (the first
+    speaker with noise). Parts of one split have manifests of their own as well.
 
     Args:
         parts: what to make.
         layout: how.
-        skipped: what was left out already, with the reason; what is left out here is added.
+        skipped: mixtures already left out, with the reason; further ones are added.
         write: whether to write the wavs and tables.
         processes: see `for_each`.
 
@@ -134,9 +136,7 @@ def prepare_parts(
 
 
 def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
-    """The sources and, last, the noise of a mixture at its rate and of its length, as loud as they are in it.
-
-    float32, except noise that was extended.
+    """Return the sources and, last, the noise of a mixture at its rate, length and level; float32 but extended noise.
 
     Raises:
         UserError: a file that cannot be read or is not at 16 kHz, or noise too short to be extended.
@@ -163,7 +163,7 @@ _Made = dict[str, Any]
 
 
 def _make(part: Part, layout: Layout, skipped: dict[str, str], write: bool, processes: int | None) -> dict[str, _Made]:
-    """Mixture -> what was made of it, in the order of the table."""
+    """Make the mixtures of a part; return them by name, in the order of the table."""
     if not write:
         made: dict[str, _Made] = {}
         for recipe, result in for_each(
@@ -178,7 +178,7 @@ def _make(part: Part, layout: Layout, skipped: dict[str, str], write: bool, proc
 
 
 def _measure(recipe: Recipe, layout: Layout) -> _Made:
-    """The lengths of a mixture from the headers of its files, whose ends are looked at."""
+    """Read the lengths of a mixture from the headers of its files, and check their ends."""
     lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
     noise_path = layout.noise / recipe.noise
     available = _header(noise_path).num_samples
@@ -194,7 +194,7 @@ def _measure(recipe: Recipe, layout: Layout) -> _Made:
 
 
 def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
-    """Writes the wavs that are not there, and the tables. What is there is known from a journal beside the tables."""
+    """Write the missing wavs, and the tables. A journal beside the tables lists the existing wavs."""
     folder, tables = layout.root / part.name, layout.root / "metadata"
     folders = [folder / name for name in _subfolders(part)]
     for path in (tables, *folders):
@@ -210,7 +210,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
     }
     missing = [recipe for recipe in part.recipes if recipe.id not in made]
     if missing:
-        # First without the lines that are no longer true, so that a later run cannot trust half of a new mixture.
+        # First drop lines that no longer hold, so that a later run does not trust half of a new mixture.
         write_text(journal, "".join(_journal_line(name, known) for name, known in made.items()))
         work = partial(_write_one, layout=layout, folder=folder)
         with open(journal, "a", encoding="utf-8") as file:
@@ -272,9 +272,9 @@ def _is_there(name: str, num_samples: int, folders: Iterable[Path]) -> bool:
 
 
 def _fingerprint(recipe: Recipe, layout: Layout) -> str:
-    """Changes with everything that the files of a mixture depend on, save the recordings themselves."""
+    """Return a digest of everything that the files of a mixture depend on, except the recordings themselves."""
     recording = [recipe.sources, recipe.gains, recipe.noise, recipe.noise_gain]
-    # "cut": the first version left the noise of VCTK-2mix uncut and noted false; what it wrote is made again.
+    # "cut": the first version did not cut the noise of VCTK-2mix and noted false; its files are made again.
     text = json.dumps([recording, layout.sample_rate, layout.mode, layout.extend_noise or "cut"])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -296,7 +296,7 @@ def _read_journal(path: Path) -> dict[str, _Made]:
 
 
 def _write_tables(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str) -> None:
-    """`mixture_PART_KIND.csv` and `metrics_PART_KIND.csv`, with the columns and absolute paths of the official ones."""
+    """Write `mixture_PART_KIND.csv` and `metrics_PART_KIND.csv` with the official columns and absolute paths."""
     folder, tables = Path(os.path.abspath(layout.root / part.name)), layout.root / "metadata"
     names = [name for name in _subfolders(part) if name[0] == "s"]
     names = names[:1] if kind == "mix_single" else names
@@ -392,7 +392,7 @@ def _describe_mixed(
 
 
 def speaker_of(path: str) -> str:
-    """Who speaks in "train-clean-100/103/1240/103-1240-0000.flac" or "wav16_cut/p225_001.wav"."""
+    """Return the speaker of "train-clean-100/103/1240/103-1240-0000.flac" or "wav16_cut/p225_001.wav"."""
     folders = Path(path).parts[:-1]
     return folders[1] if len(folders) > 1 else re.split(r"[-_]", Path(path).stem)[0]
 
@@ -407,7 +407,7 @@ def _header(path: Path, look_at_end: bool = True) -> audio.AudioInfo:
 
 
 def _read(path: Path) -> np.ndarray:
-    # The end of a FLAC file is reached anyway.
+    # Reading the header of a FLAC file reaches its end in any case.
     _header(path, look_at_end=path.suffix.lower() == ".wav")
     return audio.read(path, channel=0)
 

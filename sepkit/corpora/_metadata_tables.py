@@ -14,13 +14,13 @@ from sepkit.files import atomic_output
 
 @dataclass(frozen=True)
 class Recipe:
-    """A line of the metadata: what one mixture is made of.
+    """A line of the metadata: the recipe of one mixture.
 
     Args:
         id: name of the mixture and of its files.
-        sources: recordings of the speakers, relative to the folder of the speech or absolute.
+        sources: recordings of the speakers, absolute or relative to the folder of the speech.
         gains: factor of each.
-        noise: recording of the noise, relative to the folder of the noise or absolute.
+        noise: recording of the noise, absolute or relative to the folder of the noise.
         noise_gain: its factor.
     """
 
@@ -32,18 +32,18 @@ class Recipe:
 
 
 def recipe_columns(speakers: int) -> list[str]:
-    """Names of the columns of the metadata, in order."""
+    """Return the names of the metadata's columns, in order."""
     of_source = [f"source_{number}_{what}" for number in range(1, speakers + 1) for what in ("path", "gain")]
     return ["mixture_ID", *of_source, "noise_path", "noise_gain"]
 
 
 def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, Path]:
-    """What is between the prefix and `.csv` in the name of each table -> the table; those with "info" in it left out.
+    """Return table names, without prefix and `.csv`, -> tables; names with "info" in them are left out.
 
     Args:
-        folder: where they are, or above one of `nested`.
-        prefix: what their names begin with.
-        nested: folders that hold them in the published repository.
+        folder: holds the tables, or one of the folders `nested` of the published repository.
+        prefix: start of the names.
+        nested: folders that hold the tables in the published repository.
 
     Raises:
         UserError: no such folder, or no tables in it.
@@ -61,7 +61,7 @@ def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, P
 
 
 def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]:
-    """The mixtures of a table, in its order, and its lines that cannot be used: where -> why.
+    """Return the mixtures of a table, in its order, and its unusable lines: place -> reason.
 
     Raises:
         UserError: no such file, other columns than `recipe_columns`, or no line that can be used.
@@ -86,7 +86,7 @@ def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]
 
 
 def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None]]]:
-    """Mixture -> (speaker, "F", "M" or None) of each source, from the table `..._info.csv`; empty if there is none."""
+    """Return mixture -> (speaker, "F", "M" or None) of each source, from `..._info.csv`; empty if there is none."""
     if not path.is_file():
         return {}
     columns = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
@@ -99,7 +99,7 @@ def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> Path:
-    """The path of the table written, complete or not there at all; numbers with all their digits."""
+    """Write a table atomically, numbers with all their digits; return its path."""
     with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

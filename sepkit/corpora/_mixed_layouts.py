@@ -1,4 +1,4 @@
-"""How corpora that are already mixed lie on disk: which files are the mixture, the references and the noise.
+"""Layouts of corpora that are already mixed: which files are the mixture, the references and the noise.
 
 | layout | where |
 |---|---|
@@ -47,8 +47,7 @@ def find_rows(options: MixedOptions) -> Rows:
     """Return the mixtures that the options describe.
 
     Raises:
-        UserError: a folder or file that is missing or empty, a layout that cannot be told, or more than one that could
-            be meant.
+        UserError: a folder or file that is missing or empty, an unknown layout, or more than one possible layout.
     """
     if options.mixture is not None:
         if options.folder is not None or options.pattern:
@@ -68,7 +67,7 @@ def find_rows(options: MixedOptions) -> Rows:
     if (corpus / "wav.scp").is_file():
         return _in_kaldi(corpus)
     stems = _stems(corpus)
-    # Of the ways to name references, the first that fits.
+    # Of several ways to name references, the first that fits is kept.
     found = {mixture: source for mixture, source in reversed(_layouts()) if _matches(mixture, source, stems)}
     if len(found) > 1:
         raise UserError(
@@ -114,7 +113,7 @@ def _in_folders(options: MixedOptions) -> Rows:
 
 
 def _stems(folder: Path) -> dict[str, Path]:
-    """Path below the folder, without the ending -> file.
+    """Return path below the folder, without the ending -> file.
 
     Raises:
         UserError: no such folder, no audio files in it, or two files that differ only in their endings.
@@ -132,7 +131,7 @@ def _stems(folder: Path) -> dict[str, Path]:
 
 
 def _layouts() -> list[tuple[str, str]]:
-    """Patterns of the mixture and of the sources, with {} for their number, of all layouts that are known."""
+    """Return the patterns of the mixture and of the sources, with {} for their number, of all known layouts."""
     return [
         (arrangement.replace("{word}", mixture), arrangement.replace("{word}", source))
         for arrangement in _ARRANGEMENTS
@@ -147,7 +146,7 @@ def _matches(mixture: str, source: str, stems: Mapping[str, Path]) -> bool:
 
 
 def _numbered(source: str, stems: Mapping[str, Path]) -> list[str]:
-    """The patterns of the sources that occur, from 1 up."""
+    """Return the patterns of the sources that occur, from 1 up."""
     if "{}" not in source:
         return [source]
     patterns: list[str] = []
@@ -157,7 +156,7 @@ def _numbered(source: str, stems: Mapping[str, Path]) -> list[str]:
 
 
 def _names(pattern: str, stems: Mapping[str, Path]) -> dict[str, str]:
-    """What {id} stands for in each path that fits the pattern -> the path."""
+    """Return the value of {id} in each path that fits the pattern -> the path."""
     before, _, after = pattern.partition(_ID)
     regular = re.compile(re.escape(before) + "(.+)" + re.escape(after).replace(re.escape(_ID), r"\1"))
     found = ((regular.fullmatch(stem), stem) for stem in stems)
@@ -198,7 +197,7 @@ def _by_patterns(corpus: Path, stems: Mapping[str, Path], patterns: Sequence[str
 
 
 def _word_of(pattern: str) -> str | None:
-    """The word for mixtures in a pattern, the longest that fits."""
+    """Return the longest word for mixtures that occurs in a pattern."""
     return next((word for word in sorted(_MIXTURES, key=len, reverse=True) if word in pattern), None)
 
 
@@ -248,7 +247,7 @@ def _in_table(path: Path) -> Rows:
 
 
 def _located(cell: str, table: Path) -> Path:
-    """The file that a cell means: absolute, or seen from the table's folder (SpeechBrain's $data_root)."""
+    """Return the file of a cell: absolute, or relative to the table's folder (SpeechBrain's $data_root)."""
     return table.parent / re.sub(r"^(\$\{?\w+\}?|\{\w+\})/", "", cell)
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of mixtures, drawn from utterances by seed: fixed crops to test on, whole utterances to train on."""
+"""Describe mixtures drawn from utterances by seed: fixed crops to test on, whole utterances to train on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sepkit.data.mixing import active_level, mix_entry
 NOMINAL_LEVEL_DB = -30.0
 """Level of a source before its gain, dB re full scale: sums of several stay below full scale."""
 
-# Attempts at a combination that is new, and at a crop that is not mostly pause.
+# Attempts at a new combination, and at a crop that is not mostly pause.
 _MOST_ATTEMPTS = 50
 _CROP_ATTEMPTS = 8
 # A crop whose level is this far below its recording's is mostly pause.
@@ -36,7 +36,7 @@ class MixtureStyle:
         corpus: name of the corpus.
         speakers: sources in a mixture, all of different speakers.
         segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
-        gain_range_db: each source's gain is uniform in +-this, relative to equal level, dB.
+        gain_range_db: each source's gain is uniform in +- this, relative to equal level, dB.
         noise: recordings of noise to add; empty: none.
         noise_snr_db: range of the ratio of speech to noise, dB.
     """
@@ -63,18 +63,16 @@ def draw_mixtures(
     first_number: int = 0,
     accept: Accept = lambda chosen, number: True,
 ) -> list[MixtureEntry]:
-    """Up to `count` descriptions of mixtures; fewer where there are no more combinations of utterances.
-
-    No two are of the same utterances.
+    """Describe up to `count` mixtures, no two of the same utterances; fewer if combinations run out.
 
     Every utterance is the first source of a mixture in its turn, so that all occur if there are at least as many
     mixtures; each further source is a random utterance of a random other speaker.
 
     Args:
         utterances: what to mix.
-        count: how many mixtures.
+        count: number of mixtures.
         style: how to mix.
-        generator: what to draw with.
+        generator: of all draws.
         first_number: of the identifiers.
         accept: returns whether these utterances may be the mixture with this number, counted from 0.
 
@@ -96,18 +94,11 @@ def draw_mixtures_of_several_sizes(
     seeds: Sequence[int],
     first_number: int = 0,
 ) -> list[MixtureEntry]:
-    """Up to `count` descriptions of mixtures, in equal shares of each number of speakers, taking turns.
+    """Describe up to `count` mixtures, in turn of each number of speakers, in equal shares.
 
-    Where the shares cannot be equal, those named first have one more. What the mixtures of one number are does not
-    depend on the others; there are fewer of them where there are no more combinations (one speaker: utterances).
-
-    Args:
-        utterances: what to mix.
-        count: how many mixtures.
-        speakers: numbers of sources.
-        style: how to mix; its own number of speakers is not used.
-        seeds: of what is drawn.
-        first_number: of the identifiers.
+    If the shares cannot be equal, the numbers named first get one more. Mixtures of one number do not depend on the
+    others. A share is smaller if its combinations run out (for one speaker, its utterances). `style` gives everything
+    but the number of speakers; see `draw_mixtures` for the other arguments.
 
     Raises:
         UserError: a file that cannot be read.
@@ -124,7 +115,7 @@ def draw_mixtures_of_several_sizes(
 
 
 def manifest_path(path: Path, folder: Path) -> str:
-    """The path as a manifest in `folder` names it: relative if it lies below, absolute elsewhere."""
+    """Return the path as a manifest in `folder` names it: relative if it lies below, absolute elsewhere."""
     absolute, base = os.path.abspath(path), os.path.abspath(folder)
     return os.path.relpath(absolute, base) if absolute.startswith(base + os.sep) else absolute
 
@@ -207,7 +198,7 @@ def _describe_source(
     start, level = _draw_crop(utterance, count, style, generator)
     num_samples = None
     if recording.end_seconds is not None and style.segment_samples is None:
-        # Dynamic mixing takes a file for its speaker's to the end unless it is told which part is.
+        # Without a length, dynamic mixing takes a file from the start on as this speaker's.
         start, num_samples = utterance.start, utterance.num_samples
     gain_db = NOMINAL_LEVEL_DB + generator.uniform(-style.gain_range_db, style.gain_range_db)
     return SourceEntry(
@@ -261,5 +252,5 @@ def _describe_noise(entry: MixtureEntry, style: MixtureStyle, generator: np.rand
 
 
 def _rounded(gain: float) -> float:
-    """Six significant digits: below any audible or measurable difference, and the same bytes on every machine."""
+    """Round to six significant digits: inaudible, and the same bytes on every machine."""
     return float(f"{gain:.6g}")

@@ -1,4 +1,4 @@
-"""Single-speaker recordings: find them, their speaker and split, and whether they can be used."""
+"""Find single-speaker recordings, their speaker and split, and check that they can be used."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ class Recording:
     """A file of one speaker, or a part of one, not read yet.
 
     Args:
-        path: the file.
-        speaker: who speaks.
         split: "train", "dev", "test" or None where it is not known.
         sex: "F", "M" or None where it is not known.
-        name: what mixtures that hold it are called after; empty: the file's name.
+        name: used in the names of mixtures; empty: the file's name.
         start_seconds: where the part begins.
         end_seconds: where it ends (infinity: with the file); None: the whole file is this speaker's.
     """
@@ -74,7 +72,7 @@ class Utterance:
     Args:
         recording: where it comes from.
         start: first sample in the file.
-        num_samples: how many.
+        num_samples: length.
         level: root mean square where somebody speaks.
         file_sample_rate: Hz of the file.
     """
@@ -92,7 +90,7 @@ class Utterance:
 
 
 def find_audio_files(folder: Path) -> list[Path]:
-    """All audio files below a folder, sorted by path.
+    """Return all audio files below a folder, sorted by path.
 
     Raises:
         UserError: no such folder, or no audio files in it.
@@ -100,7 +98,7 @@ def find_audio_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of recordings")
-    # os.walk follows links to folders, which Path.rglob does not do in every supported Python.
+    # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
     found_paths = (
         Path(root, name)
         for root, _, names in os.walk(folder, followlinks=True)
@@ -114,14 +112,13 @@ def find_audio_files(folder: Path) -> list[Path]:
 
 
 def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Recording], dict[str, str]]:
-    """The recordings below a folder, and the files left out with the reason.
+    """Return the recordings below a folder, and the files left out with the reason.
 
     Args:
-        speech: folder of recordings. A folder below it called train, dev or test, or like "train-clean-100", is a
-            split.
-        speaker_from: who speaks: "first" (the first folder below the split folder), "parent" (the folder that holds the
-            file), "regex:PATTERN" (the first group, or all, of what matches in the path below `speech`) or "csv:FILE"
-            (with the columns path and speaker, and if you like split and sex; paths relative to `speech`, or absolute).
+        speech: folder of recordings. A folder below it named train, dev or test, or like "train-clean-100", is a split.
+        speaker_from: how to find the speaker: "first" (the first folder below the split folder), "parent" (the folder
+            that holds the file), "regex:PATTERN" (the first group, or all, of the match in the path below `speech`) or
+            "csv:FILE" (columns path and speaker, optionally split and sex; paths absolute or relative to `speech`).
 
     Raises:
         UserError: no recordings, a wrong `speaker_from`, or no file whose speaker is known.
@@ -144,7 +141,7 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
 
 
 def split_of(relative: Path) -> tuple[str | None, int]:
-    """The split that a path names, and how many of its folders come up to and including the one that names it."""
+    """Return the split that a path names, and the number of its folders up to and including the one that names it."""
     for depth, folder in enumerate(relative.parts[:-1], start=1):
         word = re.split(r"[-_.]", folder.lower())[0]
         if word in SPLITS:
@@ -153,7 +150,7 @@ def split_of(relative: Path) -> tuple[str | None, int]:
 
 
 def read_speaker_sexes(path: Path) -> dict[str, str]:
-    """Speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's SPEAKERS.TXT.
+    """Read speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's SPEAKERS.TXT.
 
     Raises:
         UserError: no such file, or columns that are missing.
@@ -172,12 +169,8 @@ def examine(
 ) -> tuple[list[Utterance], dict[str, str]]:
     """Return the recordings that can be used, in the order given, and the others with the reason.
 
-    Every file is read to its end: a truncated, empty, silent or non-finite one is found here and not in training.
-
-    Args:
-        recordings: what to look at.
-        sample_rate: Hz of the mixtures.
-        resampler: as in manifests.
+    Every file is read to its end, to find truncated, empty, silent and non-finite ones now and not in training.
+    `sample_rate` (Hz) is that of the mixtures; the resampler is that of manifests.
     """
     from tqdm import tqdm
 
@@ -202,7 +195,7 @@ def examine(
 def hold_out_speakers(
     utterances: Sequence[Utterance], names: Sequence[str], smallest: int, seed: int
 ) -> dict[str, list[Utterance]]:
-    """The utterances divided by speaker: "train", and for each name a tenth of the speakers and at least `smallest`.
+    """Divide the utterances by speaker: "train", and for each name a tenth of the speakers and at least `smallest`.
 
     Raises:
         UserError: too few speakers.
@@ -225,7 +218,7 @@ def hold_out_speakers(
 
 
 def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
-    """Write what was left out to skipped.tsv, a line `path<TAB>reason` each; return its path, or None without any."""
+    """Write what was left out to skipped.tsv, one line `path<TAB>reason` each; return its path, or None if empty."""
     path = out / "skipped.tsv"
     if not skipped:
         path.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
     check_whole(path)                    # raises UserError for a file that ends early
     problems = verify(out, {"train": entries, ...}, {"train": 13900, ...})
 
-`verify` prints a line a split and writes `OUT/verification.json`. A second run compares its checksums with those of
+`verify` prints a line per split and writes `OUT/verification.json`. A second run compares its checksums with those of
 the first: a corpus that changed in between is a problem too.
 """
 
@@ -33,16 +33,14 @@ Rounding = Literal["floor", "nearest"]
 
 
 def check_whole(path: Path) -> audio.AudioInfo:
-    """Return what the header of an audio file says, after checking that the file is not cut short.
-
-    Only its end is decoded.
+    """Return the header of an audio file after checking, by decoding only its end, that the file is not cut short.
 
     Raises:
         UserError: no such file, not an audio file, or one that ends before its header says.
     """
     header = audio.info(path)
     if path.suffix.lower() == ".wav":
-        # libsndfile takes such a wav for a shorter one.
+        # libsndfile would report such a wav as shorter.
         missing = _missing_wav_bytes(path)
         if missing > 0:
             raise UserError(f"{path}: truncated ({missing} bytes of its samples are missing); get the file again")
@@ -60,19 +58,19 @@ def verify(
     processes: int | None = None,
     may_share: Sequence[str] = (),
 ) -> list[str]:
-    """Return what is wrong with a prepared corpus, a line each, and write `out/verification.json`.
+    """Return the problems of a prepared corpus, one line each, and write `out/verification.json`.
 
-    Checks the number of mixtures of each split, that no two of train, dev and test share a speaker, and for an evenly
-    spread sample of mixtures that all their files can be read and have the right length. The checksum
-    (SHA-256 of the mixture's samples as PCM16) of each of those is in the report.
+    It checks the number of mixtures of each split, and that no two of train, dev and test share a speaker. For an
+    evenly spread sample of mixtures it checks that all their files can be read and have the right length, and reports
+    the SHA-256 of the mixture's samples as PCM16.
 
     Args:
         out: folder of the manifests.
         splits: name ("train", "dev", "test", or with more behind it, like "train-100") -> its mixtures.
-        expected: name -> how many the corpus's lists hold.
-        sample: how many mixtures of each split are read.
-        rounding: of the checksums, see `sepkit.data.audio.quantize_pcm16`: equal checksums of written mixtures and of
-            descriptions say that they agree in every sample.
+        expected: name -> number in the corpus's lists.
+        sample: number of mixtures of each split that are read.
+        rounding: of the checksums, see `sepkit.data.audio.quantize_pcm16`. Equal checksums of written and of described
+            mixtures mean that they agree in every sample.
         processes: see `for_each`.
         may_share: splits that have the same speakers by design.
 
@@ -143,16 +141,16 @@ def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
 
 
 def _checksum_key(entry: MixtureEntry) -> str:
-    """What a checksum belongs to: another rate, mode or task under the same name is another mixture.
+    """Return the key of a mixture's checksum: name, rate, mode, task, and whether it is recorded.
 
-    So is a recorded one: what is mixed on the fly agrees with it to one PCM16 step only.
+    Mixtures made on the fly agree with recorded ones only to one PCM16 step.
     """
     kind = "described" if entry.mixture is None else "recorded"
     return f"{entry.id} {entry.sample_rate} {entry.mode} {entry.task} {kind}"
 
 
 def _written(entry: MixtureEntry) -> list[Path]:
-    """The files of a recorded mixture, all of which are as long as it."""
+    """Return the files of a recorded mixture, all of which have its length."""
     if entry.mixture is None:
         return []
     parts = [*entry.sources, *([entry.noise] if entry.noise else [])]
@@ -185,7 +183,7 @@ def _earlier_checksums(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _missing_wav_bytes(path: Path) -> int:
-    """How many bytes the data chunk of a RIFF file lacks; 0 for what is not one."""
+    """Return the number of bytes that the data chunk of a RIFF file lacks; 0 for other files."""
     try:
         with open(path, "rb") as file:
             if file.read(12)[:4] != b"RIFF":
@@ -193,7 +191,7 @@ def _missing_wav_bytes(path: Path) -> int:
             while len(head := file.read(8)) == 8:
                 size = int.from_bytes(head[4:], "little")
                 if head[:4] == b"data":
-                    # What streams write in place of a size that they do not know.
+                    # Streams write such a size if they do not know theirs.
                     return 0 if size >= 0x7FFFF000 else file.tell() + size - os.fstat(file.fileno()).st_size
                 file.seek(size + size % 2, os.SEEK_CUR)
     except OSError as error:

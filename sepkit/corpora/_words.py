@@ -1,4 +1,4 @@
-"""Everyday English words, of which the mini corpus makes its sentences."""
+"""Everyday English words for the sentences of the mini corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What WSJ0-mix is made of: the mixing lists, the table of active levels, and the recordings that the lists name."""
+"""Inputs of WSJ0-mix: the mixing lists, the table of active levels, and the recordings that the lists name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
 """Name of a list -> name of its manifest."""
 
 WSJ0_RATE = 16000
-# Active levels are measured at this rate, whatever the mixtures are made at.
+# Active levels are measured at this rate, whatever the rate of the mixtures.
 _LEVEL_RATE = 8000
 _SUFFIXES = (".wav", ".flac", ".wv1", ".sph")
-# Number of recordings that are measured to see whether the table of levels is theirs.
+# Number of recordings that are measured to check that the table of levels belongs to them.
 _CHECKED_LEVELS = 40
 _LEVEL_TOLERANCE_DB = 1.5
 
@@ -37,12 +37,12 @@ class Part:
 
     @property
     def utterance(self) -> str:
-        """What the level table calls it."""
+        """The utterance's name in the table of levels."""
         return self.listed.split("/")[-1].replace(".wav", "")
 
     @property
     def speaker(self) -> str:
-        """The folder of the recording: WSJ0 has one a speaker."""
+        """The folder of the recording: WSJ0 has one per speaker."""
         return PurePosixPath(self.listed).parent.name or self.utterance[:3]
 
 
@@ -55,20 +55,20 @@ class Line:
 
     @property
     def name(self) -> str:
-        """What the mixture's files are called: utterances and relative levels, 8 significant digits."""
+        """The name of the mixture's files: utterances and relative levels, 8 significant digits."""
         return "_".join(f"{part.utterance}_{part.snr_db:.8g}" for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording that was looked at, and its active level as a power."""
+    """A recording that was checked, and its active level as a power."""
 
     path: Path
     level: float
 
 
 def read_lists(folder: Path, speakers: int) -> dict[str, list[Line]]:
-    """Condition -> lines of its list.
+    """Return condition -> lines of its list.
 
     Raises:
         UserError: no such folder, none of the lists, or a line that does not hold a path and a level for each speaker.
@@ -99,7 +99,7 @@ def _read_list(path: Path, speakers: int) -> list[Line]:
 
 
 def read_levels(folder: Path) -> dict[str, float]:
-    """Utterance -> active level, a power; empty where there is no table.
+    """Return utterance -> active level, a power; empty if there is no table.
 
     Raises:
         UserError: a line that is not `utterance level`, or two tables that contradict each other.
@@ -141,7 +141,7 @@ def _number(text: str, where: str) -> float:
 
 
 class _Finder:
-    """Where the recordings that lists name lie: as wav or flac, or as the sphere files that the LDC ships."""
+    """Finds the recordings that lists name: as wav or flac, or as the sphere files that the LDC ships."""
 
     def __init__(self, wsj0: Path) -> None:
         if not wsj0.is_dir():
@@ -150,10 +150,10 @@ class _Finder:
         self._folders: dict[Path, dict[str, Path]] = {}
 
     def find(self, listed: str) -> Path | None:
-        """The file that a list means; None where there is none.
+        """Return the file that a list names; None if there is none.
 
         Raises:
-            UserError: there is only that of the far microphone, or a wav that was made from it.
+            UserError: only the far microphone's file exists, or a wav that was made from it.
         """
         for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
             files = self._files(relative.parent)
@@ -184,7 +184,7 @@ def find_recordings(
     processes: int | None,
     skipped: dict[str, str],
 ) -> dict[str, Recording | str]:
-    """Path in the lists -> recording, or why it cannot be used. Bad ones are added to `skipped`."""
+    """Return path in the lists -> recording, or the reason why it cannot be used. Bad ones are added to `skipped`."""
     finder = _Finder(wsj0)
     parts = {part.listed: part for members in lines.values() for line in members for part in line.parts}
     paths = {listed: finder.find(listed) for listed in parts}
@@ -235,7 +235,7 @@ def _measure(path: Path) -> float:
 
 
 def _compare_levels(recordings: Sequence[Recording], table: Mapping[str, float]) -> None:
-    """Says so when the table's levels are not those of the recordings: wv2, or wavs that somebody normalized."""
+    """Warn if the table's levels are not those of the recordings: wv2, or normalized wavs."""
     with_level = [recording for recording in recordings if table.get(recording.path.stem) == recording.level]
     sample = with_level[:: max(1, len(with_level) // _CHECKED_LEVELS)]
     differences: list[float] = []

@@ -1,4 +1,4 @@
-"""The archives that may be downloaded: who publishes them, how large they are, and what they become."""
+"""The archives that may be downloaded: publishers, sizes, and the folders they unpack to."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to fetch, and what it becomes.
+    """One file to fetch and unpack.
 
     Args:
-        part: what users call it.
+        part: its name for users.
         file: its name in the cache and on a mirror.
-        url: where its publisher keeps it.
-        folder: what unpacking it makes, relative to the cache; where that is, nothing is left to do.
-        size_bytes: exactly, where it is published; see `about_bytes` otherwise.
-        about_bytes: roughly, where the size is not published.
-        unpacked_bytes: roughly.
+        url: its publisher's address.
+        folder: what unpacking makes, relative to the cache; if it exists, nothing is left to do.
+        size_bytes: exact size, where it is published.
+        about_bytes: rough size, where none is published.
+        unpacked_bytes: rough size.
         checksum: "md5:..." or "sha256:..." as published, or None.
-        members: folder within the archive that is unpacked to `folder`; the first component is left out where it is
-            "*". None: the archive's own paths, below the cache.
+        members: folder within the archive that is unpacked to `folder`; a first component "*" is left out. None: the
+            archive's own paths, below the cache.
     """
 
     part: str
@@ -34,13 +34,13 @@ class Archive:
 
     @property
     def bytes_to_fetch(self) -> int:
-        """Its size, exactly or roughly."""
+        """Its size, exact or rough."""
         return self.size_bytes or self.about_bytes
 
 
 @dataclass(frozen=True)
 class Download:
-    """What goes by one name.
+    """The archives of one name.
 
     Args:
         archives: its parts.
@@ -60,7 +60,7 @@ def _librispeech(part: str, size_bytes: int, md5: str) -> Archive:
         f"https://www.openslr.org/resources/12/{part}.tar.gz",
         f"LibriSpeech/{part}",
         size_bytes,
-        # FLAC does not get smaller by gzip.
+        # gzip does not make FLAC smaller.
         unpacked_bytes=size_bytes,
         checksum=f"md5:{md5}",
     )

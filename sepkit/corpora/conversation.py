@@ -1,11 +1,11 @@
-"""Conversations of any length from recordings of single speakers, to test how long recordings are separated.
+"""Conversations of any length from recordings of single speakers, to test the separation of long recordings.
 
 What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
-turns, and are silent for up to half a minute; written as s1.flac, s2.flac ... and their sum, mixture.flac, with a
-manifest of one row. Which speakers, which recordings in which order, pauses and levels follow from a seed.
+turns, and are silent for up to half a minute. They are written as s1.flac, s2.flac ... and their sum, mixture.flac,
+with a manifest of one row. A seed determines speakers, order of recordings, pauses and levels.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
 License: that of the recordings.
-Traps: speakers do not react to each other. If a speaker's recordings do not fill the time, they are repeated in another
+Traps: speakers do not react to each other. If a speaker's recordings do not fill the time, they repeat in another
 order. The mixture is the sum of the sources to the last bit.
 """
 
@@ -30,23 +30,17 @@ from sepkit.errors import UserError
 
 LONGEST_SILENCE_SECONDS = 30.0
 
-# Between two recordings of a speaker: mostly a pause, sometimes time to listen.
+# Pauses between two recordings of a speaker: mostly short, sometimes long enough for listening.
 _SHORT_PAUSE_SECONDS, _LONG_PAUSE_SECONDS = (0.2, 4.0), (8.0, LONGEST_SILENCE_SECONDS)
 _LONG_PAUSE_SHARE = 0.25
-# Root mean square of speech, so low that sums of speakers do not reach full scale; peaks beyond are scaled down.
+# Root mean square of speech, low enough for sums of speakers to stay below full scale; higher peaks are scaled down.
 _LEVEL = 0.05
 _BLOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A recording at its place.
-
-    Args:
-        utterance: which one.
-        offset: where it begins, in samples.
-        gain: factor.
-    """
+    """A recording at its place: its first sample in the conversation, and its gain, a factor."""
 
     utterance: Utterance
     offset: int
@@ -54,12 +48,12 @@ class Turn:
 
     @property
     def end(self) -> int:
-        """The first sample after it."""
+        """The first sample after the recording."""
         return self.offset + self.utterance.num_samples
 
 
 def prepare_conversation(options: ConversationOptions) -> Path:
-    """Write one conversation: its recordings, and the manifest beside them that is returned.
+    """Write one conversation, its recordings and the manifest beside them; return the manifest.
 
     Raises:
         UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.
@@ -103,7 +97,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         for start in tqdm(range(0, num_samples, size), desc="writing", unit="block", disable=None):
             stop = min(num_samples, start + size)
             sources = [_render(track, start, stop, sample_rate, scale) for track in tracks]
-            # Whole numbers of 16-bit steps: so is their sum.
+            # Rounded to 16-bit steps, so that the sum is whole steps too.
             sources = [np.round(source * 2.0**15) / 2.0**15 for source in sources]
             for writer, waveform in zip(writers, [*sources, np.sum(sources, axis=0)], strict=True):
                 writer.write(waveform.astype(np.float32))
@@ -157,7 +151,7 @@ def _choose(
     if len(known) < count:
         raise UserError(f"split {split}: found {len(known)} speakers, expected at least {count}; try another split")
     heard_most = sorted(name for name, files in known.items() if 2 * files >= max(known.values()))
-    # Where that leaves too few, the ones with most.
+    # If these are too few, those with most recordings.
     names = heard_most if len(heard_most) >= count else [name for name, _ in known.most_common(count)]
     return [str(name) for name in generator.choice(names, count, replace=False)]
 
@@ -172,7 +166,7 @@ def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
 
 
 def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scale: float) -> np.ndarray:
-    """(stop - start,) of one speaker."""
+    """Return (stop - start,) samples of one speaker."""
     rendered = np.zeros(stop - start)
     for turn in track:
         low, high = max(start, turn.offset), min(stop, turn.end)

@@ -1,10 +1,10 @@
-"""What may be downloaded of the corpora: archives into a cache, resumed after a break, checked, unpacked as a whole.
+"""Download archives of corpora into a cache: resume after breaks, check, and unpack completely.
 
 What it is: LibriSpeech, the noise of WHAM, VCTK 0.80, and the published mixing tables of LibriMix, VCTK-2mix and
 WSJ0-mix. WSJ0 itself is licensed (LDC93S6A) and has to be bought.
-Size: said before anything is fetched, and compared with the room there is.
+Size: printed before anything is fetched, and compared with the free space.
 Traps: VCTK-2mix is made of VCTK 0.80 (wav48), not of 0.92 (FLAC, silence trimmed). Only LibriSpeech publishes
-checksums; of everything else the SHA-256 is written down beside the archive, and a later download is held against it.
+checksums. For all others the SHA-256 is noted beside the archive, and later downloads are compared with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BLOCK_BYTES = 1 << 20
 def download(options: DownloadOptions) -> Path:
     """Unpack the archives of a name in the cache folder, and return that folder; keep what is complete.
 
-    Archives stay in `cache/archives`. An archive that fails does not keep the others from being fetched.
+    Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
 
     Raises:
         UserError: an unknown name or part, too little room, no such file on the server, an archive that is not what was
@@ -84,7 +84,7 @@ def download(options: DownloadOptions) -> Path:
 
 
 def unpack(path: Path, archive: Archive, cache: Path, progress: Progress) -> None:
-    """Unpacks an archive below the cache: its folder is complete when it appears. Links are left out.
+    """Unpack an archive below the cache: its folder appears when it is complete. Links are left out.
 
     Raises:
         UserError: it is damaged (then it is deleted), names files outside the folder it is unpacked to, or there is no
@@ -125,7 +125,7 @@ def _chosen(name: str, parts: Sequence[str]) -> list[Archive]:
 
 
 def _with_checksums(archives: Sequence[Archive], path: Path) -> list[Archive]:
-    """The archives with the checksums of a file instead of those published; sizes are then not known."""
+    """Return the archives with a file's checksums instead of the published ones; sizes are then unknown."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -166,15 +166,9 @@ def _gigabytes(count: int) -> str:
 
 
 def _check_room(missing: Sequence[Archive], cache: Path, kept: int) -> None:
-    """Looks whether there is room for what is missing.
+    """Raise UserError unless there is room for the archives to fetch and unpack.
 
-    Args:
-        missing: archives to fetch and unpack.
-        cache: where.
-        kept: how many archives there will be at a time, the largest ones at worst.
-
-    Raises:
-        UserError: there is not.
+    `kept` is the number of archives that exist at a time; the largest ones are assumed.
     """
     largest = sorted((archive.bytes_to_fetch for archive in missing), reverse=True)[:kept]
     needed = sum(largest) + sum(archive.unpacked_bytes for archive in missing)
@@ -217,7 +211,7 @@ def _obtain(archive: Archive, cache: Path, progress: Progress, remove_archive: b
 
 
 def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The regular files of a tar or zip archive, with their names, in its order."""
+    """Yield the regular files of a tar or zip archive, with their names, in its order."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
@@ -225,7 +219,7 @@ def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                     with archive.open(entry) as file:
                         yield entry.filename, file
         return
-    # As a stream: one pass, however many members.
+    # Read as a stream, in one pass, however many members there are.
     with tarfile.open(path, "r|*") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
@@ -234,7 +228,7 @@ def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None) -> None:
-    """Writes a member below the staging folder, if it is among those wanted."""
+    """Write a member below the staging folder, if it is among those wanted."""
     inside = PurePosixPath(name)
     if inside.is_absolute() or ".." in inside.parts:
         raise UserError(f"{name!r}: leads out of the folder it is unpacked to; the archive is not to be trusted")
@@ -251,7 +245,7 @@ def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None
 
 
 def _move_files(source: Path, target: Path) -> None:
-    """What an archive holds beside its folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside the folder."""
+    """Move files that an archive holds beside its folder (LICENSE.TXT, SPEAKERS.TXT ...) to beside the folder."""
     for path in sorted(source.iterdir()):
         if path.is_file():
             os.replace(path, target / path.name)

@@ -2,8 +2,8 @@
 
 What it is: your own recordings, one speaker a file, in any format that libsndfile reads and at any sample rate. Folders
 called train, dev and test (or like "train-clean-100") are the splits; without them the speakers are divided 80/10/10.
-Traps: a speaker in two splits makes scores look better than they are (said when it happens); a wrong `speaker_from`
-puts one person into a mixture twice (the number of speakers found is printed: look at it).
+Traps: a speaker in two splits makes scores look better than they are (a warning says so). A wrong `speaker_from` puts
+one person into a mixture twice; check the printed number of speakers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from sepkit.corpora.sharding import shard_folder
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 
-# Where LibriSpeech and corpora laid out like it say who is a woman and who a man.
+# LibriSpeech and corpora laid out like it list the sexes of speakers here.
 _SPEAKER_FILE = "SPEAKERS.TXT"
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the manifests are to hold."""
+    """The contents of the manifests."""
 
     options: FolderOptions
     groups: Mapping[str, re.Pattern[str]]
@@ -103,7 +103,7 @@ def prepare_folder(options: FolderOptions) -> Path:
             noise_snr_db=(options.noise_snr_db[0], options.noise_snr_db[1]),
         ),
     )
-    # All are made before any is written: what the user has to mend leaves no half of a corpus behind.
+    # All manifests are made before any is written, so that a user's mistake leaves no half of a corpus behind.
     manifests = {name: entries for split in splits for name, entries in _make(split, splits[split], plan).items()}
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
@@ -171,7 +171,7 @@ Noise = dict[str, tuple[Path, ...]]
 
 
 def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[Splits, dict[str, str]]:
-    """The utterances of each split, and with the reason those that lie outside the splits' folders."""
+    """Return the utterances of each split, and with the reason those that lie outside the splits' folders."""
     named = sorted({utterance.recording.split for utterance in utterances if utterance.recording.split})
     splits: Splits = defaultdict(list)
     outside: dict[str, str] = {}
@@ -190,7 +190,7 @@ def _divide(utterances: Sequence[Utterance], speakers: int, seed: int) -> tuple[
 
 
 def _check_speakers(splits: Splits, speakers: int) -> None:
-    """Refuses splits with too few speakers for a mixture, and warns of speakers in more than one."""
+    """Refuse splits with too few speakers for a mixture, and warn of speakers in more than one."""
     for split, members in splits.items():
         found = sorted({utterance.speaker for utterance in members})
         if len(found) < speakers:
@@ -210,7 +210,7 @@ def _check_speakers(splits: Splits, speakers: int) -> None:
 
 
 def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[str, str]]:
-    """Noise files of each split, by folder name as for speech or else by seed, and those left out with the reason."""
+    """Return the noise files of each split, by folder name as for speech or else by seed, and those left out."""
     folder = Path(options.noise or "")
     files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in find_audio_files(folder)]
     usable, unusable = examine(files, options.sample_rate)
@@ -230,7 +230,7 @@ def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[s
 
 
 def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, list[MixtureEntry]]:
-    """Name -> mixtures of the manifests of a split."""
+    """Return name -> mixtures of the manifests of a split."""
     style = replace(plan.style, noise=plan.noise.get(split, ()))
     seeds = [plan.options.seed, 2 + SPLITS.index(split)]
     if split == "train":
@@ -249,7 +249,7 @@ def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, li
 def _make_tests(
     split: str, members: Sequence[Utterance], plan: _Plan, style: MixtureStyle, seeds: Sequence[int]
 ) -> dict[str, list[MixtureEntry]]:
-    """Name -> mixtures of the manifests of test: all of it, and of each group."""
+    """Return name -> mixtures of the manifests of test: all of it, and of each group."""
     if not plan.groups:
         return {split: _draw_crops(split, members, plan, style, seeds)}
     manifests: dict[str, list[MixtureEntry]] = {split: []}

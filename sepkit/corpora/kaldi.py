@@ -1,9 +1,9 @@
-"""Kaldi data folders: `wav.scp` and `utt2spk`, with `segments` and `spk2gender` where they are there.
+"""Kaldi data folders: `wav.scp` and `utt2spk`, optionally with `segments` and `spk2gender`.
 
-What it is: one line an utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments`
+What it is: one line per utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments`
 utterances to parts of recordings (seconds), `spk2gender` speakers to f or m.
 Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read
-as their FILE, which libsndfile opens (except shorten-compressed sph), every other command is refused.
+as their FILE, which libsndfile opens (except shorten-compressed sph); every other command is refused.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DECODERS = ("flac", "sph2pipe")
 
 
 def read_kaldi(folder: Path) -> tuple[list[Recording], dict[str, str]]:
-    """The recordings that Kaldi data folders name, and those left out with the reason.
+    """Return the recordings that Kaldi data folders name, and those left out with the reason.
 
     Args:
-        folder: holds wav.scp and utt2spk itself, or has folders train, dev and test (or some of them) that do.
+        folder: holds wav.scp and utt2spk itself, or at least one folder train, dev or test that does.
 
     Raises:
         UserError: no such files, or a line that cannot be understood.

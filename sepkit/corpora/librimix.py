@@ -7,10 +7,10 @@ Size: LibriSpeech's clean parts 30 GB, WHAM noise 18 GB; written out, all varian
 and 332 GB (three). Descriptions take some MB, and the mixtures made from them while training are the same in every bit
 before they are rounded to 16 bits.
 License: LibriSpeech CC BY 4.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
-Traps: written wavs are rounded downwards to PCM16 after mixing, so that a mixture differs from the sum of its written
-sources by up to two steps; nothing keeps them from saturating. The noise is part of "shortest" and of "longest", also
-for mix_clean. Noise called *sp08 and *sp12 (only in train-360) was made with sox; where it is absent it is made here,
-and its samples differ a little. Metadata made anew (`make_metadata`) gives another corpus than the published one.
+Traps: mixtures are written to PCM16 rounded downwards, so a mixture differs from the sum of its written sources by up
+to two steps, and loud samples saturate. "Shortest" and "longest" include the noise, also for mix_clean. Noise named
+*sp08 and *sp12 (only in train-360) was made with sox; where it is absent it is made here, and its samples differ a
+little. Metadata made anew (`make_metadata`) give another corpus than the published one.
 Citation: Cosentino, Pariente, Cornell, Deleforge, Vincent, "LibriMix: An Open-Source Dataset for Generalizable Speech
 Separation", arXiv:2005.11262, 2020; Panayotov, Chen, Povey, Khudanpur, "LibriSpeech", ICASSP 2015; Wichern et al.,
 "WHAM!: Extending Speech Separation to Noisy Environments", Interspeech 2019.
@@ -49,8 +49,8 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     `train.jsonl`, `dev.jsonl` and `test.jsonl` hold mix_clean; `train_noisy.jsonl` and so on hold mix_both,
     `train_single.jsonl` and so on mix_single. If there are several training sets, each also has manifests of its own.
 
-    What cannot be made is listed in `skipped.tsv`, `verification.json` says what was made. The same call again makes
-    what is missing.
+    Mixtures that cannot be made are listed in `skipped.tsv`; `verification.json` describes the result. The same call
+    again makes what is missing.
 
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
@@ -87,7 +87,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
 
 
 def _root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:
-    """The folder, or one of those nested in it, that holds folders whose names begin so."""
+    """Return the folder, or one nested in it, that holds folders whose names begin with `holds`."""
     for candidate in (folder, *(folder / name for name in nested)):
         if candidate.is_dir() and any(
             path.is_dir() and path.name.startswith(tuple(holds)) for path in candidate.iterdir()
@@ -105,7 +105,7 @@ def _sexes(speech: Path) -> dict[str, str]:
 def _with_noise(
     recipes: Sequence[Recipe], noise: Path, out: Path, skipped: dict[str, str], processes: int | None
 ) -> list[Recipe]:
-    """The recipes with noise at other speeds made below `out` where it is not there."""
+    """Return the recipes, with missing noise at other speeds made below `out`."""
     absent = sorted({r.noise for r in recipes if _AT_SPEED.search(r.noise) and not (noise / r.noise).is_file()})
     made = _change_speeds(absent, noise, out, processes)
     if made:
@@ -118,7 +118,7 @@ def _with_noise(
 
 
 def _change_speeds(names: Sequence[str], noise: Path, out: Path, processes: int | None) -> dict[str, str]:
-    """Name -> absolute path of each noise at another speed that could be made; the others fail with their mixtures."""
+    """Return name -> absolute path of each noise at another speed that could be made; others fail later."""
     folder = (out / "wham_noise").absolute()
     made: dict[str, str] = {}
     for name, result in for_each(
@@ -149,7 +149,7 @@ def _make_tables(
     skipped: dict[str, str],
     processes: int | None,
 ) -> None:
-    """Makes the table of each folder of speech that has none; each begins with the seed, whatever is there already."""
+    """Make the table of each folder of speech that has none. Each table's draws start from the same seed."""
     sexes = _sexes(speech)
     for folder in sorted(path for path in speech.iterdir() if path.is_dir()):
         split, _ = split_of(Path(folder.name, "x"))
@@ -194,7 +194,7 @@ def _make_table(
 def _noises(
     noise: Path, folder: Path, skipped: dict[str, str], processes: int | None
 ) -> tuple[list[Spoken], list[Spoken]]:
-    """The noises of a folder, and those at other speeds, whether they are there or could be made."""
+    """Return the noises of a folder, and those at other speeds, whether they exist or could be made."""
     listed = list_recordings(noise, find_audio_files(folder), skipped, processes)
     found = [Spoken(path.as_posix(), length) for path, length in listed]
     plain = [spoken for spoken in found if not _AT_SPEED.search(spoken.path)]

@@ -1,4 +1,4 @@
-"""Speech synthesized on this machine: nothing is downloaded, and every part of sepkit can be tried in minutes.
+"""Speech synthesized on this machine: nothing is downloaded, and all of sepkit can be tried in minutes.
 
 What it is: sentences of random words, spoken by espeak-ng's voice variants in eight accents of English, at varying
 pitch and rate. A speaker is a voice variant. 16 variants are kept for test and 8 for dev. Variants that sound alike are
@@ -56,9 +56,9 @@ ACCENTS = (
 
 _PITCHES = (30, 70)
 _WORDS_PER_MINUTE = (140, 190)
-# Sentences last a little more than the crops of dev and test.
+# Sentences last this much longer than the crops of dev and test.
 _SPARE_SECONDS = 1.0
-# Frames in which both must be heard, and how far below a source's loudest frame it is not.
+# Speech is compared in frames of this length, and is absent this far below a source's loudest frame.
 _FRAME_SECONDS = 0.032
 _HEARD_DB = 40.0
 
@@ -126,11 +126,7 @@ def prepare_mini(options: MiniOptions) -> Path:
 def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
     """Return the share of the time in which all speak, of the time in which anybody does.
 
-    Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest.
-
-    Args:
-        sources: (m, T).
-        sample_rate: Hz.
+    Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest. `sources` is (m, T).
     """
     frame = round(_FRAME_SECONDS * sample_rate)
     count = sources.shape[1] // frame
@@ -140,7 +136,7 @@ def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
 
 
 def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
-    """Split -> voice variant -> sex. Fewer voices of train are taken from women and men in turn."""
+    """Return split -> voice variant -> sex. A part of train's voices is taken from women and men in turn."""
     voices = {
         split: {name: sex for sex, names in by_sex.items() for name in names.split()}
         for split, by_sex in VOICES.items()

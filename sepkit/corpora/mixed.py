@@ -1,10 +1,10 @@
-"""A corpus that is already mixed: mixtures with one reference for each speaker; what one evaluates on.
+"""A corpus that is already mixed, for evaluation: mixtures with one reference for each speaker.
 
-What it is: mix/, s1/, s2/ ... as WSJ0-mix, WHAM, LibriMix and most new test sets come, or one of the other layouts in
+What it is: mix/, s1/, s2/ ... as in WSJ0-mix, WHAM, LibriMix and most new test sets, or one of the other layouts in
 `sepkit.corpora._mixed_layouts`.
 Traps: in folders, files are paired by their path below the folder, without the ending. A file without a partner, or
-whose partner has another rate or length, is left out and listed. Speakers are not known: the manifest does not serve
-for dynamic mixing.
+whose partner has another rate or length, is left out and listed. Speakers are unknown, so the manifest is useless for
+dynamic mixing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def prepare_mixed(options: MixedOptions) -> Path:
 
     Raises:
         UserError: a folder or file that is missing or empty, a layout that cannot be told, or no mixture that has all
-            its partners.
+            its references.
     """
     out = Path(options.out)
     check_writable(out)

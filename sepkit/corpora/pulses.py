@@ -1,16 +1,16 @@
-"""Gaussian pulse mixtures: a small separation problem of which everything is known, for rate-distortion curves.
+"""Gaussian pulse mixtures: a small separation problem with known statistics, for rate-distortion curves.
 
 What it is: mixtures of two synthetic "speakers", each three sinusoidal pulses with overtones whose fundamentals lie in
 the speaker's own frequency range (`sepkit.data.pulses`), with white noise of amplitude 0.5 added after mixing. The
-references are without noise. Beside the test set of that condition there is one for each condition in which models
-are tested that they were not trained in.
+references are without noise. Besides the test set of that condition there is one for each condition that models were
+not trained in.
 Size: 2048 mixtures of 3 s for training, 128 and 1024 for validation and test: 3.1 GB with all conditions, made in some
-minutes. Few files: of each set one recording a speaker and one of noise, of which mixtures are parts.
+minutes. There are few files: each set has one recording per speaker and one of noise; mixtures are parts of them.
 License: made on your machine from random numbers; nobody has rights in them.
-Traps: both speakers are in every split: models can generalize only to other conditions. All test sets have the same
-indices, so conditions are compared in pairs; appendix K.1 can also be read as new indices for each. What appendices K.1
-and M leave open, and what was chosen, stands at `PulseParameters`, `pulse_noise` and `conditions`. Dynamic mixing would
-put one speaker's pulses together with another noise, or with themselves: leave it off.
+Traps: both speakers are in every split, so models can generalize only to other conditions. All test sets have the same
+indices, so conditions are compared in pairs; appendix K.1 can also be read as new indices for each. `PulseParameters`,
+`pulse_noise` and `conditions` list what appendices K.1 and M leave open and what was chosen. Leave dynamic mixing off:
+it would combine one speaker's pulses with another noise, or with themselves.
 Citation: the thesis on variational inference for encoder-masker-decoders, appendices K and M.
 """
 
@@ -54,15 +54,12 @@ class Condition:
 
 
 def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
-    """Return by name the conditions that differ from training in one thing each.
+    """Return by name the conditions that differ from training in one thing each; None is the default training.
 
-    The thesis counts five overtones in training, six and ten in two conditions, against four in appendix K.1; here it
-    is one more than in training, and twice as many. It does not say how near the ranges of frequencies come in two
-    conditions: here ranges that are 25 Hz wider at either end (as it says), 45 Hz (they come within 10 Hz) and 75 Hz
-    (they share 50 Hz).
-
-    Args:
-        training: parameters of the training condition; None: the defaults.
+    The thesis counts five overtones in training, six and ten in two conditions, against four in appendix K.1; here the
+    two conditions have one more than training, and twice as many. The thesis does not say how near the frequency ranges
+    come in two conditions. Here the ranges are wider at either end by 25 Hz (as it says), 45 Hz (10 Hz apart) and 75 Hz
+    (overlapping by 50 Hz).
 
     Source: VI-EMD (thesis, appendix M and figure 10).
     """
@@ -141,7 +138,7 @@ def _choose(known: dict[str, Condition], names: Sequence[str] | None) -> dict[st
 
 
 def _write_set(out: Path, name: str, condition: Condition, usual: Condition, indices: range) -> None:
-    """Write a manifest and the recordings that are missing; sets share what their conditions have in common."""
+    """Write a manifest and the missing recordings; sets share the recordings that their conditions have in common."""
     parameters = condition.parameters
     split = name.split("_")[0]
     sources_of = split if parameters == usual.parameters else name
@@ -182,7 +179,7 @@ def _write_set(out: Path, name: str, condition: Condition, usual: Condition, ind
 
 
 def _joined(make: Callable[[int], np.ndarray], indices: range, name: str) -> np.ndarray:
-    """Concatenate what `make` returns for each index, (C, T), to (C, len(indices) * T)."""
+    """Concatenate the results of `make` for each index, (C, T), to (C, len(indices) * T)."""
     from tqdm import tqdm
 
     joined = np.empty((0, 0), dtype=np.float32)

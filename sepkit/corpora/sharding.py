@@ -1,4 +1,4 @@
-"""Manifests and their recordings as tar shards, several at a time; what a shard is, `sepkit.data.shards` says."""
+"""Write manifests and their recordings as tar shards (`sepkit.data.shards`), several at a time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sepkit.parallel import Failed, for_each
 
 
 def shard_folder(folder: Path, processes: int | None = None) -> Path:
-    """Write shards of all manifests in a folder, into its folder `shards`; return that one."""
+    """Write shards of all manifests in a folder into its folder `shards`; return that folder."""
     manifests = sorted(folder.glob("*.jsonl"))
     return write_shards(ShardsOptions(manifest=manifests, out=folder / "shards", processes=processes))
 
 
 def write_shards(options: ShardsOptions) -> Path:
-    """Write for each manifest its shards, and the manifest of the same name that reads them; return their folder.
+    """Write each manifest's shards, and the manifest of the same name that reads them; return their folder.
 
-    Shards that exist and hold the same mixtures are kept. What cannot be read is listed in `skipped.tsv`.
+    Shards that exist and hold the same mixtures are kept. Unreadable mixtures are listed in `skipped.tsv`.
 
     Raises:
         UserError: a manifest that cannot be read, two of one name, nothing that can be sharded, or a full disk.
@@ -62,7 +62,7 @@ def write_shards(options: ShardsOptions) -> Path:
 
 
 def _remove_after(out: Path, stem: str, count: int) -> None:
-    """Removes what an earlier, larger set of this name left: whoever reads all shards would take them for ours."""
+    """Remove shards of an earlier, larger set of this name, which readers of all shards would take for this set's."""
     for path in out.glob(f"{stem}-*.tar"):
         number = re.fullmatch(re.escape(stem) + r"-(\d{6})\.tar", path.name)
         if number is not None and int(number[1]) >= count:

@@ -5,9 +5,9 @@ What it is: 3,000 mixtures (9 h) of 108 speakers with British, American and othe
 Size: VCTK 0.80 11 GB, WHAM noise 18 GB; the utterances that occur, cut and at 16 kHz, 0.6 GB.
 License: VCTK 0.80 ODC-By 1.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: it is made of VCTK 0.80 (`wav48/`, one microphone), not of 0.92 (`wav48_silence_trimmed/`, two). Only silence at
-the beginning of an utterance is cut, and the result rounded downwards to PCM16 before mixing and again after. Speaker
-p280, who has no entry in the speaker table, does not occur. Noise is read as far as the longest source, as in
-LibriMix, but never extended: noise that is shorter ends before a "max" mixture does, and cuts a "min" mixture.
+the beginning of an utterance is cut, and samples are rounded downwards to PCM16 before mixing and again after. Speaker
+p280, who has no entry in the speaker table, does not occur. Noise is read as far as the longest source, as in LibriMix,
+but never extended: shorter noise ends before a "max" mixture does, and cuts a "min" mixture.
 Citation: Yamagishi, Veaux, MacDonald, "CSTR VCTK Corpus", University of Edinburgh, 2019; Cosentino et al., "LibriMix",
 arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
 """
@@ -49,8 +49,8 @@ _MIXTURES = 3000
 def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     """Write `test.jsonl` (mix_clean), `test_noisy.jsonl` and `test_single.jsonl`; return their folder.
 
-    The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also where mixtures are described and
-    not written. What cannot be made is listed in `skipped.tsv`; the same call again makes what is missing.
+    The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
+    Failures are listed in `skipped.tsv`; the same call again makes what is missing.
 
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
@@ -101,7 +101,7 @@ def _noise_root(folder: Path) -> Path:
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """File name -> the files called so."""
+    """Return file name -> files of that name."""
     files: dict[str, list[Path]] = defaultdict(list)
     for path in find_audio_files(folder):
         files[f"{path.stem}.wav"].append(path)
@@ -109,7 +109,7 @@ def _by_name(folder: Path) -> dict[str, list[Path]]:
 
 
 def _sexes(corpus: Path) -> dict[str, str]:
-    """Number of a speaker, without the p -> "F" or "M"; VCTK's `speaker-info.txt`."""
+    """Return the number of a speaker, without the p, -> "F" or "M", from VCTK's `speaker-info.txt`."""
     path = corpus / "speaker-info.txt"
     if not path.is_file():
         return {}
@@ -125,7 +125,7 @@ def _person(path: str, sexes: Mapping[str, str]) -> tuple[str, str | None]:
 def _cut_all(
     paths: Iterable[str], originals: Mapping[str, Sequence[Path]], out: Path, processes: int | None
 ) -> dict[str, str]:
-    """Makes what is not there of `wav16_cut/NAME.wav` below `out`; those that cannot be made with the reason."""
+    """Make the missing `wav16_cut/NAME.wav` below `out`; return those that cannot be made with the reason."""
     jobs = [_Job(path, tuple(originals.get(Path(path).name, ()))) for path in sorted(paths)]
     jobs = [job for job in jobs if not (out / job.path).is_file()]
     results = for_each(partial(_cut, out=out), jobs, processes, "cutting")
@@ -139,7 +139,7 @@ class _Job:
 
 
 def _cut(job: _Job, out: Path) -> None:
-    """An utterance from its first sound on, at 16 kHz."""
+    """Write an utterance from its first sound on, at 16 kHz."""
     if Path(job.path).parent != Path(_CUT_FOLDER):
         raise UserError(f"{job.path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
     found = job.originals
@@ -155,13 +155,10 @@ def _cut(job: _Job, out: Path) -> None:
 
 
 def first_sound(waveform: np.ndarray) -> int:
-    """The first sample of the first frame that is not 20 dB or more below the loudest: where the scripts cut.
+    """Return the first sample of the first frame within 20 dB of the loudest, where the scripts cut.
 
     That is the beginning of the first interval of `librosa.effects.split(waveform, top_db=20)`, librosa 0.10 and later:
     frames of 2048 samples every 512, the first centered on sample 0, zeros outside.
-
-    Args:
-        waveform: (T,).
     """
     padded = np.pad(waveform.astype(np.float32), _FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME)[::_HOP]

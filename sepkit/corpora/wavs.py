@@ -1,4 +1,4 @@
-"""Mixtures of a manifest as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/, s2/ ..., noise/."""
+"""Write mixtures of a manifest as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/ ..., noise/."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_wavs(options: WavsOptions) -> Path:
 def _write_one(entry: MixtureEntry, out: Path, subtype: Literal["FLOAT", "PCM_16"]) -> None:
     names = [*(f"s{i}" for i, _ in enumerate(entry.sources, start=1)), *(["noise"] if entry.noise else []), "mix"]
     paths = {name: _path(out / name, entry.id) for name in names}
-    # The mixture is written last: where it is, the others are.
+    # The mixture is written last, so its presence means that the sources exist.
     if all(path.is_file() for path in paths.values()):
         return
     mixed = mix_entry(entry)

@@ -15,11 +15,11 @@ the tables were made with, but not with the same code. The samples are those of 
 MATLAB original to about 70 dB; the names of 2 and 3 speakers may have a digit fewer than MATLAB's.
 Traps:
 - Each sentence was recorded by two microphones at once: .wv1 (close) and .wv2 (far). The benchmark is wv1; results
-  from wv2 are 1 to 4 dB lower. wv2 is refused, and levels that do not fit the table are warned of.
-- `cv` has the speakers of `tr`: it validates, it does not tell how a model does on unseen speakers. `tt` does.
+  from wv2 are 1 to 4 dB lower. wv2 is refused, and levels that do not fit the table give a warning.
+- `cv` has the speakers of `tr`: it validates, but does not measure performance on unseen speakers. `tt` does.
 - The lists of 4 and 5 speakers hold mixtures in which a speaker occurs twice.
-- "min" and "max" mixtures differ in level: the peak that is scaled to 0.9 is looked for after cutting.
-- Two versions of the level tables are about (activlev_tr.txt, activlev_si_tr_s.txt), 0.004 dB apart: keep one.
+- "min" and "max" mixtures differ in level: the peak that is scaled to 0.9 is taken after cutting.
+- Two versions of the level tables exist (activlev_tr.txt, activlev_si_tr_s.txt), 0.004 dB apart: keep one.
 
 Citation: Hershey, Chen, Le Roux, Watanabe: Deep clustering: Discriminative embeddings for segmentation and separation,
 ICASSP 2016 (2 speakers); Isik et al., Interspeech 2016 (3); Nachmani, Adi, Wolf, ICML 2020 (4 and 5).
@@ -116,16 +116,16 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
 def mix_sources(
     sources: Sequence[np.ndarray], levels: Sequence[float], snrs_db: Sequence[float], mode: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The mixture (T,), its sources (m, T), both float64, and the gain that all were multiplied by.
+    """Return the mixture (T,), its sources (m, T), both float64, and the gain that all were multiplied by.
 
-    Each source is divided by the root of its level and multiplied by 10^(snr/20); if the mixture or a source then
-    exceeds full scale, the largest sample becomes 0.9, else all are multiplied by 0.9.
+    Each source is divided by the root of its level and multiplied by 10^(snr/20). If the mixture or a source then
+    exceeds full scale, the largest sample is scaled to 0.9, else all are multiplied by 0.9.
 
     Args:
         sources: waveforms at the rate of the mixture, of any lengths.
         levels: active speech levels, as powers.
         snrs_db: relative levels, dB.
-        mode: "min" cuts to the shortest, "max" pads with zeros to the longest, both before the peak is looked for.
+        mode: "min" cuts to the shortest, "max" pads with zeros to the longest, both before the peak is taken.
 
     Source: pywsj0-mix, generate_wsjmix.py (the order of the operations decides the last bit).
     """
@@ -147,7 +147,7 @@ def mix_sources(
 
 @dataclass(frozen=True)
 class _Job:
-    """A mixture whose recordings are there."""
+    """A mixture whose recordings exist."""
 
     plan: _Plan
     line: Line
@@ -155,12 +155,12 @@ class _Job:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The only mixture of this name in this list."""
+        """The list and the name, which identify the mixture."""
         return self.plan.condition, self.line.name
 
     @property
     def paths(self) -> list[str]:
-        """The recordings as a manifest names them."""
+        """The recordings' paths as a manifest names them."""
         return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
 
 
@@ -172,7 +172,7 @@ def _prepare_mixtures(
     processes: int | None,
     skipped: dict[str, str],
 ) -> dict[str, list[MixtureEntry]]:
-    """Name -> mixtures of the manifests, made or described, and written."""
+    """Make or describe the mixtures, and write the manifests; return name -> mixtures."""
     earlier = {plan.condition: _Earlier(plan, lines[plan.condition], table) for plan in plans}
     jobs = [job for plan in plans for job in _jobs(plan, lines[plan.condition], recordings, skipped)]
     entries = {job.key: entry for job in jobs if (entry := earlier[job.plan.condition].entry(job)) is not None}
@@ -196,7 +196,7 @@ def _prepare_mixtures(
 def _jobs(
     plan: _Plan, lines: Sequence[Line], recordings: Mapping[str, Recording | str], skipped: dict[str, str]
 ) -> Iterator[_Job]:
-    """The lines that can be mixed; the others are added to `skipped`."""
+    """Yield the lines that can be mixed; add the others to `skipped`."""
     seen: dict[str, str] = {}
     for line in lines:
         found = [recordings[part.listed] for part in line.parts]
@@ -214,7 +214,7 @@ def _make(job: _Job) -> MixtureEntry:
     plan = job.plan
     names = ["mix", *(f"s{number}" for number, _ in enumerate(job.recordings, start=1))]
     paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in names}
-    # The mixture is written last: where it is, the others are.
+    # The mixture is written last, so its presence means that the sources exist.
     if plan.write and all((plan.out / path).is_file() for path in paths.values()):
         return _written_entry(job, paths, audio.info(plan.out / paths["mix"]).num_samples)
     sources = [
@@ -264,9 +264,9 @@ def _written_entry(job: _Job, paths: Mapping[str, Path], num_samples: int) -> Mi
 
 
 class _Earlier:
-    """What an earlier run of the same lists and levels left behind, which this run need not make again.
+    """Results of an earlier run with the same lists and levels, which this run need not make again.
 
-    `out/wsj0-mix.json` says which lists and levels the wavs of a folder and the descriptions of a manifest are of.
+    `out/wsj0-mix.json` notes which lists and levels the wavs of a folder and the descriptions of a manifest belong to.
 
     Raises:
         UserError: the folder of the wavs holds those of other lists or levels.
@@ -298,12 +298,12 @@ class _Earlier:
         self._save(tree, self._fingerprint)
 
     def entry(self, job: _Job) -> MixtureEntry | None:
-        """The description of a mixture, where there is one of these recordings."""
+        """Return the description of a mixture, if there is one of these recordings."""
         entry = self._entries.get(job.line.name)
         return entry if entry is not None and [source.path for source in entry.sources] == job.paths else None
 
     def replace_manifest(self, entries: Sequence[MixtureEntry]) -> None:
-        """Writes the manifest, and notes what it is of."""
+        """Write the manifest, and note which lists and levels it belongs to."""
         if not entries:
             self._plan.manifest.unlink(missing_ok=True)
             return
@@ -311,7 +311,7 @@ class _Earlier:
         self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)
 
     def _save(self, key: str, value: str) -> None:
-        # Read again: the other conditions note theirs in the same file.
+        # Read again, because other conditions add to the same file.
         stamps = _read_stamps(self._path) | {key: value}
         write_json(self._path, stamps)
 

@@ -1,1 +1,1 @@
-"""What models learn from: audio files, manifests, mixing, datasets."""
+"""Training and test data: audio files, manifests, mixing, datasets."""

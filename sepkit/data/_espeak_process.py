@@ -1,6 +1,6 @@
-"""A stand-in for the espeak-ng program, over its shared library; run as a program, never imported.
+"""Stands in for the espeak-ng program by calling its shared library. It is run as a program and never imported.
 
-It imports nothing of sepkit: the library (GPL-3) is loaded in this process only.
+It imports nothing of sepkit: only this process loads the library, which is GPL-3.
 
     python _espeak_process.py LIBRARY DATA_FOLDER --version
     python _espeak_process.py LIBRARY DATA_FOLDER -v VOICE -p PITCH -s WORDS_PER_MINUTE --stdin --stdout
@@ -22,7 +22,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 def main(arguments: list[str]) -> int:
-    """Reads text from standard input, writes it as speech (WAV) to standard output; 0, or 1 for a failure."""
+    """Read text from standard input and write it as speech (WAV) to standard output. Return 0, or 1 on failure."""
     library_path, data_folder, *options = arguments
     library = ctypes.CDLL(library_path)
     if options == ["--version"]:
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     library.espeak_SetParameter(_PITCH, int(values["-p"]), 0)
     library.espeak_SetParameter(_RATE, int(values["-s"]), 0)
     if hasattr(library, "espeak_ng_SetRandSeed"):
-        # Else the clock seeds the roughness of voices.
+        # Otherwise the clock would seed the roughness of voices.
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
     chunks: list[bytes] = []
 

@@ -1,7 +1,7 @@
-"""Formats that libsndfile cannot read (m4a, mp4, webm ...), decoded by the ffmpeg program through a pipe.
+"""Decode formats that libsndfile cannot read (m4a, mp4, webm ...) with the ffmpeg program, through a pipe.
 
-Nothing is written to disk and memory does not grow with the length. A file is decoded from its beginning, since such
-formats cannot be entered at an exact sample: reading the end of a long file takes as long as reading all of it.
+Nothing is written to disk and memory does not grow with the length. Such formats cannot be entered at an exact sample,
+so a file is decoded from its beginning: reading the end of a long file takes as long as reading all of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def has_ffmpeg() -> bool:
 
 
 def without_undecodable(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths without those that need ffmpeg if it is not installed; one line on standard error says so."""
+    """Leave out paths that need ffmpeg if it is not installed, and say so in one line on standard error."""
     paths = list(paths)
     if has_ffmpeg():
         return paths
@@ -55,13 +55,10 @@ class _Stream:
 
 
 class FFmpegFile:
-    """The first audio stream of a file, with what `sepkit.data.audio` uses of `soundfile.SoundFile`.
-
-    Args:
-        path: the file.
+    """The first audio stream of a file, with the methods of `soundfile.SoundFile` that `sepkit.data.audio` uses.
 
     Raises:
-        UserError: ffmpeg cannot decode it.
+        UserError: ffmpeg cannot decode the file.
     """
 
     format = subtype = "FFMPEG"
@@ -152,7 +149,7 @@ class _Process:
 
 @lru_cache(maxsize=4096)
 def _measure(path: Path, mtime_ns: int, size: int) -> _Stream:
-    """Decode the file once to count its samples: the lengths in such headers are not exact."""
+    """Decode the file once to count its samples, because lengths in such headers are not exact."""
     process = _Process(path)
     try:
         while len(process.read(_BLOCK_FRAMES)):

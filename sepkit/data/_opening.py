@@ -1,4 +1,4 @@
-"""How audio files are opened, and what is said about those that cannot be read."""
+"""Open audio files, and report those that cannot be read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ AudioPath = str | os.PathLike[str]
 SampleType = Literal["float32", "int16", "int32"]
 OpenFile = soundfile.SoundFile | FFmpegFile
 
-# What libsndfile reports for a stream whose header does not say how long it is.
+# libsndfile reports this length for a stream whose header does not give one.
 _UNKNOWN_LENGTH = 2**62
 
 
 class ReadThrough(soundfile.SoundFile):
-    """A file that is read from beginning to end.
+    """A file that is read from beginning to end, without the seek of python-soundfile after every read.
 
-    python-soundfile seeks after every read to where the file is anyway, which spoils the next frames of an mp3.
+    That seek goes to the present position, and yet it spoils the next frames of an mp3.
     """
 
     def seekable(self) -> bool:
@@ -37,7 +37,7 @@ class ReadThrough(soundfile.SoundFile):
 
 @contextmanager
 def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[OpenFile]:
-    """Open a file, or a member of a tar shard, with libsndfile, or with ffmpeg where its name says so.
+    """Open a file, or a member of a tar shard, with libsndfile, or with ffmpeg if its ending asks for it.
 
     Raises:
         UserError: no such file, not an audio file, no samples in it, or ffmpeg is needed and absent or fails.
@@ -48,7 +48,7 @@ def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.Soun
             if section is None and _is_for_ffmpeg(path):
                 file: OpenFile = FFmpegFile(path)
             else:
-                # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
+                # libsndfile opens ordinary paths itself, which is faster than reading through Python.
                 file = kind(path if section is None else stack.enter_context(io.BufferedReader(SectionReader(section))))
         except (soundfile.LibsndfileError, TypeError, OSError) as error:
             raise _unreadable(path, error) from error
@@ -61,7 +61,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
     suffix = Path(path).suffix.lower()
     if suffix not in FFMPEG_SUFFIXES or not os.path.isfile(path):
         return False
-    # libsndfile reads some of these containers, and takes some AAC streams for MP3.
+    # libsndfile reads only some of these containers, and mistakes some AAC streams for MP3.
     if suffix == ".caf":
         with contextlib.suppress(soundfile.LibsndfileError):
             soundfile.info(path)
@@ -74,7 +74,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
 
 
 def check_holds_samples(file: OpenFile, path: AudioPath) -> None:
-    """Raise UserError if the file is empty, or its header does not say how long it is."""
+    """Raise UserError if the file is empty, or its header gives no length."""
     if file.frames == 0:
         raise UserError(f"{path}: holds 0 samples; leave out the file")
     if file.frames >= _UNKNOWN_LENGTH:
@@ -123,7 +123,7 @@ def _is_shortened_sphere(path: AudioPath) -> bool:
 
 
 class SectionReader(io.RawIOBase):
-    """A part of a file as a file of its own: reading goes no further than the part."""
+    """A part of a file, readable as a file that ends with the part."""
 
     def __init__(self, section: Section) -> None:
         self._section = section

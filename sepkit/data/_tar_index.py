@@ -1,4 +1,4 @@
-"""Where the members of a tar shard lie, so that any of them can be read without the ones before it.
+"""Index of a tar shard: where each member lies, so that it can be read without the ones before it.
 
 `train-000000.tar::000000012.s1.flac` names a member of `train-000000.tar`. Beside the shard lies its index,
 `train-000000.tar.index`: one JSON object in the first line ({"bytes": size of the tar, ...}), then a line
@@ -32,12 +32,12 @@ class Section:
 
 
 def index_path(shard: Path) -> Path:
-    """Where the index of a shard lies."""
+    """Return the path of a shard's index."""
     return shard.with_name(f"{shard.name}.index")
 
 
 def locate(path: str | os.PathLike[str]) -> Section | None:
-    """The bytes that `SHARD.tar::MEMBER` names; None for an ordinary path.
+    """Return the section of bytes that `SHARD.tar::MEMBER` names; None for an ordinary path.
 
     Raises:
         UserError: no such shard, index or member, or a shard that is not the one that was indexed.
@@ -54,7 +54,7 @@ def locate(path: str | os.PathLike[str]) -> Section | None:
 
 
 def read_index(shard: Path) -> tuple[dict[str, Any], Mapping[str, tuple[int, int]]]:
-    """What the first line of a shard's index says, and member -> (offset, size).
+    """Return the first line of a shard's index, and member -> (offset, size).
 
     Raises:
         UserError: no shard or no index, an index that cannot be read, or that of a shard of another size.
@@ -77,12 +77,9 @@ def read_index(shard: Path) -> tuple[dict[str, Any], Mapping[str, tuple[int, int
 
 
 def write_index(shard: Path, members: Mapping[str, tuple[int, int]], **more: Any) -> Path:
-    """The path of the index written for a shard that is complete.
+    """Write the index of a complete shard; return its path.
 
-    Args:
-        shard: the tar file.
-        members: member -> (offset, size), in the order of the shard.
-        more: further fields of the first line.
+    `members` maps each to (offset, size), in the order of the shard; `more` are further fields of the first line.
     """
     lines = [json.dumps({"bytes": shard.stat().st_size} | more)]
     lines += [f"{name}\t{offset}\t{size}" for name, (offset, size) in members.items()]
@@ -90,7 +87,7 @@ def write_index(shard: Path, members: Mapping[str, tuple[int, int]], **more: Any
     return index_path(shard)
 
 
-# Of a shard of 500 MB some thousand lines; the time of change is part of the key, so that a new index is seen.
+# The index of a shard of 500 MB has about a thousand lines. The key includes the time of change, so edits are noticed.
 @lru_cache(maxsize=256)
 def _read(index: Path, mtime_ns: int, size: int) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
     try:

@@ -1,8 +1,8 @@
-"""Reading of audio files with seek and resampling, and writing.
+"""Read audio files with seek and resampling, and write them.
 
-Positions and lengths are in samples at the rate asked for, after resampling, so that a crop of a file means the same
-whatever rate the file is stored at. A path may name a member of a tar shard: `train-000000.tar::000000012.s1.flac`
-(`sepkit.data.shards`); only the bytes that the crop needs are read from it.
+Positions and lengths are in samples at the requested rate, after resampling, so a crop means the same whatever the
+file's own rate. A path may name a member of a tar shard, `train-000000.tar::000000012.s1.flac` (`sepkit.data.shards`);
+only the bytes that the crop needs are read from it.
 """
 
 from __future__ import annotations
@@ -65,20 +65,13 @@ AUDIO_SUFFIXES = FFMPEG_SUFFIXES | {
 # Both resamplers' filters end within this many samples of the slower of the two rates.
 _CONTEXT_SAMPLES = 256
 _FLAC_CHANNELS = 8
-# Samples, of libFLAC at its default strength.
+# Samples per block of libFLAC at its default strength.
 _FLAC_BLOCK = 4096
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of an audio file says.
-
-    Args:
-        sample_rate: Hz.
-        num_samples: samples in each channel, at `sample_rate`.
-        channels: number of channels.
-        subtype: libsndfile's name of the sample format, "PCM_16" or "FLOAT" for example.
-    """
+    """The header of an audio file; `num_samples` counts each channel, and `subtype` is libsndfile's format name."""
 
     sample_rate: int
     num_samples: int
@@ -92,7 +85,7 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """What the header of an audio file says; the samples are not read.
+    """Read the header of an audio file; the samples are not read.
 
     Raises:
         UserError: no such file, not an audio file, or no samples in it.
@@ -111,22 +104,22 @@ def read(
     pad_end: bool = False,
     gain: float = 1.0,
 ) -> np.ndarray:
-    """The samples `start` to `start + num_samples` of an audio file as a float32 array of shape (T,).
+    """Read the samples `start` to `start + num_samples` of an audio file as a float32 array of shape (T,).
 
-    Only the part asked for is read, with as much context as the resampler needs: the result equals the same crop of
-    the whole resampled file, exactly where nothing is resampled and for "scipy_poly", and within 1e-6 of full scale
-    for "soxr_hq". Samples outside the part asked for are not checked. A wav whose data end early is as long as its
-    data, whatever its header says: only a manifest or a partner tells that something is missing.
+    Only that part is read, with as much context as the resampler needs. The result equals the same crop of the whole
+    resampled file: exactly if nothing is resampled and for "scipy_poly", within 1e-6 of full scale for "soxr_hq".
+    Samples outside the part are not checked. A wav whose data end early is as long as its data, whatever its header
+    says; only a manifest or a partner file shows that something is missing.
 
     Args:
         path: file in any format libsndfile reads. PCM comes out in [-1, 1).
         start: first sample, at `sample_rate` after resampling.
-        num_samples: how many; None: to the end of the file.
+        num_samples: None: to the end of the file.
         sample_rate: Hz of the result; None: that of the file.
         resampler: "soxr_hq" or "scipy_poly".
         channel: which channel to read, from 0; None: the mean of all channels.
         pad_end: give zeros past the end of the file instead of raising.
-        gain: factor that the samples are multiplied by before they are resampled.
+        gain: factor applied before resampling.
 
     Raises:
         UserError: no such file, not an audio file, an empty or damaged one, a part beyond its end, no such channel, or
@@ -141,7 +134,7 @@ def read(
         if stop > total and not pad_end:
             raise UserError(
                 f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
-                "the file is not the one that was described"
+                "the file is not the one that was described; get it again, or write the manifest again"
             )
         check_channel(file, path, channel)
         wanted = max(0, min(stop, total) - start)
@@ -158,15 +151,10 @@ def read(
 
 
 def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None) -> Iterator[np.ndarray]:
-    """The samples of an audio file at its own rate in blocks (T,) float32, the last one as long as what is left.
+    """Yield the samples of an audio file at its own rate in blocks (T,) float32; the last one may be shorter.
 
-    Args:
-        path: file in any format libsndfile reads. PCM comes out in [-1, 1).
-        block_samples: how long blocks are.
-        channel: which channel to read, from 0; None: the mean of all channels.
-
-    Raises:
-        UserError: as `read` does, for a bad block when it is reached.
+    `channel` counts from 0; None is the mean of all channels. Errors are those of `read`, raised on reaching a bad
+    block.
     """
     with open_audio(path, ReadThrough) as file:
         check_channel(file, path, channel)
@@ -178,11 +166,9 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
 
 
 def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.ndarray, int]:
-    """The samples (T,) float32 of an audio file in memory, and its rate in Hz.
+    """Return the samples (T,) float32 of an audio file in memory, and its rate in Hz.
 
-    Args:
-        data: what a file in any format libsndfile reads would hold.
-        channel: which channel, from 0; None: the mean of all channels.
+    `channel` counts from 0; None is the mean of all channels.
 
     Raises:
         UserError: not an audio file, an empty or damaged one, no such channel, or samples that are not finite.
@@ -203,14 +189,14 @@ def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.nda
 
 
 def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
-    """The waveform at another sample rate, of the same dtype and with `resampled_length` samples.
+    """Resample a waveform (..., T) of float32 or float64, to the same dtype and `resampled_length` samples.
 
     Args:
         waveform: (..., T) float32 or float64.
         from_rate: Hz.
         to_rate: Hz.
         resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
-            (`scipy.signal.resample_poly` with its Kaiser window: what the LibriMix and WSJ0-mix scripts use).
+            (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
     """
     length = resampled_length(waveform.shape[-1], from_rate, to_rate, resampler)
     if from_rate == to_rate:
@@ -229,7 +215,7 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
 
 
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
-    """How many samples `resample` makes of `num_samples`: rounded half up for "soxr_hq", rounded up for "scipy_poly".
+    """Return the length after `resample` of `num_samples`: rounded half up for "soxr_hq", up for "scipy_poly".
 
     Raises:
         UserError: no such resampler.
@@ -248,10 +234,10 @@ def write(
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
     rounding: Literal["floor", "nearest"] = "nearest",
 ) -> Path:
-    """The path of the audio file written: complete or not there at all, and the same bytes for the same samples.
+    """Write an audio file atomically and return its path. The same samples always give the same bytes.
 
     Args:
-        path: where; the ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if need be.
+        path: its ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if it is missing.
         waveform: (T,) or (C, T).
         sample_rate: Hz.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
@@ -278,19 +264,16 @@ def write(
         else:
             from scipy.io import wavfile
 
-            # Not libsndfile: it puts the time of writing into float files.
+            # libsndfile would put the time of writing into float files.
             wavfile.write(temporary, sample_rate, samples.T)
     return path
 
 
 def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
-    """A 16-bit file in memory that every browser plays, and its type; saturated beyond full scale.
+    """Encode a waveform (T,) or (C, T) as a 16-bit file in memory that every browser plays; return it and its type.
 
-    FLAC, about half the size of wav and the same samples; wav for less than two blocks of FLAC.
-
-    Args:
-        waveform: (T,) or (C, T), at least one sample.
-        sample_rate: Hz.
+    The file is FLAC, about half the size of wav, or wav for less than two blocks of FLAC. Values beyond full scale
+    saturate.
 
     Raises:
         ValueError: no samples, or some that are not finite.
@@ -308,11 +291,11 @@ def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
 def pack(path: AudioPath) -> tuple[bytes, str]:
     """Return a recording as the bytes of a file, and the file name ending; no sample changes.
 
-    Integer PCM that FLAC can hold becomes FLAC; what ffmpeg decodes becomes wav; FLAC itself and all other formats come
-    as they are.
+    Integer PCM that FLAC can hold becomes FLAC, and files that ffmpeg decodes become wav. FLAC itself and all other
+    formats are returned unchanged; of these only the header is checked.
 
     Raises:
-        UserError: as `read` does; of what comes as it is only the header is looked at.
+        UserError: as `read`.
     """
     with open_audio(path) as file:
         kinds: dict[str, tuple[str, SampleType]] = {
@@ -341,13 +324,11 @@ def pack(path: AudioPath) -> tuple[bytes, str]:
 
 
 def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:
-    """The waveform as int16, saturated: full scale 1.0 becomes 32767, -1.0 becomes -32768.
+    """Convert a waveform to int16 with saturation: full scale 1.0 becomes 32767, -1.0 becomes -32768.
 
-    Args:
-        waveform: floating point, any shape.
-        rounding: "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile and so LibriMix write wav: that is
-            `floor(2^15 x)` save within 2^-32 of the next value; "nearest" rounds half to even, what the WHAM and
-            pywsj0-mix scripts do.
+    `rounding` "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
+    differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
+    pywsj0-mix scripts do.
     """
     if rounding == "floor":
         rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))
@@ -361,7 +342,7 @@ def _read_frames(file: OpenFile, path: AudioPath, start: int, count: int, channe
 
 
 def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
-    """(T,) of (T, C): one channel, or the mean of all."""
+    """Return (T,) for (T, C): one channel, or the mean of all."""
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])
@@ -369,7 +350,7 @@ def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
-    """The filter that `scipy.signal.resample_poly` designs by itself, and anew in every call: a fifth of its time."""
+    """Return the filter of `scipy.signal.resample_poly`, which would design it in every call, a fifth of its time."""
     from scipy.signal import firwin
 
     max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
@@ -382,7 +363,7 @@ def _scaled(waveform: np.ndarray, gain: float) -> np.ndarray:
 
 
 def _input_window(start: int, count: int, from_rate: int, to_rate: int, frames: int) -> tuple[int, int, int]:
-    """First and last input that outputs `start` to `start + count` depend on, and how many to skip.
+    """Return the first and last input that outputs `start` to `start + count` depend on, and how many to skip.
 
     `first` falls on an output sample, so that resampling the window keeps the phase of resampling the whole.
     """

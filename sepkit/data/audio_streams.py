@@ -1,6 +1,6 @@
-"""Recordings of any length in bounded memory: resampling and writing block by block.
+"""Resample and write recordings of any length block by block, in bounded memory.
 
-The result does not depend on the blocks: it equals what `sepkit.data.audio` makes of the whole.
+The result does not depend on the blocks: it equals that of `sepkit.data.audio` on the whole recording.
 """
 
 from __future__ import annotations
@@ -20,19 +20,15 @@ from sepkit.data.audio import quantize_pcm16, resampled_length
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
-# What the header of a wav file can count.
+# The most bytes that the header of a wav file can count.
 _MAX_WAV_BYTES = 2**32 - 4096
 
 
 class StreamResampler:
     """Resamples a signal that comes in blocks, with no delay left in the result.
 
-    The blocks that come out, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of those that went in.
-
-    Args:
-        from_rate: Hz.
-        to_rate: Hz.
-        channels: number of signals that are resampled side by side.
+    The output blocks, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of the joined input blocks. `channels`
+    signals are resampled side by side.
     """
 
     def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
@@ -44,19 +40,12 @@ class StreamResampler:
         self._taken = self._given = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """(C, t) float32, what is ready after one more block: nothing at first, and more at other times.
-
-        Args:
-            block: (C, T) float32; T may be 0.
-        """
+        """Take the next block (C, T) float32, T >= 0; return the outputs (C, t) that are ready, often none at first."""
         self._taken += block.shape[-1]
         return self._pass(block, last=False)
 
     def finish(self) -> np.ndarray:
-        """(C, t) the rest; nothing may be pushed afterwards.
-
-        All together there are as many samples as `resampled_length` says.
-        """
+        """Return the remaining outputs (C, t), so that all together are `resampled_length`; nothing may follow."""
         rest = self._pass(np.zeros((self._channels, 0), np.float32), last=True)
         missing = resampled_length(self._taken, *self._rates) - self._given
         return np.pad(rest, ((0, 0), (0, missing))) if missing > 0 else rest[:, : rest.shape[-1] + missing]
@@ -68,7 +57,7 @@ class StreamResampler:
         if not last and block.shape[-1] == 0:
             return np.zeros((self._channels, 0), np.float32)
         columns = np.ascontiguousarray(block.T, np.float32)
-        # One channel goes in and comes out as (T,).
+        # For one channel soxr takes and returns (T,).
         resampled = self._stream.resample_chunk(columns if self._channels > 1 else columns[:, 0], last=last)
         resampled = resampled.reshape(-1, self._channels).T
         self._given += resampled.shape[-1]
@@ -91,13 +80,10 @@ class BlockWriter:
         self._wav.write(header)
 
     def write(self, block: np.ndarray) -> None:
-        """Adds samples.
-
-        Args:
-            block: (T,) finite.
+        """Append samples (T,).
 
         Raises:
-            ValueError: samples that are not finite, or more than the file was to hold.
+            ValueError: samples that are not finite, or more than were announced.
         """
         if not np.isfinite(block).all():
             raise ValueError(f"{self._path}: samples that are not finite numbers are not written")
@@ -111,15 +97,11 @@ class BlockWriter:
             self._wav.write(samples.astype("<f4" if self._subtype == "FLOAT" else "<i2").tobytes())
 
     def close(self) -> None:
-        """Closes the file, which may be incomplete."""
+        """Close the file, which may be incomplete."""
         (self._wav if self._flac is None else self._flac).close()
 
     def check_complete(self) -> None:
-        """Check that all announced samples have been written.
-
-        Raises:
-            ValueError: some are missing.
-        """
+        """Raise ValueError unless all announced samples have been written."""
         if self._missing:
             raise ValueError(f"{self._path}: {self._missing} samples fewer than were announced")
 
@@ -131,14 +113,14 @@ def write_blocks(
     num_samples: int,
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
 ) -> Iterator[BlockWriter]:
-    """An audio file to write block by block: complete when the block ends well, and otherwise not there at all.
+    """Open an audio file to write block by block. It appears when the `with` block ends without an error.
 
-    The same samples make the same bytes as with `sepkit.data.audio.write`, but for how FLAC is divided into frames.
+    The same samples give the same bytes as `sepkit.data.audio.write`, except for how FLAC is divided into frames.
 
     Args:
         path: ".wav", or ".flac" for PCM_16. The folder is made if need be.
         sample_rate: Hz.
-        num_samples: how many there will be.
+        num_samples: how many samples will be written.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes to the nearest value and saturates.
 
     Raises:
@@ -158,7 +140,7 @@ def write_blocks(
 
 
 def _wav_header(sample_rate: int, num_samples: int, subtype: str, path: Path) -> bytes:
-    """Everything before the samples, as `scipy.io.wavfile` writes it.
+    """Return everything before the samples, as `scipy.io.wavfile` writes it.
 
     Source: Multimedia Programming Interface and Data Specifications 1.0; formats other than PCM have a fact chunk.
     """

@@ -1,4 +1,4 @@
-"""Recordings kept in memory, decoded and resampled, for training sets that are mixed anew in every epoch."""
+"""Decoded and resampled recordings in memory, for training sets that are mixed anew in every epoch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FULL_SCALE = 32767
 
 
 class WaveformBank:
-    """Waveforms in 16 bits, each scaled by its own peak, loaded when they are first asked for.
+    """Waveforms in 16 bits, each scaled by its own peak, loaded when first asked for.
 
-    Workers forked from this process share the memory. What one has loaded is there for all; two that load the same
-    waveform write the same samples. Where workers are started anew, each has a bank of its own.
+    Forked workers share the memory: each uses what any other has loaded, and two that load the same waveform at once
+    write the same samples. Workers that are started anew have a bank each.
 
     Args:
         lengths: samples of each waveform.
-        limit_gib: most memory that the bank may take.
+        limit_gib: upper limit of the bank's memory.
 
     Raises:
         UserError: the waveforms need more than that, or more than the machine has.
@@ -46,7 +46,7 @@ class WaveformBank:
         self._allocate()
 
     def _allocate(self) -> None:
-        # Anonymous memory is shared with forked workers, and taken only as it is written to.
+        # Forked workers share anonymous memory, and it is only taken when written to.
         count = len(self._offsets) - 1
         self._samples = np.frombuffer(mmap.mmap(-1, max(2, 2 * int(self._offsets[-1]))), np.int16)
         self._scales = np.frombuffer(mmap.mmap(-1, 4 * max(1, count)), np.float32)
@@ -59,13 +59,9 @@ class WaveformBank:
         self._allocate()
 
     def read(self, item: int, start: int, count: int, load: Callable[[], np.ndarray]) -> np.ndarray:
-        """(count,) float32, samples from `start` on of a waveform.
+        """Return `count` samples of waveform number `item` from `start` on, float32.
 
-        Args:
-            item: number of the waveform.
-            start: first sample.
-            count: how many; within the waveform.
-            load: all of the waveform, called if it is not in memory yet.
+        `load` returns all of the waveform, and is called if it is not in memory yet.
         """
         begin, end = self._offsets[item], self._offsets[item + 1]
         if self._scales[item] == 0:
@@ -77,7 +73,7 @@ class WaveformBank:
 
 
 def _memory_gib() -> float | None:
-    """Memory of this machine; None where the system does not tell."""
+    """Return this machine's memory in GiB; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     except (AttributeError, ValueError, OSError):

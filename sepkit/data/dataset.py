@@ -1,4 +1,4 @@
-"""Training and validation examples. What an item holds depends on (seed, epoch, index) alone."""
+"""Training and validation examples: an item depends on (seed, epoch, index) alone."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class MixtureDataset(Dataset[Example]):
     """The mixtures of a manifest, cut to segments; `dataset[epoch, index]` is the same in every order and process.
 
     `dataset[index]` is that of epoch 0. Only the segment is read from the files.
-
+    `dataset[index]` is the item of epoch 0. Only the segment is read from the files.
     Args:
         manifest: path of a manifest, or one already read.
         segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
-        min_seconds: leave out mixtures shorter than this, from dynamic mixing too; says so on standard error.
+        min_seconds: leave out mixtures shorter than this, from dynamic mixing too; a line on standard error says so.
         seed: of crops and dynamic mixing.
         random_crop: segments start anywhere; False: at the beginning.
-        dynamic_mixing: new mixtures of the manifest's recordings, where enabled, instead of the manifest's own.
-        mixtures_per_epoch: with dynamic mixing: length of the dataset; None: that of the manifest.
-        num_sources: rows of `sources` (m); None: the most that a mixture of the manifest has.
+        dynamic_mixing: if enabled, mix the manifest's recordings anew instead of using the manifest's mixtures.
+        mixtures_per_epoch: with dynamic mixing, the length of the dataset; None: that of the manifest.
+        num_sources: rows of `sources` (m); None: the largest number in a mixture of the manifest.
         sample_rate: Hz; None: that of the manifest.
 
     Raises:
@@ -117,7 +117,7 @@ class MixtureDataset(Dataset[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """A batch of the examples, padded with zeros to the longest and with inactive sources to the most."""
+    """Pad examples with zeros to the longest, and with inactive sources to the most; return the batch."""
     length = max(len(example.mixture) for example in examples)
     num_sources = max(len(example.sources) for example in examples)
     mixture = torch.zeros(len(examples), length)
@@ -135,12 +135,12 @@ class EpochSampler(Sampler[list[Key]]):
     """A batch sampler: lists of (epoch, index), this rank's share of each global batch.
 
     An epoch is one order of all items, drawn from (seed, epoch) and cut into global batches of `batch_size * world`
-    items; rank r takes the items r, r + world, ... of each. So 2 ranks with batch size 2 see what 1 rank with batch
-    size 4 sees. Every rank makes the same number of batches: where the last global batch has fewer items than there are
-    ranks, the ranks that would be left without repeat its first item.
+    items; rank r takes the items r, r + world, ... of each. So 2 ranks with batch size 2 see the same as 1 rank with
+    batch size 4. Every rank makes the same number of batches: if the last global batch has fewer items than there are
+    ranks, the ranks without an item repeat its first one.
 
-    To go on in the middle of an epoch, set the epoch and `batches_done`: the next iteration starts there, those after
-    it at the beginning. `len` is always that of a whole epoch.
+    To continue within an epoch, set the epoch and `batches_done`: the next iteration starts there, later ones at the
+    beginning. `len` is always that of a whole epoch.
 
     Args:
         num_items: length of the dataset.
@@ -176,16 +176,16 @@ class EpochSampler(Sampler[list[Key]]):
         self.batches_done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch that the next iteration goes through; a new one starts at its first batch."""
+        """Set the epoch of the next iteration; a new epoch starts at its first batch."""
         if epoch != self.epoch:
             self.epoch, self.batches_done = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the next iteration starts."""
+        """Return where the next iteration starts."""
         return {"epoch": self.epoch, "batches_done": self.batches_done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Makes the next iteration start where `state` says."""
+        """Make the next iteration start where `state` says."""
         self.epoch, self.batches_done = state["epoch"], state["batches_done"]
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from sepkit.data.mixing import Mixed, active_level, place
 from sepkit.data.reverberation import RoomBank, reverberate
 from sepkit.errors import UserError
 
-# A level is measured on no more than this, so that hour-long recordings cost little.
+# Levels are measured on at most this length, so that hour-long recordings cost little.
 _LEVEL_SECONDS = 30
 # Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.
 _SPEED_STEPS = 200
@@ -24,9 +24,9 @@ _SPEED_STEPS = 200
 
 @dataclass(frozen=True)
 class _Recording:
-    """Material for new mixtures: a file or, where the manifest says how much of it is this source, a part of one.
+    """Material for new mixtures: a file, or the part of one that the manifest assigns to this source.
 
-    Positions are in samples at the manifest's rate. A recording is the same wherever it lies: `name` tells which one.
+    Positions are in samples at the manifest's rate. `name` identifies a recording that is stored several times.
     """
 
     speaker: str
@@ -42,27 +42,27 @@ class _Recording:
 class DynamicMixer:
     """Random mixtures of a manifest's recordings, each a function of the random generator that is passed in.
 
-    A mixture starts from a random mixture of the manifest, which settles how many speakers there are, the mode ("min"
-    cuts to the shortest source, "max" to the longest), and through one of its sources the level. Speakers are drawn
-    from the whole manifest, all equally likely, then a recording of each, scaled to that level. Each source gets a gain
-    and a speed of its own, and perhaps a room; noise comes last. The sources are what is in the mixture, gains, speed
-    and reverberation included: the mixture is their sum, plus the noise.
+    A mixture starts from a random mixture of the manifest. It settles the number of speakers, the mode ("min" cuts to
+    the shortest source, "max" extends to the longest), and, through one of its sources, the level. Speakers are drawn
+    from the whole manifest, all equally likely, then a recording of each, scaled to that level. Each source gets its
+    own gain and speed, and optionally a room; noise comes last. Sources include gain, speed and reverberation, so that
+    the mixture is their sum plus the noise.
 
-    The ratio of speech to noise is that of the energies of the summed sources and the noise over the mixture. Noise
+    The ratio of speech to noise compares the energies of the summed sources and of the noise over the mixture. Noise
     shorter than the mixture is repeated.
 
-    With a bank, recordings are read once and kept in memory at a few speeds, of which one is drawn. With a share of
-    mixtures of one sex, that many have speakers of one sex alone, each set of speakers as likely as any other, and the
-    others have not.
+    With a bank, recordings are read once and kept in memory at a few speeds, one of which is drawn. `same_sex_share`
+    gives the share of mixtures whose speakers have one sex, each such set of speakers equally likely; the others have
+    both.
 
     Args:
-        manifest: what to draw from.
+        manifest: where recordings come from.
         config: how to mix.
         segment_samples: length of the mixtures; None: that of the utterances. Shorter utterances make shorter mixtures.
 
     Raises:
         UserError: no sources to mix, fewer speakers than sources in a mixture, a noise folder without audio files,
-            recordings that do not fit into the bank, or a share of one sex where sexes are not known or not enough.
+            recordings that do not fit into the bank, or a share of one sex if sexes are unknown or too few.
     """
 
     def __init__(self, manifest: Manifest, config: DynamicMixingConfig, segment_samples: int | None = None) -> None:
@@ -94,7 +94,7 @@ class DynamicMixer:
         self._bank = self._make_bank() if config.bank_gib else None
 
     def _find_sexes(self, manifest: Manifest) -> list[str]:
-        """The sex of each speaker."""
+        """Return the sex of each speaker."""
         field, share = "data.dynamic_mixing.same_sex_share", self.config.same_sex_share
         assert share is not None
         if not 0 <= share <= 1:
@@ -116,7 +116,7 @@ class DynamicMixer:
         return sexes
 
     def _speed_rates(self) -> list[int]:
-        """Rates to resample to for the speeds of the bank, from the slowest to the fastest."""
+        """Return the rates to resample to for the speeds of the bank, from the slowest to the fastest."""
         count, width = self.config.bank_speeds, self.config.speed_range
         if count < 1 or count % 2 == 0:
             raise UserError(f"data.dynamic_mixing.bank_speeds: found {count}, expected an odd number: one speed is 1")
@@ -129,11 +129,7 @@ class DynamicMixer:
         return WaveformBank(lengths, self.config.bank_gib)
 
     def mix(self, generator: np.random.Generator) -> Mixed:
-        """A new mixture, drawn with the generator.
-
-        Raises:
-            UserError: a file that cannot be read.
-        """
+        """Draw a new mixture; raise UserError for a file that cannot be read."""
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
         reference = first.gain * self._level(_recording(entry, first))
@@ -160,13 +156,13 @@ class DynamicMixer:
         return 1 if share and generator.random() < share else len(entry.sources)
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
-        """One recording each of different speakers. Speakers are equally likely, however many recordings they have."""
+        """Draw one recording each of different, equally likely speakers, however many recordings they have."""
         speakers = self._draw_speakers(num_sources, generator)
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
         return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
 
     def _draw_speakers(self, num_sources: int, generator: np.random.Generator) -> list[int]:
-        """Numbers of different speakers, of one sex or not as the share has it."""
+        """Draw different speakers, of one sex or of both as the share demands; return their numbers."""
         everyone, share = len(self._speaker_blocks), self.config.same_sex_share
         if self._sexes is None or share is None or num_sources < 2:
             return generator.choice(everyone, num_sources, replace=False).tolist()
@@ -177,7 +173,7 @@ class DynamicMixer:
                 return speakers
 
     def _draw_rate(self, generator: np.random.Generator) -> int:
-        """The rate to resample to, so that played at the manifest's rate the recording has the speed drawn."""
+        """Draw a speed; return the rate to resample to so that playing at the manifest's rate gives that speed."""
         if self._bank_rates:
             return self._bank_rates[generator.integers(len(self._bank_rates))]
         if self.config.speed_range == 0:
@@ -189,7 +185,7 @@ class DynamicMixer:
         return self.sample_rate + step * round(self.sample_rate * (1 / speed - 1) / step)
 
     def _span(self, recording: _Recording, rate: int) -> tuple[int, int]:
-        """Where the recording begins in its file and how many samples it has, at `rate`."""
+        """Return where the recording begins in its file and its number of samples, at `rate`."""
         header = self._info(recording.path)
         total = audio.resampled_length(header.num_samples, header.sample_rate, rate, recording.resampler)
         begin = recording.start * rate // self.sample_rate
@@ -206,7 +202,7 @@ class DynamicMixer:
         return count if self.segment_samples is None else min(count, self.segment_samples)
 
     def _draw_offsets(self, num_sources: int, count: int, generator: np.random.Generator) -> list[int]:
-        """Zeros where the sources overlap fully; else the later ones start within the first half of the mixture."""
+        """Return zeros if the sources overlap fully; else later ones start within the first half of the mixture."""
         if generator.random() < self.config.overlap_probability:
             return [0] * num_sources
         return [0, *(int(generator.integers(count // 2 + 1)) for _ in range(num_sources - 1))]
@@ -236,17 +232,17 @@ class DynamicMixer:
         response: np.ndarray | None,
         generator: np.random.Generator,
     ) -> np.ndarray:
-        """A random segment of `count` samples, or all there is if that is less, as heard in the room."""
+        """Read a random segment of `count` samples, or all of a shorter recording, as heard in the room."""
         begin, available = span
         count = min(count, available)
         position = begin + int(generator.integers(available - count + 1))
-        # Sound from before the segment still rings in it.
+        # Sound from before the segment still reverberates in it.
         history = 0 if response is None else min(position - begin, len(response) - 1)
         segment = self._read(recording, rate, span, position - history, count + history)
         return segment if response is None else reverberate(segment, response)[history:]
 
     def _read(self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int) -> np.ndarray:
-        """Samples of a recording at `rate`, from the bank if there is one."""
+        """Read samples of a recording at `rate`, from the bank if there is one."""
 
         def read(start: int, length: int) -> np.ndarray:
             return audio.read(recording.path, start, length, rate, recording.resampler, recording.channel)
@@ -271,7 +267,7 @@ class DynamicMixer:
         return None if noise_norm == 0 else noise * np.float32(speech_norm / noise_norm * 10 ** (-snr_db / 20))
 
     def _read_noise(self, path: Path, channel: int | None, count: int, generator: np.random.Generator) -> np.ndarray:
-        """A random segment; where the file is shorter than that, all of it again and again from a random sample on."""
+        """Read a random segment; repeat a file that is shorter, from a random sample on."""
         header = self._info(path)
         total = audio.resampled_length(header.num_samples, header.sample_rate, self.sample_rate)
         if total >= count:
@@ -295,9 +291,9 @@ class DynamicMixer:
 
 
 def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
-    # A start without num_samples is the corpus's crop for this mixture; all of the file is the speaker's.
+    # A start without num_samples is the corpus's crop for this mixture; the whole file is this speaker.
     start = source.start if source.num_samples is not None else 0
-    # Shards hold a recording once for each mixture that it occurs in, and say which one it is.
+    # Shards hold a recording once for each mixture that it occurs in; this field identifies it.
     name = str(source.extra.get("recording", source.path))
     path = entry.resolve(source.path)
     return _Recording(
@@ -306,7 +302,7 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
 
 
 def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
-    """Where each speaker's items start and stop in a sorted list."""
+    """Return where each speaker's items start and stop in a sorted list."""
     blocks, stop = [], 0
     for _, group in groupby(speakers):
         start, stop = stop, stop + sum(1 for _ in group)

@@ -1,7 +1,7 @@
-"""Manifests: what mixtures there are, one JSON object a line.
+"""Manifests list mixtures, one JSON object per line.
 
 A manifest describes mixtures and does not hold them: `mixture: null` means that they are mixed on the fly from the
-sources. Paths are relative to the manifest's folder, or absolute.
+sources. Paths are absolute or relative to the manifest's folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ class SourceEntry:
     """One speaker's part of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        path: recording, relative to the manifest's folder or absolute.
-        speaker: who speaks.
+        path: recording, absolute or relative to the manifest's folder.
         sex: "F", "M" or None where it is not known.
         start: where to read in the file.
-        gain: factor that the samples are multiplied by.
+        gain: factor on the samples.
         offset: where the recording begins in the mixture.
-        num_samples: how much of the file from `start` on is this source; None: to the end of the file.
+        num_samples: length of the source in the file, from `start` on; None: to the end of the file.
         channel: channel of the file, from 0; None: the mean of all.
         extra: further fields of the line, kept as they are.
     """
@@ -54,12 +53,12 @@ class NoiseEntry:
     """The noise of a mixture.
 
     Args:
-        path: recording, relative to the manifest's folder or absolute.
+        path: recording, absolute or relative to the manifest's folder.
         start: where to read in the file, in samples at the mixture's rate.
-        gain: factor that the samples are multiplied by.
+        gain: factor on the samples.
         extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
-        file_samples: how many samples of the file, from its beginning and at its own rate, are the noise: it is cut or
-            extended to as many before it is resampled; None: all, and with `extend` as many as the longest source.
+        file_samples: the noise is cut or extended to this length, in samples from the file's beginning at its own rate,
+            before it is resampled; None: the whole file, and with `extend` as long as the longest source.
         channel: channel of the file, from 0; None: the mean of all.
         extra: further fields of the line, kept as they are.
     """
@@ -78,18 +77,16 @@ class MixtureEntry:
     """One line of a manifest.
 
     Args:
-        id: name of the utterance, different from all others in the manifest.
+        id: name of the utterance, unique in the manifest.
         sample_rate: Hz.
         num_samples: length of the mixture at `sample_rate`.
         sources: the speakers; none: a mixture without references.
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
         mixture: recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
-        corpus: name of the corpus.
-        task: what is to be done, for example "sep_clean" or "sep_noisy".
-        noise: the noise, if any.
+        task: for example "sep_clean" or "sep_noisy".
         extra: further fields of the line, kept as they are.
-        folder: what relative paths start from; not part of the line.
+        folder: base of relative paths; not part of the line.
     """
 
     id: str
@@ -116,12 +113,7 @@ class MixtureEntry:
 
 
 class Manifest(Sequence[MixtureEntry]):
-    """A sequence of entries, with the path they were read from.
-
-    Args:
-        path: the manifest's file; relative paths in entries start from its folder.
-        entries: what it holds.
-    """
+    """A sequence of entries, with the path they were read from; relative paths start from its folder."""
 
     def __init__(self, path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> None:
         self.path = Path(path)
@@ -155,7 +147,7 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest in a file. Blank lines are skipped; whether the recordings exist is not looked at.
+    """Read a manifest. Blank lines are skipped; recordings need not exist.
 
     Raises:
         UserError: no such file, no entries, a line that is not JSON, a field that is missing or of the wrong kind, or
@@ -169,7 +161,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise UserError(f"{path}: {reason}; expected a manifest, one JSON object a line") from error
     entries: list[MixtureEntry] = []
     first_seen: dict[str, int] = {}
-    # Not splitlines(): it also splits at characters that JSON text may hold.
+    # splitlines() would also split at characters that JSON text may hold.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -184,11 +176,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
-    """The path of the manifest written: complete or not there at all, and the same bytes for the same entries.
+    """Write a manifest atomically and return its path. The same entries always give the same bytes.
 
-    Args:
-        path: where; the folder is made if need be.
-        entries: their paths are written as they are: relative to the folder of `path`, or absolute.
+    Paths of entries are written as they are: absolute, or relative to the folder of `path`.
 
     Raises:
         UserError: the folder cannot be written to, an entry that `read_manifest` would refuse, or the same id twice.
@@ -224,11 +214,7 @@ def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
 
 
 def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
-    """The line of a manifest, without the line break: the same for the same entry.
-
-    Args:
-        entry: what to write.
-        where: what messages name.
+    """Return the line of an entry, without the line break; `where` is named in messages.
 
     Raises:
         UserError: an entry that `read_manifest` would refuse.
@@ -239,11 +225,7 @@ def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
 
 
 def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
-    """The entry in a line of a manifest.
-
-    Args:
-        line: JSON.
-        where: what messages name.
+    """Return the entry in a line of a manifest; `where` is named in messages.
 
     Raises:
         UserError: not JSON, or a field that is missing or of the wrong kind.
@@ -311,7 +293,7 @@ def _parse_noise(plain: Any, where: str) -> NoiseEntry | None:
 
 
 class _Fields:
-    """The fields of a JSON object, taken one by one; `rest` is what nobody took."""
+    """The fields of a JSON object, taken one by one; `rest` holds those not taken."""
 
     def __init__(self, plain: Any, where: str) -> None:
         if not isinstance(plain, dict):

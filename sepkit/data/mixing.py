@@ -14,13 +14,7 @@ from sepkit.errors import UserError
 
 @dataclass
 class Mixed:
-    """A mixture and what it was mixed from.
-
-    Args:
-        mixture: (T,) float32.
-        sources: (m, T) float32, as loud as they are in the mixture.
-        noise: (T,) float32, or None where there is none or it is not known.
-    """
+    """A mixture (T,) with its sources (m, T), as loud as in the mixture, and noise (T,), None if absent or unknown."""
 
     mixture: np.ndarray
     sources: np.ndarray
@@ -28,16 +22,16 @@ class Mixed:
 
 
 def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = None) -> Mixed:
-    """The mixture that a manifest entry describes, or the part of it from `start` on.
+    """Make the mixture that a manifest entry describes, or the part of it from `start` on.
 
     Without a recorded mixture it is `sum_i gain_i source_i (+ gain noise)`, summed in float32 in the entry's order.
     Only the part asked for is read. A source is silent before its `offset` and after its end. With the resampler
-    "scipy_poly" gains come before resampling, as in the scripts of LibriMix, and so agree with them in every bit.
+    "scipy_poly" gains come before resampling, so that results equal those of LibriMix's scripts in every bit.
 
     Args:
         entry: line of a manifest.
         start: first sample, at the entry's rate.
-        num_samples: how many; None: to the end of the mixture.
+        num_samples: None: to the end of the mixture.
 
     Raises:
         UserError: a file that cannot be read, or one shorter than the entry says: the recorded mixture, a source with
@@ -67,10 +61,7 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
     It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame.
 
-    Args:
-        waveform: (T,).
-        sample_rate: Hz.
-        threshold_db: frames this far below the loudest count as pauses, dB.
+    The waveform is (T,). Frames of more than `threshold_db` below the loudest count as pauses.
     """
     if waveform.size == 0:
         return 0.0
@@ -82,7 +73,7 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
 
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
-    """An array of `num_samples` that holds the waveform from `offset` on, cut at the end, zeros elsewhere."""
+    """Return `num_samples` samples: the waveform from `offset` on, cut at the end, and zeros elsewhere."""
     placed = np.zeros(num_samples, dtype=waveform.dtype)
     stop = min(num_samples, offset + len(waveform))
     placed[offset:stop] = waveform[: max(0, stop - offset)]
@@ -90,27 +81,20 @@ def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
 
 
 def extend_repeat(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """The noise repeated end to end, cut to `num_samples`.
-
-    Args:
-        noise: (T,).
-        num_samples: length of the result.
-        sample_rate: Hz, not used.
-    """
+    """Repeat noise (T,) end to end and cut it to `num_samples`; the rate is not used."""
     return np.resize(noise, num_samples)
 
 
 def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """The noise repeated with cross-fades as in LibriMix, cut to `num_samples`; noise that is long enough is only cut.
+    """Repeat noise with cross-fades as in LibriMix, and cut it to `num_samples`; longer noise is only cut.
 
-    The last 0.5 s of what there is and the first 0.5 s of the noise cross-fade with the halves of a Hann window of 1 s
-    (both halves hold its peak), as often as it takes. float64, like the original.
+    The last 0.5 s of the result so far and the first 0.5 s of the noise cross-fade with the halves of a Hann window of
+    1 s (both halves hold its peak), until it is long enough. Sums are float64, as in the original.
 
     Args:
         noise: (T,), at least 0.5 s long.
         num_samples: length of the result.
         sample_rate: Hz.
-
     Raises:
         UserError: noise too short to cross-fade.
     """
@@ -138,7 +122,7 @@ EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 
 
 def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start: int) -> None:
-    """Fills `row`, which holds the mixture from `start` on, with a source's samples."""
+    """Fill `row`, which holds the mixture from `start` on, with a source's samples."""
     begin = max(start, source.offset)
     stop = start + len(row)
     must_last = entry.mode == "min" and source.offset == 0
@@ -160,12 +144,12 @@ def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start
     np.multiply(samples, np.float32(1.0 if gain_first else source.gain), out=row[begin - start : stop - start])
 
 
-# Beyond this many samples of either rate before its end, the noise's end makes no difference to a resampled crop.
+# A resampled crop that stops more than this many samples, at either rate, before the noise ends does not depend on it.
 _END_SAMPLES = 512
 
 
 def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) -> np.ndarray:
-    """The noise from `start` on, (count,): float64 where it was extended, for the sum to be rounded but once."""
+    """Return the noise from `start` on, (count,): float64 if it was extended, so that the sum is rounded only once."""
     if noise.extend is not None and noise.extend not in EXTENSIONS:
         raise UserError(
             f"mixture {entry.id!r}: noise.extend is {noise.extend!r}, expected one of {', '.join(EXTENSIONS)}, or null"
@@ -186,7 +170,7 @@ def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) 
 
 
 def _ends_later(entry: MixtureEntry, noise: NoiseEntry, stop: int) -> bool:
-    """Whether sample `stop` lies far enough before the end of the noise in the file for neither to matter."""
+    """Whether the noise's end is so far behind sample `stop` that the samples before do not depend on it."""
     if noise.file_samples is None or noise.extend is not None:
         return False
     header = audio.info(entry.resolve(noise.path))
@@ -210,7 +194,7 @@ def _read_scaled(entry: MixtureEntry, noise: NoiseEntry, begin: int, count: int)
 
 
 def _extended_length(entry: MixtureEntry, noise: NoiseEntry, native_rate: int) -> int:
-    """Samples at `native_rate` that noise is extended to: the longest source, as in LibriMix, if that is enough."""
+    """Return the length, at `native_rate`, that noise is extended to: the longest source, as in LibriMix, if enough."""
     headers = [audio.info(entry.resolve(source.path)) for source in entry.sources]
     longest = max(audio.resampled_length(h.num_samples, h.sample_rate, native_rate, entry.resampler) for h in headers)
     needed = noise.start + entry.num_samples

@@ -1,8 +1,8 @@
-"""Synthetic sources for controlled experiments: Gaussian pulses of sinusoids with overtones, and noise to go with them.
+"""Synthetic sources for controlled experiments: Gaussian pulses of sinusoids with overtones, and matching noise.
 
 An example depends on its index and the parameters alone (thesis, appendix K.1), not on the number of examples or on
-those made before. Parameters only rescale uniform random numbers. The same index with two parameter sets therefore
-gives the same example, changed only in what those parameters control.
+earlier ones. Parameters only rescale uniform random numbers. The same index with two parameter sets therefore gives the
+same example, changed only in what those parameters control.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 
 _MODULATION_HZ = 2.0
 _BAND_FILTER_ORDER = 4
-# Periods of its lower edge after which the band-pass has settled.
+# The band-pass has settled after this many periods of its lower edge.
 _RING_IN_PERIODS = 20
-# A Gaussian's spectrum, like itself, has fallen to 3e-4 at four deviations.
+# At four deviations a Gaussian's spectrum, which is Gaussian too, has fallen to 3e-4.
 _SPECTRAL_DEVIATIONS = 4.0
 # Streams of random numbers of an index: one for the speakers, one for noise.
 _SOURCE_STREAM, _NOISE_STREAM = 0, 1
@@ -30,11 +30,11 @@ _SOURCE_STREAM, _NOISE_STREAM = 0, 1
 
 @dataclass(frozen=True)
 class PulseParameters:
-    """Ranges that the sources of an example are drawn from; the defaults are the training condition.
+    """Ranges of an example's sources; the defaults are the training condition.
 
     The thesis gives the frequency ranges, the number of pulses, the length, and the widths U(0.05, 0.3) s (appendix M).
     It does not give the range of amplitudes. It has four overtones in appendix K.1 and five in M; the default follows
-    K.1. Overtone k has 1/(k + 1) of the fundamental's amplitude, as in a sawtooth. A pulse has one phase; it is
+    K.1. Overtone k has 1/(k + 1) of the fundamental's amplitude, as in a sawtooth. A pulse has one phase, which is
     multiplied for each overtone as the frequency is.
 
     Args:
@@ -85,7 +85,7 @@ class PulseParameters:
 
     @property
     def band_hz(self) -> tuple[float, float]:
-        """From the lowest fundamental to the highest overtone, or to 90 % of half the sample rate."""
+        """The band from the lowest fundamental to the highest overtone, at most 90 % of half the sample rate."""
         highest = (self.overtones + 1) * max(high for _, high in self.frequency_ranges_hz)
         return min(low for low, _ in self.frequency_ranges_hz), min(highest, 0.45 * self.sample_rate)
 
@@ -95,18 +95,14 @@ class PulseParameters:
 
 
 def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.ndarray:
-    """The sources of example `index`, (m, T) float32, one for each frequency range.
+    """Make the sources of example `index` (from 0), (m, T) float32, one for each frequency range.
 
-    Each is a sum of pulses, each with a fundamental f, an amplitude a, a phase p, a center c and a width s of its own:
+    Each is a sum of pulses, each with its own fundamental f, amplitude a, phase p, center c and width s:
 
         a exp(-(t - c)^2 / (2 s^2)) sum_k sin(k (2 pi f (t - c) + p)) / k,    k = 1 ... overtones + 1
 
-    The center lies in the segment, so that at least half of a pulse that is short against the segment does too.
-    Overtones that reach half the sample rate, with the breadth that the envelope gives them, are left out.
-
-    Args:
-        index: of the example, from 0.
-        parameters: what it is drawn from; None: the training condition.
+    The center lies in the segment, so at least half of a short pulse does too. Overtones whose spectrum, broadened by
+    the envelope, reaches half the sample rate are left out. Without parameters it is the training condition.
 
     Source: VI-EMD (thesis, appendix K.1).
     """
@@ -115,7 +111,7 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
     sources = np.zeros((len(parameters.frequency_ranges_hz), parameters.num_samples))
     for speaker, (source, frequency_range) in enumerate(zip(sources, parameters.frequency_ranges_hz, strict=True)):
         generator = np.random.default_rng([index, _SOURCE_STREAM, speaker])
-        # Row by row: with more pulses, the first ones stay as they are.
+        # Drawn row by row, so that a larger number of pulses leaves the first ones unchanged.
         for draws in generator.random((parameters.pulses, 5)):
             frequency_hz = _within(frequency_range, draws[0])
             amplitude = _within(parameters.amplitude_range, draws[1])
@@ -139,17 +135,13 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
 
 
 def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParameters | None = None) -> np.ndarray:
-    """The noise of example `index`, (T,) float32, for a noise amplitude of 1.
+    """Make the noise of example `index` (from 0), (T,) float32, for a noise amplitude of 1.
 
-    "white" is Gaussian with a deviation of 1. The others are made of the same white noise. "modulated" is multiplied
-    by sqrt(2/3) (1 + cos(2 pi 2 Hz t + p)), p random, and so has the same mean power. "band" is what a Butterworth
-    band-pass leaves of it between the lowest fundamental and the highest overtone: there it is as dense as the white
-    noise, and elsewhere there is none, so that all in all it has less power. The thesis leaves both powers open.
-
-    Args:
-        index: of the example, from 0; the noise is independent of the example's sources.
-        kind: "white", "modulated" or "band".
-        parameters: of the sources: length, sample rate, and their band; None: the training condition.
+    "white" is Gaussian with a deviation of 1. The others are made from the same white noise. "modulated" multiplies it
+    by sqrt(2/3) (1 + cos(2 pi 2 Hz t + p)), p random, which keeps the mean power. "band" filters it with a Butterworth
+    band-pass from the lowest fundamental to the highest overtone: the density there is that of the white noise, so the
+    total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources; parameters
+    give length, sample rate and band.
 
     Raises:
         UserError: no such kind.

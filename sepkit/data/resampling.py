@@ -1,6 +1,6 @@
-"""Sample rates changed block by block, with a delay of ten samples of the slower rate.
+"""Change sample rates block by block, with a delay of ten samples of the slower rate.
 
-soxr, which resamples whole recordings here, takes 80 to 180 ms to answer: its filters work on long blocks.
+soxr, which resamples whole recordings here, takes 80 to 180 ms to answer, because its filters work on long blocks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _OUTPUTS_AT_ONCE = 8192
 
 
 class PolyphaseStream:
-    """Signals on their way from one sample rate to another: `resample(signal, ..., "scipy_poly")` block by block.
+    """Resamples signals block by block, with the result of `resample(signal, ..., "scipy_poly")`.
 
-    Every output is there as soon as the last input that its filter reaches is.
+    Every output is returned as soon as the last input that its filter reaches is known.
 
     Attributes:
-        delay_seconds: how much later than an output's own time that input is, at the most.
+        delay_seconds: at most this long after an output's own time comes the last input that it needs.
 
     Args:
         from_rate: Hz.
@@ -33,7 +33,7 @@ class PolyphaseStream:
         self.from_rate, self.to_rate = from_rate, to_rate
         divisor = gcd(from_rate, to_rate)
         self._up, self._down = to_rate // divisor, from_rate // divisor
-        # Input k and output m lie at k * up and m * down of the rate that both divide.
+        # Input k lies at k * up and output m at m * down, on a grid at the rate that both rates divide.
         if from_rate == to_rate:
             taps = np.ones(1, np.float32)
         else:
@@ -41,36 +41,32 @@ class PolyphaseStream:
         self._half = (len(taps) - 1) // 2
         self.delay_seconds = self._half / (self._up * from_rate)
         reach = -(-len(taps) // self._up)
-        # Row r: what the inputs, oldest first, count for an output r behind its newest input's last moment.
+        # Row r: weights of the inputs, oldest first, for an output r grid points behind its newest input.
         padded = np.pad(taps, (0, reach * self._up - len(taps)))
         self._weights = np.ascontiguousarray(padded.reshape(reach, self._up)[::-1].T)
         self._reach = reach
-        # Zeros stand for what was before the first input; `_first` is the number of the first input held.
+        # Zeros precede the first input; `_first` is the number of the first input held.
         self._held = np.zeros((channels, reach - 1), np.float32)
         self._first = 1 - reach
         self._pushed = 0
         self._returned = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """The next outputs (C, T') float32 that are final.
-
-        Args:
-            block: (C, T) float32, the next inputs; T >= 0.
-        """
+        """Take the next inputs (C, T) float32, T >= 0; return the next outputs (C, T') that are final."""
         self._pushed += block.shape[-1]
         # The newest input of output m is (m * down + half) // up.
         ready = (self._pushed * self._up - self._half - 1) // self._down + 1
         return self._outputs(block, ready)
 
     def finish(self) -> np.ndarray:
-        """The outputs that are still missing, (C, T'): the signal has ended, zeros follow."""
+        """End the signal, followed by zeros; return the missing outputs, (C, T')."""
         total = resampled_length(self._pushed, self.from_rate, self.to_rate, "scipy_poly")
         newest = ((total - 1) * self._down + self._half) // self._up
         missing = max(0, newest + 1 - self._pushed)
         return self._outputs(np.zeros((len(self._held), missing), np.float32), total)
 
     def _outputs(self, block: np.ndarray, stop: int) -> np.ndarray:
-        """Outputs from the first not yet returned to `stop`."""
+        """Return outputs from the first one not yet returned to `stop`."""
         held = np.concatenate([self._held, block], axis=-1)
         parts = [held[:, :0]]
         for start in range(self._returned, stop, _OUTPUTS_AT_ONCE):

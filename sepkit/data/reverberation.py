@@ -1,4 +1,4 @@
-"""Simulated rooms: impulse responses from talkers to a microphone, made once and kept in a folder."""
+"""Simulated rooms: impulse responses from talkers to a microphone, computed once and kept in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sepkit.files import atomic_output
 
 SPEED_OF_SOUND = 343.0
 """m/s"""
-# Changes whenever the same room would come out differently, so that old caches are not mistaken for new ones.
+# Increase whenever the same room would come out differently, so that old caches are not used.
 _VERSION = "v1"
 _WALL_DISTANCE = 0.5
 _TALKER_DISTANCE = 0.5
@@ -22,17 +22,16 @@ _TALKER_DISTANCE = 0.5
 class RoomBank:
     """Impulse responses of `num_rooms` random rooms, each a function of (seed, room, sample_rate, num_sources).
 
-    A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine; large rooms
-    start at what walls of 90 % absorption give), with one omnidirectional microphone. Microphone and talkers are at
-    least 0.5 m from the walls and each other's, and 1 to 2 m above the floor. Simulated by the image source method
-    (Allen & Berkley 1979) of pyroomacoustics.
+    A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine). The shortest
+    time of a large room is that of walls with 90 % absorption. There is one omnidirectional microphone. Microphone and
+    talkers are at least 0.5 m from the walls and from each other, and 1 to 2 m above the floor. Rooms are simulated by
+    the image source method (Allen & Berkley 1979) of pyroomacoustics.
 
     Args:
-        folder: where impulse responses are kept, one file a room, made on first use; processes may share it.
-            None: `sepkit/rooms` in the user's cache folder.
+        folder: holds impulse responses, one file per room, made on first use; processes may share it. None:
+            `sepkit/rooms` in the user's cache folder.
         sample_rate: Hz.
         num_sources: talkers in a room.
-        num_rooms: how many rooms there are.
         seed: of the rooms.
     """
 
@@ -51,12 +50,9 @@ class RoomBank:
         self.seed = seed
 
     def impulse_responses(self, room: int) -> np.ndarray:
-        """The impulse responses (num_sources, L) float32 of a room, each of unit energy.
+        """Return the impulse responses (num_sources, L) float32 of room number `room`, each of unit energy.
 
-        The delay that all talkers have in common is taken off.
-
-        Args:
-            room: from 0 to `num_rooms - 1`.
+        The delay that all talkers share is removed.
 
         Raises:
             UserError: pyroomacoustics is not installed, or the folder cannot be written to or holds a damaged file.
@@ -76,7 +72,7 @@ class RoomBank:
 
 
 def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarray:
-    """The waveform (T,) as it sounds in the room: its convolution with the impulse response (L,), cut to T samples."""
+    """Convolve a waveform (T,) with the room's impulse response (L,), cut to T samples."""
     from scipy.signal import oaconvolve
 
     return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)
@@ -120,7 +116,7 @@ def _trimmed(responses: list[np.ndarray], begin: int, end: int) -> np.ndarray:
 
 
 def _sabine_seconds(size: np.ndarray, absorption: float) -> float:
-    """Reverberation time of a shoe box whose walls all absorb this share of the energy (Sabine)."""
+    """Return the reverberation time of a shoe box whose walls all absorb this share of the energy (Sabine)."""
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return 24 * np.log(10) / SPEED_OF_SOUND * size.prod() / (surface * absorption)

@@ -1,18 +1,17 @@
-"""Tar shards in the WebDataset layout: a training set in a few large files, of which any item can be read alone.
+"""Tar shards in the WebDataset layout: a training set in a few large files whose items can be read one by one.
 
     OUT/train-000000.tar          000000000.json, 000000000.s1.flac, 000000000.s2.flac, 000000001.json ...
-    OUT/train-000000.tar.index    where each of them lies, see `sepkit.data._tar_index`
+    OUT/train-000000.tar.index    where each member lies, see `sepkit.data._tar_index`
     OUT/train.jsonl               the manifest, with paths like train-000000.tar::000000000.s1.flac
 
 A sample is a line of a manifest (`.json`) with the recordings it needs: `.mix` (recorded mixtures only), `.s1`, `.s2`
-..., `.noise`. Recordings are whole, at their own rate, and lossless: 16- and 24-bit PCM becomes FLAC, FLAC and all
-other formats are copied as they are. So the mixtures of the sharded manifest equal those of the original in every
-sample, `MixtureDataset` reads it like any other, and what holds for that class (an item is a function of seed, epoch
-and index; each rank its share; exact resume; dynamic mixing) holds here too. Readers of WebDataset can use the shards
-as well.
+..., `.noise`. Recordings are whole, at their own rate, and lossless: 16- and 24-bit PCM becomes FLAC, and other formats
+are copied. The mixtures of the sharded manifest therefore equal those of the original in every sample.
+`MixtureDataset` reads it like any other manifest, with the same guarantees (an item is a function of seed, epoch and
+index; each rank has its share; exact resume; dynamic mixing). Readers of WebDataset can use the shards as well.
 
-A recording that occurs in k mixtures is stored k times, which costs room (WSJ0-2mix: 3 times) but makes every sample
-whole. Dynamic mixing counts it once: the field `recording` of a source says which recording it is.
+A recording that occurs in k mixtures is stored k times. This costs space (WSJ0-2mix: 3 times) but makes every sample
+complete. Dynamic mixing counts it once: the field `recording` of a source identifies it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Shard:
 
     Args:
         path: the tar file.
-        first: number of its first mixture in the manifest, from 0; samples are called after these numbers.
+        first: number of its first mixture in the manifest, from 0; samples are named by these numbers.
         entries: its mixtures.
         fingerprint: of the mixtures, and of the sizes and times of their files.
     """
@@ -55,14 +54,9 @@ class Shard:
 
 
 def plan_shards(manifest: Manifest, out: Path, shard_megabytes: float) -> list[Shard]:
-    """The shards of a manifest: consecutive mixtures whose files hold `shard_megabytes` at most, at least one each.
+    """Divide a manifest into shards of consecutive mixtures, each of at most `shard_megabytes` (10^6 bytes).
 
-    The sizes counted are those of the original files; FLAC makes most shards smaller.
-
-    Args:
-        manifest: what to shard.
-        out: folder of the shards.
-        shard_megabytes: in units of 10^6 bytes.
+    A shard has at least one mixture. Sizes are those of the original files; FLAC makes most shards smaller.
     """
     limit = shard_megabytes * 1e6
     shards: list[Shard] = []
@@ -82,9 +76,9 @@ def plan_shards(manifest: Manifest, out: Path, shard_megabytes: float) -> list[S
 
 
 def write_shard(shard: Shard) -> dict[str, str]:
-    """The mixtures that are not in the shard, with the reason; the shard and its index are whole or not there at all.
+    """Write a shard and its index atomically; return the mixtures that are not in it, with the reason.
 
-    A shard that is there already, whole and of the same mixtures and files, is kept.
+    A complete shard of the same mixtures and files is kept.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -103,10 +97,10 @@ def write_shard(shard: Shard) -> dict[str, str]:
                 left_out[entry.id] = str(error)
                 continue
             for name, data in sample:
-                # One block of header each, and the data in whole blocks.
+                # A header of one block precedes the data, which fill whole blocks.
                 members[name] = (position + _BLOCK, len(data))
                 position += _BLOCK + -(-len(data) // _BLOCK) * _BLOCK
-                # No times, users and modes of this machine: the same mixtures make the same bytes.
+                # The header holds no times, users or modes, so that the same mixtures give the same bytes.
                 header = tarfile.TarInfo(name)
                 header.size = len(data)
                 tar.addfile(header, io.BytesIO(data))
@@ -115,7 +109,7 @@ def write_shard(shard: Shard) -> dict[str, str]:
 
 
 def read_shard(shard: Path) -> Iterator[MixtureEntry]:
-    """The mixtures of a shard, in its order; their paths start from its folder.
+    """Yield the mixtures of a shard, in its order; their paths start from its folder.
 
     Raises:
         UserError: no such shard or index, or lines that are not those of a manifest.
@@ -146,14 +140,14 @@ def _is_done(shard: Shard) -> bool:
 
 
 def _paths(entry: MixtureEntry) -> dict[str, str]:
-    """What a recording is called in a sample -> its path in the manifest."""
+    """Return the name of each recording in a sample -> its path in the manifest."""
     paths = {} if entry.mixture is None else {"mix": entry.mixture}
     paths |= {f"s{number}": source.path for number, source in enumerate(entry.sources, start=1)}
     return paths if entry.noise is None else paths | {"noise": entry.noise.path}
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Size and time of change; (-1, 0) for a file that is not there."""
+    """Return size and time of change; (-1, 0) for a missing file."""
     try:
         section = locate(path)
         status = os.stat(path if section is None else section.path)
@@ -163,8 +157,8 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def _sample(entry: MixtureEntry, key: str, shard: str) -> list[tuple[str, bytes]]:
-    """Names and bytes of the members of a sample, the line of the manifest first."""
-    # Read to the end once: what is damaged or too short is found here and not in training.
+    """Return names and bytes of the members of a sample, the line of the manifest first."""
+    # Reading once to the end finds damaged and short files now and not in training.
     mix_entry(entry)
     packed = {part: audio.pack(entry.resolve(path)) for part, path in _paths(entry).items()}
     names = {part: f"{key}.{part}{suffix}" for part, (_, suffix) in packed.items()}
@@ -174,7 +168,7 @@ def _sample(entry: MixtureEntry, key: str, shard: str) -> list[tuple[str, bytes]
 
 
 def _moved(entry: MixtureEntry, paths: Mapping[str, str]) -> MixtureEntry:
-    """The entry with other paths, and with the old ones as the names of its recordings."""
+    """Return the entry with other paths, and with the old ones as the names of its recordings."""
     sources = [
         replace(source, path=paths[f"s{number}"], extra={"recording": source.path} | source.extra)
         for number, source in enumerate(entry.sources, start=1)

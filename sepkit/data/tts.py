@@ -1,4 +1,4 @@
-"""Synthetic speech from espeak-ng, run in a process of its own (it is GPL-3; nothing of it is linked or bundled).
+"""Synthetic speech from espeak-ng, which runs in its own process because it is GPL-3; nothing of it is linked in.
 
 Either its library comes with the package espeakng-loader (`pip install 'sepkit[tts]'`) or the `espeak-ng` program is
 installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install espeak-ng`).
@@ -24,11 +24,11 @@ _WAV_HEADER_BYTES = 44
 
 @dataclass(frozen=True)
 class Voice:
-    """How something is said.
+    """Voice and manner of an utterance.
 
     Args:
-        variant: name of an espeak-ng voice variant: whose vocal tract and pitch it is.
-        accent: espeak-ng voice, by the name of its file: how English is pronounced ("en" is British).
+        variant: name of an espeak-ng voice variant, which sets vocal tract and pitch.
+        accent: espeak-ng voice, by the name of its file, which sets the pronunciation ("en" is British).
         pitch: 0 to 99; 50 is the variant's own.
         words_per_minute: speaking rate.
     """
@@ -54,18 +54,14 @@ class Synthesizer:
     version: str
 
     def variants(self) -> set[str]:
-        """Names of the voice variants that it has."""
+        """Return the names of its voice variants."""
         return {path.name for path in (self.data_folder / "voices" / "!v").glob("*")}
 
     def speak(self, text: str, voice: Voice) -> tuple[np.ndarray, int]:
-        """The speech as float32 (T,), and its sample rate in Hz.
-
-        Args:
-            text: English.
-            voice: how to say it.
+        """Speak an English text; return float32 (T,), and its sample rate in Hz.
 
         Raises:
-            UserError: no such variant (espeak-ng itself would take its default voice and say nothing).
+            UserError: no such variant (espeak-ng itself would silently take its default voice).
             RuntimeError: espeak-ng failed.
         """
         if voice.variant not in self.variants():
@@ -89,13 +85,10 @@ class Synthesizer:
 
 
 def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
-    """The library of espeakng-loader behind a process that looks like the program, or else the espeak-ng program.
+    """Find the library of espeakng-loader, wrapped in a process that acts like the program, or else the program.
 
     The library comes first because it makes the same samples every time; programs from version 1.52 on draw the
-    roughness of some voices anew.
-
-    Args:
-        prefer_program: the other way round.
+    roughness of some voices anew. `prefer_program` reverses the order.
 
     Raises:
         UserError: neither is installed.
@@ -111,10 +104,7 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
 def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
     """Cut the waveform to the part from the first to the last 10 ms within `threshold_db` of the loudest 10 ms.
 
-    Args:
-        waveform: (T,).
-        sample_rate: Hz.
-        threshold_db: how far below the loudest 10 ms silence begins, dB.
+    The waveform is (T,).
     """
     frame = max(1, sample_rate // 100)
     count = len(waveform) // frame
@@ -136,13 +126,13 @@ def _find_library() -> Synthesizer | None:
     except ImportError:
         return None
     helper = Path(__file__).with_name("_espeak_process.py")
-    # Isolated and without site-packages: it needs none, and starts in half the time.
+    # Isolated and without site-packages it starts in half the time.
     python = (sys.executable, "-I", "-S", str(helper))
     return _examined((*python, espeakng_loader.get_library_path(), espeakng_loader.get_data_path()))
 
 
 def _examined(command: tuple[str, ...]) -> Synthesizer | None:
-    """The synthesizer behind a command, None where it does not run."""
+    """Return the synthesizer behind a command; None if it does not run."""
     told = subprocess.run(
         [*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
     )

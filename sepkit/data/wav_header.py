@@ -1,4 +1,4 @@
-"""The header of a wav that comes through a pipe, where nobody can seek and the length may not be known yet."""
+"""Read the header of a wav from a pipe, which cannot seek and whose length may not be known yet."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from sepkit.errors import UserError
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
-# What programs write that do not know the length: 0, or the most that fits.
+# Sizes that programs write if they do not know the length: 0, or the largest one.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
 
 
 @dataclass(frozen=True)
 class WavHeader:
-    """How the samples after the header are to be read.
+    """Format of the samples after the header: interleaved channels, "s16le" or "f32le".
 
-    Args:
-        sample_rate: Hz.
-        channels: interleaved.
-        sample_format: "s16le" or "f32le".
-        size_bytes: of the samples; None: until the pipe ends.
+    `size_bytes` counts the samples; None: they end with the pipe.
     """
 
     sample_rate: int
@@ -33,11 +29,7 @@ class WavHeader:
 
 
 def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
-    """Read a wav up to its first sample.
-
-    Args:
-        source: at the start of the wav, less `begin`.
-        begin: what was read of it before.
+    """Read a wav up to its first sample; `begin` was already read from `source`.
 
     Raises:
         UserError: no wav of 16-bit integers or 32-bit floats.

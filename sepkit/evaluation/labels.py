@@ -1,4 +1,4 @@
-"""What columns are called on axes and in tables, and which of them are no scores."""
+"""Names of columns on axes and in tables, and the columns that are no scores."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LABELS = {
 
 
 def label_of(column: str) -> str:
-    """What a column of scores is called on an axis: its name in the field's words, and its unit."""
+    """Return a column's name on an axis: the field's term, and its unit."""
     if column in LABELS:
         return LABELS[column]
     for ending, unit in (("_db", "dB"), ("_nats", "nats"), ("_seconds", "s"), ("_bits", "bits"), ("_hz", "Hz")):
@@ -74,7 +74,7 @@ def label_of(column: str) -> str:
 
 
 def short_label_of(column: str) -> str:
-    """What a column of scores is called in the heading of a table."""
+    """Return a column's name in the heading of a table."""
     short = {
         "si_sdri_db": "SI-SDRi [dB]",
         "sdri_db": "SDRi [dB]",

@@ -1,4 +1,4 @@
-"""What separates: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them."""
+"""Separation models: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them."""
 
 from sepkit.models import maskers
 from sepkit.models.checkpoints import load_checkpoint, save_model

@@ -1,4 +1,4 @@
-"""Model cards: what a model is, what it was trained on, how good it is, and what it must not be taken for."""
+"""Model cards: description of a model, its training data, its scores, and its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from sepkit.errors import UserError
 from sepkit.models.checkpoints import find_checkpoint, read_description
 
-# Identifiers that the Hugging Face hub knows as `license`; any other license is told to it as "other" with a name.
+# Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
 _HUB_LICENSES = re.compile(
     r"agpl-3\.0|apache-2\.0|bsd(-[23]-clause)?|cc0-1\.0|cc-by(-nc)?(-nd|-sa)?-[234]\.0|l?gpl(-[23]\.[01])?|mit|mpl-2\.0|odc-by"
 )
@@ -33,7 +33,7 @@ _METRICS = {
 _OF_VOICES = ("si_sdri_db", "si_sdr_db", "predicted_si_sdr_db")
 _SEXES = {"F": "female", "M": "male"}
 
-# What `sepkit evaluate` tells for those who develop a model.
+# Metrics of `sepkit evaluate` for developers of a model.
 _DIAGNOSTICS = {
     "mcl_si_sdr_db",
     "blr_nats_per_sample",
@@ -44,7 +44,7 @@ _DIAGNOSTICS = {
     "baseline_si_sdr_db",
 }
 
-# Of what training keeps with a model.
+# Facts that training saves with a model.
 _INFORMATION = {"epoch": "Epoch", "dev_si_sdri_db": "SI-SDRi on validation (dB)", "score_threshold": "Score threshold"}
 
 _LIMITS = (
@@ -65,17 +65,17 @@ def model_card(
     limits: str = "",
     credit: str = "",
 ) -> str:
-    """The README.md of a model, in Markdown, with the YAML head that the Hugging Face hub reads.
+    """Return the README.md of a model, in Markdown, with the YAML head that the Hugging Face hub reads.
 
     Args:
         model: folder of a model of sepkit's.
         license: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
-        corpora: what it was trained on, each in a line, best with its license and source.
-        summaries: `summary.json` files of `sepkit evaluate`, one a test set.
-        name: how the card calls it; "": the name of the folder (of the one above, where it is `model`).
-        loss: what was minimized; "": what the configuration beside the model says, where there is one.
-        limits: what it is not for, in Markdown; "": what holds for every separator.
-        credit: whose speech, recipes and papers it stands on, in Markdown.
+        corpora: training corpora, one line each, best with license and source.
+        summaries: `summary.json` files of `sepkit evaluate`, one per test set.
+        name: title of the card; "": the name of the folder (of its parent, if the folder is called `model`).
+        loss: the training loss; "": that of the configuration beside the model, if there is one.
+        limits: unsuitable uses, in Markdown; "": those of every separator.
+        credit: speech, recipes and papers that the model is based on, in Markdown.
 
     Raises:
         UserError: no model there, no license, or a summary that cannot be read.
@@ -85,7 +85,7 @@ def model_card(
     folder = find_checkpoint(model)
     description = read_description(folder)
     called = name or (folder.parent.name if folder.name == "model" else folder.name)
-    scores = [_read_summary(Path(path)) for path in summaries]
+    scores = [read_summary(Path(path)) for path in summaries]
     head = yaml.safe_dump(_head(called, license, scores), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {called}",
@@ -173,7 +173,7 @@ def _choice(choice: Mapping[str, Any]) -> str:
 
 
 def _loss(folder: Path) -> str:
-    """Cost and assignment of the configuration that training left beside the model, or nothing."""
+    """Return cost and assignment of the configuration that training left beside the model, or ""."""
     path = folder.parent / "config.yaml"
     try:
         objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
@@ -197,7 +197,7 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _by_sex(scores: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the mixtures by the sexes of their speakers; empty where manifests do not tell them."""
+    """Return a table of the mixtures by the sexes of their speakers; "" if manifests do not state them."""
     rows = []
     for summary in scores:
         groups = (summary.get("by") or {}).get("sex_pair") or {}
@@ -225,7 +225,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # ------------------------------------------------------------------------------------------------------- the summaries
 
 
-def _read_summary(path: Path) -> dict[str, Any]:
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return what `summary.json` of an evaluation holds.
+
+    Args:
+        path: the file, or its folder.
+
+    Raises:
+        UserError: no summary there.
+    """
     path = path / "summary.json" if path.is_dir() else path
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -238,7 +246,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _measured(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The metrics of a card that have a mean."""
+    """Return the card's metrics that have a mean."""
     return [
         (name, values)
         for name, values in summary["metrics"].items()
@@ -247,7 +255,7 @@ def _measured(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]
 
 
 def _test_set(summary: Mapping[str, Any]) -> str:
-    """Folder and name of the manifest, without the rest of its path, which is somebody's own."""
+    """Return folder and name of the manifest; the rest of its path is private."""
     manifests = summary.get("manifest")
     manifests = manifests if isinstance(manifests, list) else [manifests]
     names = []

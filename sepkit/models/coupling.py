@@ -9,13 +9,7 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Module):
-    """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product.
-
-    Args:
-        replicas: S.
-        inputs: in.
-        outputs: out.
-    """
+    """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -31,13 +25,8 @@ class StackedLinear(nn.Module):
 class StackedBatchNorm(nn.Module):
     """S batch normalizations side by side, each with statistics of its own, (S, n, d).
 
-    In training the batch's mean and variance, in evaluation running ones; as `torch.nn.BatchNorm1d`.
-
-    Args:
-        replicas: S.
-        features: d.
-        momentum: share of a new batch in the running statistics.
-        eps: added to variances.
+    The batch's mean and variance are used in training and running ones in evaluation, as by `torch.nn.BatchNorm1d`.
+    `momentum` is the share of a new batch in the running statistics.
     """
 
     mean: Tensor
@@ -52,7 +41,7 @@ class StackedBatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(replicas, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(S, n, d) normalized over n."""
+        """Return (S, n, d) normalized over n."""
         if not self.training:
             mean, variance = self.mean, self.variance
         else:
@@ -67,7 +56,7 @@ class StackedBatchNorm(nn.Module):
 
 
 class AffineCoupling(nn.Module):
-    """x = m z + (1 - m) (z exp(s(m z)) + t(m z)): what the mask keeps decides how the rest is scaled and shifted.
+    """x = m z + (1 - m) (z exp(s(m z)) + t(m z)): the entries kept by the mask m decide how the others change.
 
     s and t are networks of batch norm, a linear layer with ReLU, two more of the same width, and a linear layer; s
     ends in tanh.
@@ -77,8 +66,8 @@ class AffineCoupling(nn.Module):
         hidden: width of s and t.
         mask: (d,) of 0 and 1; 1 is kept.
         replicas: S.
-        normalize: whether s and t begin with batch norm. With it the inverse is exact in evaluation only, where
-            statistics no longer depend on the batch.
+        normalize: whether s and t begin with batch norm. The inverse is then exact only in evaluation, where statistics
+            do not depend on the batch.
 
     Source: Dinh et al., "Density estimation using Real NVP", 2017; reference code annealed_vi_gmms.
     """
@@ -95,12 +84,12 @@ class AffineCoupling(nn.Module):
         return (1 - self.mask) * torch.tanh(self.scale(kept)), (1 - self.mask) * self.shift(kept)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The image of z (S, n, d), and log |det dx/dz|, (S, n)."""
+        """Return the image of z (S, n, d), and log |det dx/dz|, (S, n)."""
         scale, shift = self._of(self.mask * z)
         return z * scale.exp() + shift, scale.sum(-1)
 
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The z whose image is x (S, n, d), and log |det dz/dx|, (S, n)."""
+        """Return the z whose image is x (S, n, d), and log |det dz/dx|, (S, n)."""
         scale, shift = self._of(self.mask * x)
         return (x - shift) * (-scale).exp(), -scale.sum(-1)
 
@@ -117,14 +106,8 @@ def _network(replicas: int, dimension: int, hidden: int, normalize: bool) -> nn.
 class RealNVP(nn.Module):
     """Affine couplings with alternating masks over a standard normal base: sampling, density and inverse.
 
-    S replicas have parameters of their own and no connection: the gradient of a sum of their losses is that of each.
-
-    Args:
-        dimension: d.
-        couplings: how many.
-        hidden: width of the networks in them.
-        replicas: S.
-        normalize: whether those begin with batch norm.
+    S replicas have separate parameters: the gradient of a sum of their losses is that of each. `hidden` is the width of
+    the networks in the couplings; `normalize` makes them begin with batch norm.
     """
 
     def __init__(
@@ -137,7 +120,7 @@ class RealNVP(nn.Module):
         self.couplings = nn.ModuleList(AffineCoupling(dimension, hidden, m, replicas, normalize) for m in masks)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The images x of base samples z (S, n, d), and log |det dx/dz|, (S, n) nats."""
+        """Return the images x of base samples z (S, n, d), and log |det dx/dz|, (S, n) nats."""
         log_det = z.new_zeros(z.shape[:-1])
         for coupling in self.couplings:
             z, part = coupling(z)
@@ -145,7 +128,7 @@ class RealNVP(nn.Module):
         return z, log_det
 
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The base samples z of x (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation."""
+        """Return the base samples z of x (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation."""
         log_det = x.new_zeros(x.shape[:-1])
         for coupling in reversed(self.couplings):
             assert isinstance(coupling, AffineCoupling)
@@ -154,19 +137,14 @@ class RealNVP(nn.Module):
         return x, log_det
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """`count` samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient.
-
-        Args:
-            count: n.
-            generator: of the base samples.
-        """
+        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient."""
         like = next(self.parameters())
         z = torch.randn(self.replicas, count, self.dimension, generator=generator, dtype=like.dtype, device=like.device)
         x, log_det = self(z)
         return x, _base_log_prob(z) - log_det
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log density of x (S, n, d), (S, n) nats; exact in evaluation."""
+        """Return the log density of x (S, n, d), (S, n) nats; exact in evaluation."""
         z, log_det = self.inverse(x)
         return _base_log_prob(z) + log_det
 

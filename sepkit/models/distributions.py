@@ -1,4 +1,4 @@
-"""The distributions that latents follow and priors are made of: sample, log density, and rate in closed form.
+"""Distributions of latents and priors: sample, log density, and rate in closed form.
 
 torch.distributions is not used: its objects validate and broadcast at each construction, and take no generator. All
 classes satisfy `sepkit.types.Latent`. Parameters broadcast against each other, so that a prior may be a distribution of
@@ -115,8 +115,8 @@ class LogNormalDistribution:
     def base_entropy(self) -> Tensor:
         """Elementwise entropy of the logarithm, nats.
 
-        A tempered density depends on the variable it is a density of. In that of the logarithm a tempered standard
-        prior stays centered at 1; in that of the value it would move to exp(1 / beta - 1).
+        A tempered density depends on the choice of variable. For the logarithm a tempered standard prior stays centered
+        at 1; for the value it would move to exp(1 / beta - 1).
         """
         return self.logarithm.base_entropy()
 
@@ -282,7 +282,7 @@ def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | No
 
 
 def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """The logarithm of a sample of Gamma(concentration, 1), reparameterized."""
+    """Return the logarithm of a sample of Gamma(concentration, 1), reparameterized."""
     concentration = concentration.expand(shape)
     boosted = torch._standard_gamma(concentration + 1, generator).log()  # type: ignore[attr-defined]
     uniform = torch.rand(shape, generator=generator, dtype=concentration.dtype, device=concentration.device)

@@ -43,7 +43,6 @@ class EncoderMaskerDecoder(SavedModel):
         masker: (B, K, F) -> raw (B, n, P, K, F).
         encoding_family: from raw encodings to posteriors over them.
         mask_family: from the masker's raw values to posteriors over masks.
-        sample_rate: Hz.
         pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
         scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
         encoding_prior: of variational encodings.
@@ -175,7 +174,7 @@ class EncoderMaskerDecoder(SavedModel):
 
     @property
     def variational(self) -> bool:
-        """True if any latents have a distribution; the others are points."""
+        """True if any latents have a distribution; the others are deterministic."""
         return self.encoding_family.variational or self.mask_family.variational
 
     def estimates(self, mixture: Tensor) -> Tensor:
@@ -221,15 +220,15 @@ class EncoderMaskerDecoder(SavedModel):
                 separation.source_samples = value
 
     def mask_posterior(self, raw: Tensor) -> Latent:
-        """Posterior over the masks (B, n, K_mask, F) of what the masker makes, (B, n, P, K, F)."""
+        """Return the posterior over the masks (B, n, K_mask, F) for the masker's values, (B, n, P, K, F)."""
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def encode(self, waveform: Tensor) -> Latent:
-        """Posterior over the encodings (B, K_full, F) of waveforms (B, T), standardized and padded first."""
+        """Return the posterior over encodings (B, K_full, F) of waveforms (B, T), standardized and padded first."""
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
     def encode_sources(self, sources: Tensor) -> Latent:
-        """Posterior over the encodings (B, m, K_full, F) of the sources (B, m, T) of mixtures.
+        """Return the posterior over the encodings (B, m, K_full, F) of the sources (B, m, T) of mixtures.
 
         Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
         """
@@ -237,17 +236,17 @@ class EncoderMaskerDecoder(SavedModel):
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
 
     def _encode(self, waveform: Tensor) -> Tensor:
-        """Raw values (B, P, K_full, F)."""
+        """Return raw values (B, P, K_full, F)."""
         left, right = self.filterbank.padding_for(waveform.shape[-1], self.pad)
         raw = self.filterbank.encode(nn.functional.pad(waveform / self.signal_std, (left, right)))
         return raw.unflatten(-2, (-1, self.filterbank.full_dim))
 
     def frames_for(self, num_samples: int) -> int:
-        """F, ticks in the encoding of that many samples."""
+        """Return F, the number of ticks in the encoding of `num_samples` samples."""
         return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
-        """Waveforms (B, n, num_samples), in the units of the mixture, of masked encodings (B, n, K_full, F)."""
+        """Return waveforms (B, n, num_samples), in the mixture's units, of masked encodings (B, n, K_full, F)."""
         return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
 
     def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:

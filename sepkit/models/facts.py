@@ -1,4 +1,4 @@
-"""What a model costs and what it is good for, in numbers that one compares models by."""
+"""Numbers for comparing models: cost, latency and scores."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class ModelFacts:
 
     Args:
         sample_rate: Hz.
-        estimates: how many it makes.
-        latency_ms: samples that an estimate waits for, of a causal model; None for one that hears the whole recording.
-        parameters: how many values are learned.
-        giga_multiply_adds_per_second: of audio, 1e9; what goes sample by sample is not counted.
+        estimates: number of estimates.
+        latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
+            recording.
+        parameters: number of learned values.
+        giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples are not counted.
         scores: test set -> SI-SDRi in dB, as its card has them.
     """
 
@@ -38,17 +39,12 @@ class ModelFacts:
 
     @property
     def causal(self) -> bool:
-        """Whether estimates come while the recording still comes in."""
+        """Whether estimates are available while the recording is still coming in."""
         return self.latency_ms is not None
 
 
 def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> ModelFacts:
-    """The numbers of a model in evaluation mode, on the CPU.
-
-    Args:
-        model: of sepkit.
-        folder: with its card, README.md, if it has one.
-    """
+    """Return the numbers of a model in evaluation mode, on the CPU; `folder` may hold its card, README.md."""
     rate, seconds = model.sample_rate, 4
     waveform = torch.randn(1, seconds * rate, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -71,7 +67,7 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 
 def card_scores(folder: Path) -> dict[str, float]:
-    """Test set -> SI-SDRi in dB, of the card in a model's folder; empty without a card or scores."""
+    """Return test set -> SI-SDRi in dB of the card in a model's folder; empty without a card or scores."""
     card = folder / "README.md"
     head = card.read_text(encoding="utf-8").split("---\n")[1:2] if card.is_file() else []
     scores: dict[str, float] = {}
@@ -85,8 +81,8 @@ def card_scores(folder: Path) -> dict[str, float]:
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Of convolutions, matrix products, attention and LSTMs in a call; what goes sample by sample is not counted."""
-    # Other recurrent layers come as matrix products.
+    """Count multiply-adds of convolutions, matrix products, attention and LSTMs in a call of `function`."""
+    # Other recurrent layers appear as matrix products.
     recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
     with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
         function()
@@ -96,6 +92,6 @@ def multiply_adds(function: Callable[[], Any]) -> int:
 def _lstm_operations(
     input_shape: torch.Size, input_weights: torch.Size, hidden_weights: torch.Size, *_: Any, **__: Any
 ) -> int:
-    """Of one layer in one direction, which torch on a CPU leaves to oneDNN as a whole. Input (T, B, features)."""
+    """Count those of one layer in one direction, which torch passes to oneDNN as a whole. Input (T, B, features)."""
     frames, batch = input_shape[:2]
     return 2 * frames * batch * (input_weights[0] * input_weights[1] + hidden_weights[0] * hidden_weights[1])

@@ -1,8 +1,8 @@
-"""Filterbanks: waveforms to encodings and back, standing on asteroid_filterbanks.
+"""Filterbanks map waveforms to encodings and back; they are built on asteroid_filterbanks.
 
-Besides analysis and synthesis a filterbank makes two small decisions: what the masker sees of an encoding (`features`)
-and how a mask is applied to it (`apply_mask`). The masker sees K values a frame, and the encoding holds K_full. They
-differ for the short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
+Besides, a filterbank makes two small decisions: which features of an encoding the masker sees (`features`), and how a
+mask is applied to it (`apply_mask`). The masker sees K values per frame, and the encoding holds K_full. They differ for
+the short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sepkit.registry import register
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
 _POWER_FLOOR = 1e-8
-# Of gaussian complex masks where the raw deviation is zero, as about when training starts.
+# Deviation of gaussian complex masks for a raw value of zero, near which training starts.
 _INITIAL_MASK_DEVIATION = 0.1
 
 
@@ -31,8 +31,8 @@ class Filterbank(nn.Module, ABC):
     """Bias-free analysis and synthesis by strided (transposed) convolution.
 
     Attributes:
-        encoding_dim: K, what the masker sees.
-        full_dim: K_full, what an encoding holds.
+        encoding_dim: K, values per frame that the masker sees.
+        full_dim: K_full, values per frame of an encoding.
         kernel_size: samples in a filter.
         stride: samples between frames.
         padding: zeros that the convolution adds at both ends and the decoder removes.
@@ -44,9 +44,6 @@ class Filterbank(nn.Module, ABC):
     Args:
         encoder: asteroid_filterbanks' analysis.
         decoder: asteroid_filterbanks' synthesis.
-        encoding_dim: K.
-        full_dim: K_full.
-        multiple: samples.
     """
 
     linear_only: ClassVar[bool] = False
@@ -113,7 +110,7 @@ class Filterbank(nn.Module, ABC):
 
     @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:
-        """What the masker sees, (B, K, F), of an encoding (B, K_full, F)."""
+        """Return the masker's input, (B, K, F), for an encoding (B, K_full, F)."""
 
     @abstractmethod
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
@@ -125,7 +122,7 @@ class Filterbank(nn.Module, ABC):
         return self.mask_values * self.encoding_dim
 
     def raw_masks(self, raw: Tensor) -> Tensor:
-        """Raw values (B, n, P, K_mask, F) of the mask family, of what a masker makes, (B, n, P * mask_values, K, F)."""
+        """Arrange a masker's values (B, n, P * mask_values, K, F) as the family's raw values (B, n, P, K_mask, F)."""
         return raw
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
@@ -214,10 +211,10 @@ class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
 
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
-    mask has one value a bin, which scales real and imaginary part alike, or is complex: M X, two values a bin. The
-    synthesis window makes decode(encode(x)) = x wherever all frames of a sample are there.
+    mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
+    synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
 
-    Raw values of zero stand for complex masks of 0.5, as they do for a sigmoid: training starts from the mixture.
+    Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
 
     Args: the fields of `STFTFilterbankConfig`, and
         values_per_dimension: P; 1, or 2 with learned deviations.
@@ -302,10 +299,10 @@ class STFTFilterbank(Filterbank):
         return power.pow(self.compression / 2)
 
     def raw_masks(self, raw: Tensor) -> Tensor:
-        """Raw values (B, n, P, K_mask, F) of the mask family, of what a masker makes, (B, n, P * mask_values, K, F).
+        """Arrange a masker's values (B, n, P * mask_values, K, F) as the mask family's raw values (B, n, P, K_mask, F).
 
-        With complex masks the first of the P, the mask itself, is moved by 0.5 on the real axis, and the second, the
-        raw deviation of gaussian masks, so that zero stands for 0.1.
+        Complex masks, the first of the P, are moved by 0.5 on the real axis. The raw deviation of gaussian masks, the
+        second, is moved so that zero gives 0.1.
         """
         if self.mask_values > 1:
             raw = raw.unflatten(-3, (-1, self.mask_values)).flatten(-3, -2)

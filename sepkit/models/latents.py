@@ -1,7 +1,7 @@
 """Latent families: how raw network output becomes a posterior over encodings or masks.
 
 A family owns the link from raw values to parameters and says how many raw values it needs for each latent dimension
-(P). `Deterministic` is the family whose posteriors are points: the usual network. A family is a plain object without
+(P). The family `Deterministic` has points as posteriors: the usual network. A family is a plain object without
 weights of its own; its `posterior` satisfies `sepkit.types.Latent`.
 """
 
@@ -34,7 +34,7 @@ FLOOR = 1e-6
 
 
 class LatentFamily(Protocol):
-    """What `EncoderMaskerDecoder` asks of a family."""
+    """The interface of a family."""
 
     values_per_dimension: int
     """Raw values the network makes for each latent dimension (P)."""
@@ -44,11 +44,11 @@ class LatentFamily(Protocol):
     """Whether posteriors have a width: they are sampled in training, and have a rate."""
 
     def posterior(self, raw: Tensor) -> Latent:
-        """The posterior that raw values (..., P, K, F) stand for, samples of shape (..., K, F)."""
+        """Return the posterior for raw values (..., P, K, F), with samples of shape (..., K, F)."""
         ...
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The value that represents a posterior if nothing is sampled."""
+        """Return the value that represents a posterior if nothing is sampled."""
         ...
 
 
@@ -135,13 +135,10 @@ class Deterministic:
         self.link = link
 
     def posterior(self, raw: Tensor) -> Point:
-        """The point at link(raw).
+        """Return the point of shape (..., K, F) at link(raw).
 
         Args:
             raw: (..., 1, K, F) network output; (B, n, 1, K, F) for masks.
-
-        Returns:
-            A point of shape (..., K, F).
 
         Raises:
             ValueError: the values axis (-3) does not have length 1.
@@ -157,17 +154,17 @@ class Deterministic:
 
 
 class VariationalFamily(ABC):
-    """A family whose posteriors have a width, and so a rate.
+    """A family whose posteriors have a width, and therefore a rate.
 
     Attributes:
         values_per_dimension: P.
-        link: name of the map from the first raw value to the value that stands for the posterior.
+        link: name of the map from the first raw value to the posterior's representative value.
         distribution: type of the posteriors.
-        standard_parameters: of the prior that goes with the family by default.
+        standard_parameters: of the family's default prior.
 
     Args:
-        at_test: which value represents a posterior if nothing is sampled.
-        link: see above; most families have exactly one.
+        at_test: the value that represents a posterior if nothing is sampled: "mean" or "median".
+        link: as the attribute; most families have exactly one.
     """
 
     values_per_dimension: int
@@ -183,18 +180,18 @@ class VariationalFamily(ABC):
 
     @abstractmethod
     def posterior(self, raw: Tensor) -> Distribution:
-        """The posterior that raw values (..., P, K, F) stand for, samples of shape (..., K, F), float32 at least.
+        """Return the posterior for raw values (..., P, K, F), with samples of shape (..., K, F), float32 at least.
 
         Raises:
             ValueError: the values axis (-3) does not have length P.
         """
 
     def standard_prior(self) -> Distribution:
-        """The prior that goes with the family by default, of scalars."""
+        """Return the family's default prior, of scalars."""
         return self.distribution(*map(_scalar, self.standard_parameters))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The posterior's mean or median, as the family was configured."""
+        """Return the posterior's mean or median, as the family was configured."""
         return posterior.mean if self._at_test == "mean" else posterior.median
 
     def __repr__(self) -> str:
@@ -272,9 +269,9 @@ class Gamma(VariationalFamily):
 class Beta(VariationalFamily):
     """Beta(softplus(raw_0), softplus(raw_1)) on (0, 1); prior Beta(1, 1).
 
-    The first value pulls masks to one and the second to zero, which is equation 41 in the usual order of a beta
-    distribution's parameters, Beta(alpha, beta). The thesis's words below that equation say the opposite; the two
-    readings differ by the names of the network's outputs alone.
+    The first value pulls masks to one and the second to zero. This is equation 41 in the usual order of a beta
+    distribution's parameters, Beta(alpha, beta). The thesis's text below that equation says the opposite; the two
+    readings differ only in the names of the network's outputs.
 
     Args: the fields of `BetaConfig`.
 
@@ -295,7 +292,7 @@ class Beta(VariationalFamily):
 
 
 def _values(raw: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The `count` raw values of every dimension, each (..., K, F), in float32 at least."""
+    """Return the `count` raw values of every dimension, each (..., K, F), in float32 at least."""
     if raw.ndim < 3 or raw.shape[-3] != count:
         raise ValueError(f"raw values have shape {tuple(raw.shape)}, expected (..., {count}, K, F)")
     if count > 1 and raw.dtype in (torch.float16, torch.bfloat16):
@@ -310,5 +307,5 @@ def _positive(raw: Tensor) -> Tensor:
 
 
 def _scalar(value: float) -> Tensor:
-    # Without a dimension it takes on the precision and the device of what it meets.
+    # A tensor without dimensions takes on the precision and device of its partner in an operation.
     return torch.tensor(value, dtype=torch.float64)

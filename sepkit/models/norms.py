@@ -36,12 +36,7 @@ class _ChannelAffineNorm(nn.Module):
 
 
 class GlobalLayerNorm(_ChannelAffineNorm):
-    """gLN: statistics over everything but the batch (Luo & Mesgarani, Conv-TasNet, 2019).
-
-    Args:
-        channels: C.
-        eps: added to the variance.
-    """
+    """gLN: statistics over everything but the batch (Luo & Mesgarani, Conv-TasNet, 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
@@ -50,12 +45,7 @@ class GlobalLayerNorm(_ChannelAffineNorm):
 
 
 class ChannelLayerNorm(_ChannelAffineNorm):
-    """Statistics over the channels of each frame alone: causal, and asteroid's "cLN".
-
-    Args:
-        channels: C.
-        eps: added to the variance.
-    """
+    """Statistics over the channels of each frame alone: causal, and asteroid's "cLN"."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
@@ -67,21 +57,17 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
     """Statistics over all channels of the frames up to this one: causal.
 
     The cLN of the Conv-TasNet paper (Luo & Mesgarani 2019); asteroid's "cgLN".
-
-    Args:
-        channels: C.
-        eps: added to the variance.
     """
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """The normalized features, of the shape of `x`: (B, C, F).
+        """Return the normalized features (B, C, F).
 
         Args:
             x: features.
             state: sums over the frames of earlier blocks, updated in place; None: x is the whole recording.
 
         Raises:
-            ValueError: x does not have three dimensions. Chunks have no order in time.
+            ValueError: x does not have three dimensions; chunks have no order in time.
         """
         if x.dim() != 3:
             raise ValueError(f"cumulative layer norm: found shape {tuple(x.shape)}, expected (batch, channels, frames)")
@@ -90,7 +76,7 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
 
     def _statistics(self, x: Tensor, state: StreamState | None) -> tuple[Tensor, Tensor]:
         """Running mean and 1/deviation, each (B, 1, F)."""
-        # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators know no float64.
+        # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators have no float64.
         accumulator = torch.float32 if x.device.type == "mps" else torch.float64
         frames = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         frame_variance, frame_mean = (
@@ -109,11 +95,7 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
 
 
 class BatchNorm(_BatchNorm):
-    """Batch normalization per channel, of (B, C, F) and (B, C, *, *) alike; running statistics in evaluation.
-
-    Args:
-        channels: C.
-    """
+    """Batch normalization per channel, of (B, C, F) and (B, C, *, *) alike; running statistics in evaluation."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in (3, 4):
@@ -134,15 +116,7 @@ def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """Build the normalization that `config.Norm` calls `name`.
-
-    Args:
-        name: global_layer_norm, cumulative_layer_norm, channel_layer_norm or batch_norm.
-        channels: C.
-
-    Raises:
-        UserError: unknown name.
-    """
+    """Build the normalization that `config.Norm` calls `name`, for C = `channels`; raise UserError for other names."""
     if name not in _NORMS:
         raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")
     return _NORMS[name](channels)

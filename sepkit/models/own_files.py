@@ -1,4 +1,4 @@
-"""Files of a user's own that a model is made with (`--import FILE.py`): noted on saving, asked for on loading."""
+"""Files of a user's own that a model needs (`--import FILE.py`): noted on saving, asked for on loading."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from typing import Any
 
 
 def files_of(config: Any) -> list[dict[str, str]]:
-    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.
-
-    Args:
-        config: a dataclass of choices.
-    """
+    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration."""
     found = {}
     for cls in _classes(config):
         module = sys.modules.get(cls.__module__)
@@ -26,17 +22,12 @@ def files_of(config: Any) -> list[dict[str, str]]:
 
 
 def files_wanted(description: Mapping[str, Any]) -> str:
-    """Return the options that import the files that a saved model names; empty if it names none."""
+    """Return the command-line options that import the files a saved model names; "" if it names none."""
     return " ".join(f"--import {entry['file']}" for entry in description.get("own_files") or [])
 
 
 def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
-    """Return the names of files that are not as they were when a model was saved.
-
-    Args:
-        description: of the saved model.
-        config: its configuration, made with the files as they are now.
-    """
+    """Return the names of files that changed since a model was saved; `config` was made with the present files."""
     saved = {entry["file"]: entry["sha256"] for entry in description.get("own_files") or []}
     return [entry["file"] for entry in files_of(config) if saved.get(entry["file"], entry["sha256"]) != entry["sha256"]]
 

@@ -1,4 +1,4 @@
-"""From a MODEL argument to a model: a checkpoint of sepkit, a shipped one, one on the hub, or another toolkit's."""
+"""Load the model that a MODEL argument names: sepkit's own, a shipped one, one on the hub, or another toolkit's."""
 
 from __future__ import annotations
 

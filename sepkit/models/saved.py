@@ -14,7 +14,7 @@ class SavedModel(nn.Module):
         kind: the name in `model.yaml`; commands refuse models of another kind.
         config_type: the dataclass of `config`.
         config: what `from_config` made the model from; None for a model put together by hand.
-        info: what was saved beside the weights it was loaded with (epoch, `score_threshold` ...), or nothing.
+        info: plain data saved beside the weights it was loaded with (epoch, `score_threshold` ...), may be empty.
     """
 
     kind: ClassVar[str]
@@ -27,7 +27,7 @@ class SavedModel(nn.Module):
 
     @classmethod
     def from_config(cls, config: Any) -> Any:
-        """A new model, weights at random, as `config` describes it; `config` is kept."""
+        """Return a new model with random weights, as `config` describes it; `config` is kept."""
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Scores of hypotheses: which hypotheses are speakers, which to keep, and how many people speak.
+"""Scores of hypotheses tell which of them are speakers, which to keep, and how many people speak.
 
-A model with more hypotheses than speakers leaves some of them idle, and may give one speaker to several. Scores tell
-which count: those above a threshold, without duplicates.
+A model with more hypotheses than speakers leaves some of them idle, and may give one speaker to several. Those count
+whose score is above a threshold and that are not duplicates.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class ScoringHead(nn.Module):
         self.output = nn.Linear(hidden_size, 1)
 
     def forward(self, masks: Tensor) -> Tensor:
-        """(B, n) log-odds.
-
-        Args:
-            masks: (B, n, K, F).
-        """
+        """Return log-odds (B, n) for masks (B, n, K, F)."""
         # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
         with torch.autocast(masks.device.type, enabled=False):
             pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
@@ -63,7 +59,7 @@ class ScoringHead(nn.Module):
 
 
 def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Which hypotheses are neither silent nor duplicates of one with a higher score: (B, n) bool.
+    """Return which hypotheses are neither silent nor duplicates of one with a higher score: (B, n) bool.
 
     Hypotheses are visited from the best score down. One is a duplicate if its SI-SDR to an earlier distinct one is
     above `DUPLICATE_SI_SDR_DB`. (SI-SDR without means is symmetric: 10 log10(r^2 / (1 - r^2)) with the correlation r.)
@@ -96,7 +92,7 @@ def distinct_by_products(scores: Tensor, products: Tensor, energy: Tensor) -> Te
 
 
 def _centered_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(B, n, n) inner products of estimates less their means, and (B, n) energies with them."""
+    """Return (B, n, n) inner products of estimates less their means, and (B, n) energies with them."""
     signals = estimates.double()
     counts = torch.full((len(signals),), signals.shape[-1]) if lengths is None else lengths
     counts = counts.to(signals.device)[:, None, None]
@@ -108,7 +104,7 @@ def _centered_products(estimates: Tensor, lengths: Tensor | None) -> tuple[Tenso
 
 
 def _alike(products: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, n, n) which pairs are duplicates, and (B, n) which estimates are silent."""
+    """Return (B, n, n) which pairs are duplicates, and (B, n) which estimates are silent."""
     powers = products.diagonal(dim1=1, dim2=2)
     silent = powers <= _ROUNDING * energy
     # r^2 / (1 - r^2) > limit, without a division by silence.
@@ -118,7 +114,7 @@ def _alike(products: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_hypotheses(scores: Tensor, distinct: Tensor, count: int) -> Tensor:
-    """Which hypotheses to keep for a known number of speakers: (B, n) bool with `count` True in each row.
+    """Return which hypotheses to keep for a known number of speakers: (B, n) bool with `count` True in each row.
 
     Distinct hypotheses come first, then the others, each group by score.
 
@@ -137,8 +133,8 @@ def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]
     """Find the threshold that gets the number of speakers right most often; return it and the share of right counts.
 
     The number of speakers is that of distinct hypotheses with a score above the threshold. The share of right counts is
-    constant between neighboring scores. Among the intervals with the largest share the widest is taken (the lowest, if
-    several are as wide), and the threshold is its middle. An open end lies 1 beyond the last score.
+    constant between neighboring scores. Of the intervals with the largest share the widest is taken (the lowest of
+    equally wide ones), and the threshold is its middle. An open end lies 1 beyond the last score.
 
     Args:
         scores: of each utterance, those of its distinct hypotheses.
@@ -167,7 +163,7 @@ def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]
 
 
 def _widest_best(ends: Sequence[float], steps: Sequence[int], total: int) -> tuple[float, float]:
-    """The middle of the widest run of intervals whose running sum of steps is largest, and that sum over the total."""
+    """Return the middle of the widest run of intervals with the largest running sum, and that sum over the total."""
     right, running = [], 0
     for step in steps[:-1]:
         running += step

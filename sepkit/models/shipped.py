@@ -1,4 +1,4 @@
-"""The models that ship with the package, in its folder `box`: named by their folder's name alone."""
+"""The models that ship with the package, each a folder in `box`; the folder's name is the model's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_MODEL = "boxed_8k"
 
 
 def shipped_models() -> dict[str, Path]:
-    """Name -> folder of every model that ships with this version."""
+    """Return name -> folder of every model that ships with this version."""
     if not BOX.is_dir():
         return {}
     return {folder.name: folder for folder in sorted(BOX.iterdir()) if (folder / "model.yaml").is_file()}

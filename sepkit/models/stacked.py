@@ -1,8 +1,8 @@
-"""Many small networks of one shape as one: their weights stacked along a first axis, trained by one optimizer.
+"""Stacks of many small networks of one shape: weights lie along a first axis, and one optimizer trains all.
 
 A step of ten networks with ten thousand weights each costs little more than a step of one: most of the time goes into
 starting operations. Networks in a stack do not affect one another. The loss is a sum over them, Adam works elementwise,
-and each starts from its own seed, so that a network trained in a stack is the one that it would be alone.
+and each network has its own seed, so training in a stack gives the same network as training alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StackedLinear(nn.Module):
     Args:
         in_features: of each layer.
         out_features: of each layer.
-        generators: one a layer; what layer s starts from depends on the s-th alone.
+        generators: one per layer; layer s starts from numbers of the s-th alone.
     """
 
     def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator]) -> None:
@@ -37,18 +37,18 @@ class StackedLinear(nn.Module):
 
 
 def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """(S, *shape), uniform in +- bound, part s drawn from the s-th generator."""
+    """Return (S, *shape), uniform in +- bound, part s drawn from the s-th generator."""
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 
 def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The state of each network of a stack, as a stack of one."""
+    """Return the state of each network of a stack, as a stack of one."""
     (count,) = {len(tensor) for tensor in state.values()}
     return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
 
 
 def join(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The state of the stack of all networks of these stacks, in order.
+    """Return the state of the stack of all networks of these stacks, in order.
 
     Raises:
         ValueError: networks of different shapes.

@@ -1,4 +1,4 @@
-"""A causal model block by block: the same estimates as of the recording at once, each as soon as it is final."""
+"""Run a causal model block by block: the estimates equal those of the whole recording, each as soon as it is final."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sepkit.models.maskers.base import Masker, looks_ahead
 
 
 class ModelStream:
-    """Recordings on their way through a causal model.
+    """Recordings that pass through a causal model block by block.
 
         estimates = [stream.push(block) for block in blocks] + [stream.finish()]
         torch.cat(estimates, -1) == model(torch.cat(blocks, -1)).estimates
 
-    up to rounding, for blocks of any sizes. What is carried from block to block: the samples that fill no frame yet,
-    the masker's state, encodings that wait for their masks, and the half-finished overlap of the decoder. Latents are
-    never sampled: what stands for them is the mean or median that the model takes outside training. Scores, which are
-    told from the whole recording, are left out.
+    up to rounding, for blocks of any sizes. The state from block to block: the samples that fill no frame yet, the
+    masker's state, encodings that wait for their masks, and the half-finished overlap of the decoder. Latents are never
+    sampled: they take the mean or median that the model takes outside training. There are no scores, because they
+    need the whole recording.
 
     Attributes:
-        lookahead_samples: how many samples after one must be pushed, at the most, before its estimates are there.
+        lookahead_samples: at most this many samples must follow one before its estimates are final.
 
     Args:
         model: causal, and in evaluation mode.
@@ -41,7 +41,7 @@ class ModelStream:
         if model.training:
             raise ValueError("the model is in training mode; call eval() before streaming")
         if not isinstance(model.masker, Masker):
-            raise looks_ahead(f"the masker {type(model.masker).__name__}, as far as one can tell,")
+            raise looks_ahead(f"the masker {type(model.masker).__name__}, for which no limit is known,")
         bank = model.filterbank
         self._model = model
         self._masker = model.masker.stream()

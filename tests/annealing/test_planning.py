@@ -136,6 +136,22 @@ def test_amcl(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["split_temperature"] == pytest.approx(0.1920, rel=0.01)
 
 
+@pytest.mark.parametrize("kind", ["linear", "exponential"])
+def test_amcl_the_other_way_round(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """How slowly to cool for a wanted split: a plan with that cooling splits there."""
+    arguments = ["amcl", "--critical-temperature", "0.4", "--initial-temperature", "0.4", "--kind", kind]
+    found = _json(capsys, *arguments, "--epochs", "300", "--wanted-split", "0.3")
+    if kind == "linear":
+        again = _json(capsys, *arguments, "--epochs", str(found["required_epochs"]))
+        assert found["required_decay"] is None
+    else:
+        again = _json(capsys, *arguments, "--epochs", "9999", "--decay", str(found["required_decay"]))
+    assert again["split_temperature"] == pytest.approx(0.3, rel=1e-9)
+    assert again["split_epoch"] == pytest.approx(found["wanted_split_epoch"])
+    assert main(["plan-schedule", *arguments, "--epochs", "300", "--wanted-split", "0.3"]) == 0
+    assert "for a split at 0.3" in capsys.readouterr().out
+
+
 def test_amcl_warns(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a start far above T_c, and of a split that comes too late."""
     arguments = ["amcl", "--critical-temperature", "0.4", "--initial-temperature", "4", "--epochs", "20"]
@@ -157,6 +173,8 @@ def test_amcl_warns(capsys: pytest.CaptureFixture[str]) -> None:
         ({"initial_temperature": -1}, "--initial-temperature: found -1"),
         ({"decay": 1.5}, "--decay: found 1.5"),
         ({"spread_growth": 1}, "--spread-growth: found 1, expected more than 1"),
+        ({"initial_temperature": 0.3}, "--initial-temperature: found 0.3, below the critical temperature 0.4"),
+        ({"wanted_split": 0.4}, "--wanted-split: found 0.4, expected a number between 0 and the critical temperature"),
         ({"observed_split": 0.5}, "--observed-split: found 0.5, expected less than 0.4"),
         ({"observed_split": 0.39, "observed": Cooling("linear", 4.0, 100)}, "add --noise-floor"),
     ],
@@ -204,10 +222,10 @@ def test_lines_for_a_configuration_are_one(plan) -> None:
 
 
 def test_the_page_prints_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/plan-schedule.md: three commands and their output, word for word."""
+    """docs/plan-schedule.md: four commands and their output, word for word."""
     text = (Path(__file__).parents[2] / "docs" / "plan-schedule.md").read_text()
     blocks = re.findall(r"^```console\n\$ sepkit (.*?)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for command, output in blocks:
         assert main(shlex.split(command)) == 0
         assert capsys.readouterr().out == output

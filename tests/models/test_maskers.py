@@ -214,7 +214,7 @@ class TestDualPathRNN:
         ("changes", "message"),
         [
             ({"hop_size": 9}, "hop_size: found 9, expected at most chunk_size 8"),
-            ({"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm has no order in time"),
+            ({"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm needs an order in time"),
             ({"dropout": 0.1}, "dropout: found 0.1 with num_layers 1"),
             ({"rnn": "rnn"}, "rnn: found 'rnn', expected one of lstm, gru"),
             ({"dropout": 1.0, "num_layers": 2}, "dropout: found 1.0, expected 0 <= dropout < 1"),

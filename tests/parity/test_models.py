@@ -219,7 +219,7 @@ class TestFiles:
         for key in ("sample_rate", "causal", "encoder_activation"):
             del checkpoint["model_args"][key]
         torch.save(checkpoint, tmp_path / "model.pth")
-        with pytest.raises(UserError, match="does not say its sample rate"):
+        with pytest.raises(UserError, match="found no sample rate in it"):
             from_asteroid(tmp_path / "model.pth")
         assert from_asteroid(tmp_path / "model.pth", sample_rate=8000).sample_rate == 8000
 

@@ -1,4 +1,4 @@
-"""egs/uci and egs/quantization: stages at a tiny size, and what their configurations say."""
+"""egs/uci, egs/quantization and egs/cclvq: stages at a tiny size, and what their configurations say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig, UCIConfig, read_section
+from sepkit.studies.quantization.config import (
+    FlowsConfig,
+    FreeConfig,
+    GaussiansConfig,
+    SinesConfig,
+    UCIConfig,
+    read_section,
+)
 
 EGS = Path(__file__).resolve().parents[2] / "egs"
 
@@ -58,3 +65,19 @@ def test_quantization_configurations(name: str) -> None:
     assert read_section(FreeConfig, path, "free") == FreeConfig()
     found = read_section(GaussiansConfig, path, "gaussians")
     assert found == GaussiansConfig(batch_size=512 if name == "cpu" else 65_536)
+
+
+def test_sines(tmp_path: Path, run) -> None:
+    """Stage 1 of egs/cclvq."""
+    conf = tmp_path / "tiny.yaml"
+    conf.write_text("sines: {kinds: [plain], targets: [raw], seeds: 1, examples: 60, test_examples: 20, steps: 2}")
+    options = ["--conf", str(conf), "--exp", str(tmp_path / "exp"), "--stop-stage", "1"]
+    assert str(tmp_path / "exp" / "sines.json") in run(["bash", str(EGS / "cclvq" / "run.sh"), *options])
+
+
+@pytest.mark.parametrize("name", ["cpu", "paper"])
+def test_cclvq_configurations(name: str) -> None:
+    """Ten seeds of all ways of training, and up to 16 flows."""
+    path = EGS / "cclvq" / "conf" / f"{name}.yaml"
+    assert read_section(SinesConfig, path, "sines").seeds == 10
+    assert read_section(FlowsConfig, path, "flows").experts == [1, 2, 4, 8, 16]

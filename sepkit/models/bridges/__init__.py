@@ -1,4 +1,4 @@
-"""Weights of other toolkits, in and out."""
+"""Bridges: load the weights of other toolkits' models, and write weights for them."""
 
 from sepkit.models.bridges.asteroid import from_asteroid, to_asteroid_state_dict
 from sepkit.models.bridges.speechbrain import from_speechbrain

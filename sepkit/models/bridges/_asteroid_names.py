@@ -1,4 +1,4 @@
-"""Our names of weights -> asteroid's."""
+"""How sepkit's names of weights map to asteroid's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ _ENCODER, _DECODER = "filterbank.encoder.filterbank._filters", "filterbank.decod
 
 
 def asteroid_pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """The tensors that asteroid keeps for one tensor of ours: views of it, in order along its first axis.
+    """Return the tensors that asteroid keeps for one tensor of ours: views of it, in order along its first axis.
 
-    Args:
-        masker: of the model, one of `PORTABLE`.
-        name: of the tensor, in the state dict of our model.
-        tensor: its value.
+    `masker` is one of `PORTABLE`; `name` is the tensor's in the state dict of our model.
     """
     if name == _DECODER:
         return {"decoder.filterbank._filters": tensor}
@@ -40,7 +37,7 @@ def _masker_names(masker: nn.Module, key: str) -> list[str]:
     if isinstance(masker, SuDoRMRFMasker):
         return [re.sub("gamma$", "weight", re.sub("beta$", "bias", name)) for name in names]
     if isinstance(masker, ConvTasNetMasker) and masker.causal:
-        # asteroid chops off what its convolution saw of the future, in a sequence of two modules.
+        # In asteroid the convolution and the module that cuts its future frames form a sequence of two.
         return [name.replace("shared_block.3.", "shared_block.3.0.") for name in names]
     return names
 

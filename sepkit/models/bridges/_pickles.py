@@ -1,6 +1,7 @@
-"""Other toolkits' checkpoints are pickles: read by torch's restricted loader, which makes tensors and plain data.
+"""Read other toolkits' checkpoints, which are pickles, with torch's restricted loader.
 
-Nothing in them is run or imported: a file that names anything outside a short list of harmless types is refused.
+The loader makes only tensors and plain data. It runs and imports nothing: a file that names anything outside a short
+list of harmless types is refused.
 """
 
 from __future__ import annotations
@@ -28,19 +29,17 @@ _HARMLESS: list[Any] = [
     (_SCALAR, "numpy._core.multiarray.scalar"),
 ]
 
-# No published separator comes near; beyond it lie memory and time, not models.
+# No published separator comes near this size. Larger ones would only exhaust memory and time.
 _LARGEST = 65536
 
 
 def read_checkpoint(path: Path, expected: str) -> Any:
-    """The tensors and plain data in a file of `torch.save`, on the CPU.
+    """Read the tensors and plain data in a file of `torch.save`, on the CPU.
 
-    Args:
-        path: of the file.
-        expected: what it should be, for messages: "expected ...".
+    `expected` ends the message: "expected ...".
 
     Raises:
-        UserError: no such file, no checkpoint, or one that names what could run code.
+        UserError: no such file, no checkpoint, or one that names code.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
@@ -52,15 +51,15 @@ def read_checkpoint(path: Path, expected: str) -> Any:
         reason = f"it names {named[1]}, which could run code" if named else "it is no file of tensors and plain data"
         raise UserError(f"{path}: refused, {reason}; {expected}") from None
     except Exception as error:
-        # A damaged pickle makes the loader fail in any way there is; none of them is a fault of this program.
+        # A damaged pickle can raise any exception in the loader; none is a fault of this program.
         raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {expected}") from None
 
 
 def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
-    """The tensors by name in a file of `torch.save(module.state_dict())`.
+    """Read the tensors by name in a file of `torch.save(module.state_dict())`.
 
     Raises:
-        UserError: as `read_checkpoint`, or something else than names and tensors in it.
+        UserError: as `read_checkpoint`, or the file holds anything else than names and tensors.
     """
     weights = read_checkpoint(path, expected)
     if not isinstance(weights, Mapping) or not all(
@@ -71,15 +70,9 @@ def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
 
 
 def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -> None:
-    """Nothing, where no number among `sizes` is beyond what a model can have; what is no number is let pass.
+    """Raise UserError if any number among the values of `sizes` is above `largest`; other values are ignored.
 
-    Args:
-        where: name of the file, for messages.
-        sizes: by name.
-        largest: the limit.
-
-    Raises:
-        UserError: one of them would take memory or time without end.
+    `where` is the file's name, for the message.
     """
     for name, value in sizes.items():
         if isinstance(value, int | float) and not abs(value) <= largest:

@@ -1,7 +1,7 @@
 """Weights of asteroid's ConvTasNet, DPRNNTasNet, SuDORMRFNet and SuDORMRFImprovedNet, in and out.
 
-asteroid itself need not be installed to read its files. They are pickles, and are read by torch's restricted loader,
-which makes tensors and plain data and runs nothing.
+Reading its files does not need asteroid. They are pickles, read by torch's restricted loader, which makes only tensors
+and plain data and runs nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args,
 
 
 def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | None = None) -> EncoderMaskerDecoder:
-    """The sepkit model with the weights of an asteroid model, and its outputs to rounding; in evaluation mode.
+    """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of an asteroid model.
 
     Args:
-        model_or_path: an asteroid model, or a file of what its `serialize()` gives.
-        sample_rate: Hz, for old files that do not say theirs.
+        model_or_path: an asteroid model, or a file of its `serialize()`.
+        sample_rate: Hz, for old files that do not state it.
 
     Raises:
         UserError: no such file, not an asteroid checkpoint, one that holds more than tensors and plain data, an
@@ -58,14 +58,14 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
         config = _model_config(where, name, {"sample_rate": sample_rate} | known)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
-    # Types and ranges are config's to check.
+    # `from_dict` checks types and ranges.
     model = build_model(from_dict(ModelConfig, to_dict(config), where))
     _load(where, model, weights)
     return model.eval()
 
 
 def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, Any]]:
-    """What to call the source in messages, and asteroid's checkpoint."""
+    """Return the source's name for messages, and asteroid's checkpoint."""
     if not isinstance(model_or_path, nn.Module):
         return str(model_or_path), _read(Path(model_or_path))
     classes = [cls.__name__ for cls in type(model_or_path).__mro__]
@@ -81,7 +81,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
             raise UserError(f"{path}: no {key} in it; {_EXPECTED}")
     if checkpoint["model_args"].get("sample_rate") is None:
-        # Files of asteroid 0.3 and before tell their rate only in the configuration they were trained with.
+        # Files of asteroid 0.3 and before state their rate only in their training configuration.
         return {**checkpoint, "model_args": {**checkpoint["model_args"], "sample_rate": _trained_rate(checkpoint)}}
     return checkpoint
 
@@ -94,15 +94,15 @@ def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
 
 
 def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
-    """Copies asteroid's weights into `model`; names must match both ways, and shapes."""
+    """Copy asteroid's weights into `model`; names must match both ways, and shapes."""
     expected = to_asteroid_state_dict(model)
     for name in sorted(set(expected) | set(weights)):
         if name not in weights or name not in expected:
             kind = "unexpected" if name in weights else "missing"
-            raise UserError(f"{where}: the weights are not those of its model_args, {name} is {kind}")
+            raise UserError(f"{where}: the weights do not match its model_args: {name} is {kind}")
         found, asked = tuple(getattr(weights[name], "shape", ())), tuple(expected[name].shape)
         if found != asked:
-            raise UserError(f"{where}: {name} has shape {found}, its model_args ask for {asked}")
+            raise UserError(f"{where}: {name} has shape {found}, expected {asked} by its model_args")
     with torch.no_grad():
         for name, tensor in _weights(model).items():
             for theirs, piece in asteroid_pieces(model.masker, name, tensor).items():
@@ -112,14 +112,14 @@ def _load(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]
 def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelConfig:
     check_sizes(where, {key: value for key, value in arguments.items() if key != "sample_rate"})
     check_sizes(where, {key: arguments.get(key, 1) for key in ("n_repeats", "num_blocks", "num_layers")}, 1000)
-    # Powers of two: dilations, and how often a resolution is halved.
+    # These are exponents of two: dilations, and how often a resolution is halved.
     check_sizes(where, {key: arguments.get(key, 1) for key in ("n_blocks", "upsampling_depth")}, 30)
     rate, filters = arguments["sample_rate"], arguments["n_filters"]
     if not rate:
-        raise UserError(f"{where}: it does not say its sample rate; give it (sample_rate=8000)")
+        raise UserError(f"{where}: found no sample rate in it; give one (sample_rate=8000)")
     _require(where, "fb_name", arguments.get("fb_name", "free"), ["free", "FreeFB"])
     _require(where, "out_chan", arguments.get("out_chan") or filters, [filters])
-    # SuDORMRFNet's encoder activation is fixed; the others say theirs, where they have one.
+    # SuDORMRFNet's encoder activation is fixed; the other models' arguments may name one.
     activation = "relu" if name == "SuDORMRFNet" else arguments.get("encoder_activation") or "linear"
     # In asteroid a softmax of DPRNNTasNet runs over filters.
     softmax = [] if name == "DPRNNTasNet" else ["softmax"]
@@ -137,7 +137,7 @@ def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelC
 
 
 def _require(where: str, field: str, found: Any, known: Collection[Any]) -> Any:
-    """`found`, if it is one of the `known`."""
+    """Return `found` if it is one of the `known`, else raise UserError."""
     if found not in known:
         choices = ", ".join(str(choice) for choice in known)
         raise UserError(f"{where}: {field} is {found!r}, which sepkit does not have; expected one of {choices}")
@@ -222,17 +222,17 @@ _LINKS = ["linear", "relu", "sigmoid", "tanh"]
 
 
 def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
-    """The weights of `model` under the names and in the shapes of asteroid's model of the same sizes; copies.
+    """Return copies of the weights of `model` under the names and in the shapes of asteroid's model of the same sizes.
 
-    The training deviation, by which a sepkit model divides its input and multiplies its estimates, goes into the
-    filters. Outputs are equal to rounding if the model was built with pad="asteroid"; else they differ at the edges.
+    A sepkit model divides its input by the training deviation and multiplies its estimates by it; here this goes into
+    the filters. Outputs agree to rounding if the model was built with pad="asteroid", else they differ at the edges.
 
     Args:
         model: free filterbank, deterministic latents, and a masker that asteroid has.
 
     Raises:
-        UserError: something that asteroid's models do not have, among it a training mean above 0.1 % of the
-            training deviation (a smaller one is dropped).
+        UserError: something that asteroid's models do not have, including a training mean above 0.1 % of the training
+            deviation (a smaller one is dropped).
     """
     _check_portable(model)
     exported: dict[str, Tensor] = {}
@@ -248,7 +248,7 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
 
 
 def _weights(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
-    """Parameters and buffers that asteroid has too: all but the signal statistics."""
+    """Return the parameters and buffers that asteroid has too: all but the signal statistics."""
     statistics = ("signal_mean", "signal_std")
     return {name: tensor for name, tensor in model.state_dict().items() if name not in statistics}
 

@@ -1,7 +1,7 @@
-"""SepFormers of speechbrain's: folders of `hyperparams.yaml`, `encoder.ckpt`, `masknet.ckpt` and `decoder.ckpt`.
+"""Read speechbrain's SepFormers: `hyperparams.yaml`, `encoder.ckpt`, `masknet.ckpt` and `decoder.ckpt` in a folder.
 
-speechbrain itself would carry out its YAML, which can name any function. Here it is read as text: tags are kept as
-names, references are looked up, and the sizes of the four objects that make a SepFormer are taken from it.
+speechbrain itself executes its YAML, which can name any function. Here it is read as text: tags are kept as names,
+references are looked up, and the sizes of the SepFormer's four objects are taken from it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _MOST_CHARACTERS = 1_000_000
 
 
 def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> EncoderMaskerDecoder:
-    """The sepkit model with the weights of a speechbrain SepFormer, and its outputs to rounding; in evaluation mode.
+    """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a speechbrain SepFormer.
 
     Args:
-        folder: as speechbrain publishes them; nothing in it is carried out.
-        sample_rate: Hz, for folders whose YAML does not say.
+        folder: as speechbrain publishes them; nothing in it is executed.
+        sample_rate: Hz, for folders whose YAML does not state it.
 
     Raises:
-        UserError: not such a folder, another architecture or option than sepkit has, or weights that do not fit it.
+        UserError: not such a folder, an architecture or option that sepkit lacks, or weights that do not fit.
     """
     folder = Path(folder)
     missing = [name for name in FILES if not (folder / name).is_file()]
@@ -59,11 +59,9 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
 
 @dataclass
 class _Tagged:
-    """A value that speechbrain would make something of: `!new:module.Class` of its arguments, `!ref <name>` ...
+    """A value that speechbrain would turn into an object: `!new:module.Class` of its arguments, `!ref <name>` ...
 
-    Args:
-        tag: without the exclamation mark.
-        value: plain data, perhaps with more of these in it.
+    `tag` has no exclamation mark; `value` is plain data, which may hold more tagged values.
     """
 
     tag: str
@@ -103,9 +101,7 @@ def _read_hyperparameters(path: Path) -> dict[str, Any]:
 class _Hyperparameters:
     """Objects and their arguments, with references followed.
 
-    Args:
-        where: name of the file, for messages.
-        entries: of the file, at its top.
+    `where` is the file's name, for messages; `entries` are those at its top level.
     """
 
     def __init__(self, where: str, entries: Mapping[str, Any]) -> None:
@@ -113,7 +109,7 @@ class _Hyperparameters:
         self.entries = entries
 
     def follow(self, value: Any) -> Any:
-        """What a chain of whole references (`!ref <name>`, `!copy <a[b]>`) ends at; anything else as it is."""
+        """Return the end of a chain of whole references (`!ref <name>`, `!copy <a[b]>`), and other values as given."""
         for _ in range(100):
             if not isinstance(value, _Tagged) or value.tag not in ("ref", "copy"):
                 return value
@@ -129,7 +125,7 @@ class _Hyperparameters:
         raise UserError(f"{self.where}: references go round in circles")
 
     def arguments(self, value: Any, what: str, kind: str) -> dict[str, Any]:
-        """The arguments that an object of speechbrain's class `kind` is made with, references followed."""
+        """Return the arguments of an object of speechbrain's class `kind`, references followed."""
         found = self.follow(value)
         tag = found.tag if isinstance(found, _Tagged) else "no object"
         if tag.rpartition(".")[2] != kind or not tag.startswith("new:speechbrain."):
@@ -142,7 +138,7 @@ class _Hyperparameters:
 
 # ------------------------------------------------------------------------------------------------- sizes and weights
 
-# What sepkit's SepFormer has built in, and what speechbrain takes where nothing is said.
+# Options fixed in sepkit's SepFormer, and speechbrain's defaults for them.
 _FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
     "Encoder": {"in_channels": (1, 1)},
     "Dual_Path_Model": {
@@ -179,7 +175,7 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
         for which in ("intra", "inter")
     )
     if intra != inter:
-        raise UserError(f"{where}: found {intra} inside chunks and {inter} across them, expected transformers alike")
+        raise UserError(f"{where}: found {intra} inside chunks and {inter} across them, expected equal transformers")
     kernel_size, filters, channels = encoder["kernel_size"], encoder["out_channels"], masker.get("out_channels")
     stride = kernel_size // 2 if isinstance(kernel_size, int) else None
     for what, found, expected in (
@@ -193,7 +189,7 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
             raise UserError(f"{where}: {what} is {found}, expected {expected}")
     rate = read.follow(entries.get("sample_rate")) or sample_rate
     if not rate:
-        raise UserError(f"{where}: it does not say its sample_rate; give it (sample_rate=8000)")
+        raise UserError(f"{where}: found no sample_rate in it; give one (sample_rate=8000)")
     layers = {"num_layers": masker["num_layers"], "the transformers' num_layers": intra.get("num_layers")}
     check_sizes(where, layers, 1000)
     plain = {
@@ -215,7 +211,7 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
 
 
 def _typed(where: str, plain: dict[str, Any]) -> ModelConfig:
-    """The configuration, its types checked: sizes in a YAML may be anything."""
+    """Return the configuration with checked types, because sizes in a YAML may be anything."""
     config: ModelConfig = from_dict(ModelConfig, plain, where)
     assert isinstance(config.filterbank, FreeFilterbankConfig) and isinstance(config.masker, SepFormerConfig)
     config.encoding = DeterministicConfig(link="relu")
@@ -225,7 +221,7 @@ def _typed(where: str, plain: dict[str, Any]) -> ModelConfig:
 
 
 def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> dict[str, Any]:
-    """Arguments of a `kind`, less those that must be what sepkit's SepFormer has built in, and are."""
+    """Return the arguments of a `kind` without those fixed in sepkit's SepFormer, whose values are checked."""
     arguments = defaults | read.arguments(value, kind, kind)
     for name, (built_in, default) in _FIXED[kind].items():
         found = arguments.pop(name, default)
@@ -233,7 +229,7 @@ def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> 
             raise UserError(f"{read.where}: {name} of {kind} is {found}, expected {built_in}; sepkit has no other")
     known = {
         "Encoder": {"kernel_size", "out_channels"},
-        # max_length is of the global positions, which are off.
+        # max_length belongs to the global positions, which are off.
         "Dual_Path_Model": {
             *_MODEL_DEFAULTS,
             "in_channels",
@@ -254,7 +250,7 @@ def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> 
 
 
 def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Copies speechbrain's weights into `model`; names must match both ways, and shapes."""
+    """Copy speechbrain's weights into `model`; names must match both ways, and shapes."""
     assert isinstance(model.masker, SepFormerMasker)
     analysis, synthesis = model.filterbank.encoder.filterbank, model.filterbank.decoder.filterbank
     wanted: dict[str, dict[str, Tensor]] = {
@@ -265,12 +261,12 @@ def _load(folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mappi
     for part, tensors in wanted.items():
         path = folder / f"{part}.ckpt"
         found = weights[part]
-        # The table of positions follows from its formula, and not every version keeps it.
+        # The table of positions follows from its formula; only some versions store it.
         names = {name for name in {*tensors, *found} if not name.endswith("pos_enc.pe")}
         for name in sorted(names):
             if name not in found or name not in tensors:
                 kind = "unexpected" if name in found else "missing"
-                raise UserError(f"{path}: the weights are not those of {HYPERPARAMETERS}, {name} is {kind}")
+                raise UserError(f"{path}: the weights do not match {HYPERPARAMETERS}: {name} is {kind}")
             if found[name].shape != tensors[name].shape:
                 raise UserError(
                     f"{path}: {name} has shape {tuple(found[name].shape)}, "

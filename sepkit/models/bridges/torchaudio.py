@@ -1,4 +1,4 @@
-"""Weights of torchaudio's ConvTasNet."""
+"""Read the weights of torchaudio's ConvTasNet."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def from_torchaudio(
     blocks: int = 8,
     mask_link: Literal["relu", "sigmoid"] = "relu",
 ) -> EncoderMaskerDecoder:
-    """The sepkit model with the weights of a torchaudio ConvTasNet, and its outputs to rounding; in evaluation mode.
+    """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a torchaudio ConvTasNet.
 
     Args:
         model_or_state_dict: the model, or its weights by name.
-        sample_rate: Hz, which torchaudio's models do not say; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
-        blocks: of weights alone, which do not say: blocks in a repeat; conv_tasnet_base has 8.
-        mask_link: of weights alone, which do not say: what makes values masks; conv_tasnet_base has relu.
+        sample_rate: Hz, which torchaudio's models do not state; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
+        blocks: blocks per repeat, which weights alone do not tell; conv_tasnet_base has 8.
+        mask_link: the map from values to masks, which weights alone do not tell; conv_tasnet_base has relu.
 
     Raises:
         UserError: another model or other weights than a ConvTasNet's, or a kernel that torchaudio cannot use itself.
@@ -44,7 +44,7 @@ def from_torchaudio(
 
 
 def _structure(model: nn.Module) -> tuple[int, Literal["relu", "sigmoid"]]:
-    """Blocks in a repeat, and the link of the masks: what the weights do not tell."""
+    """Return blocks per repeat and the link of the masks, which weights do not tell."""
     generator = getattr(model, "mask_generator", None)
     layers = getattr(generator, "conv_layers", None)
     if not isinstance(generator, nn.Module) or not isinstance(layers, nn.ModuleList):
@@ -94,13 +94,13 @@ def _model_config(
 
 
 def _load(model: EncoderMaskerDecoder, weights: dict[str, Tensor]) -> None:
-    """Copies torchaudio's weights into `model`; names must match both ways, and shapes."""
+    """Copy torchaudio's weights into `model`; names must match both ways, and shapes."""
     ours = {name: tensor for name, tensor in model.state_dict().items() if name not in ("signal_mean", "signal_std")}
     unused = set(weights)
     for name, tensor in ours.items():
         for theirs, piece in _pieces(model, name, tensor):
             if theirs not in weights:
-                # The last block's residual leads nowhere: torchaudio has none.
+                # torchaudio lacks the last block's residual, which has no effect.
                 if theirs.endswith(("res_out.weight", "res_out.bias")) and f".{_last(model)}." in theirs:
                     piece.zero_()
                     continue
@@ -134,7 +134,7 @@ _RULES = [
 
 
 def _pieces(model: EncoderMaskerDecoder, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """Names of the tensors that torchaudio keeps for one of ours, with views of it."""
+    """Return the names and views of the tensors that torchaudio keeps for one of ours."""
     block = re.fullmatch(r"masker\.blocks\.(\d+)\.output\.(weight|bias)", name)
     if block is not None:
         masker: Any = model.masker

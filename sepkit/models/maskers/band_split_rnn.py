@@ -12,9 +12,9 @@ from sepkit.models.maskers.recurrent import run_rnn
 from sepkit.models.norms import StreamState
 from sepkit.registry import register
 
-# Of the norms over bands and of those within one band, as in the reference code.
+# eps of the norms over bands and of those within one band, as in the reference code.
 _EPS = {"global_layer_norm": 1e-5, "channel_layer_norm": torch.finfo(torch.float32).eps}
-# Rate in Hz, and (how many bands, width in units of a 64th of 0 to 4 kHz) from the lowest on.
+# Rate in Hz, and (number of bands, width in units of a 64th of 0 to 4 kHz) from the lowest on.
 _LAYOUTS = {"8k": (8000, ((16, 1), (8, 2), (8, 4))), "16k": (16000, ((16, 1), (8, 2), (8, 4), (8, 8)))}
 
 
@@ -30,12 +30,12 @@ class BandSplitRNNMasker(Masker):
     With `residual` the values are m X + r, two such networks for each band, of features that are the coefficients X
     themselves: an estimate, not a mask. Features may be magnitudes (K = bins) or real and imaginary parts (K = 2 bins).
 
-    With bidirectional=False and channel_layer_norm, whose statistics are those of one frame, the masker is causal.
+    With bidirectional=False and channel_layer_norm, which works on single frames, the masker is causal.
 
     Args: those of `Masker`, and the fields of `BandSplitRNNConfig`.
 
     Attributes:
-        sample_rate: Hz, that the layout of the bands is for.
+        sample_rate: Hz, for which the bands are laid out.
         maps: whether values are the estimates' coefficients.
 
     Raises:
@@ -63,7 +63,7 @@ class BandSplitRNNMasker(Masker):
         require_at_least(1, channels=channels, num_layers=num_layers)
         if norm not in _EPS:
             raise UserError(f"model.masker.norm: found {norm!r}, expected one of {', '.join(_EPS)}")
-        # With an even number of bins below the last one, K is odd for magnitudes alone.
+        # The number of bins below the last one is even, so only magnitudes have an odd K.
         self.parts = 1 if encoding_dim % 2 else 2
         self.bins = encoding_dim // self.parts
         self.widths = band_widths(bands, self.bins)
@@ -101,7 +101,7 @@ class BandSplitRNNMasker(Masker):
         return product + self._values(self.residuals, z)
 
     def _values(self, outputs: nn.ModuleList, z: Tensor) -> Tensor:
-        """(B, n, P, K, F) of what the blocks make, (F, B, bands, N)."""
+        """Return (B, n, P, K, F) for the blocks' output, (F, B, bands, N)."""
         sizes = (self.hypotheses, self.values_per_dimension)
         parts = [
             output(band).unflatten(-1, (*sizes, width, self.parts))
@@ -111,7 +111,7 @@ class BandSplitRNNMasker(Masker):
         return torch.cat(parts, dim=-2).permute(1, 2, 3, 5, 4, 0).flatten(3, 4)
 
     def stream(self) -> FrameStream:
-        """A new stream, without look-ahead. Its state: that of the LSTM over time of every block and band.
+        """Start a stream without look-ahead. Its state: that of the LSTM over time of every block and band.
 
         Raises:
             UserError: bidirectional, or with norms over the whole recording.
@@ -124,7 +124,7 @@ class BandSplitRNNMasker(Masker):
 
 
 class BandSplitBlock(nn.Module):
-    """A residual LSTM over time for each band, then a residual LSTM over bands for each frame, of 2 N units a way.
+    """A residual LSTM over time for each band, then one over bands for each frame, with 2 N units per direction.
 
     Args:
         channels: N.
@@ -200,7 +200,7 @@ def _within_band(channels: int, norm: str) -> _Norm:
 
 
 def band_widths(layout: str, bins: int) -> list[int]:
-    """Bins in each band, from the lowest on; the first band has the bin at 0 Hz besides.
+    """Return the bins in each band, from the lowest on; the first band also has the bin at 0 Hz.
 
     "8k": 16 bands of 62.5 Hz, 8 of 125 Hz and 8 of 250 Hz. "16k": 8 of 500 Hz above these.
 

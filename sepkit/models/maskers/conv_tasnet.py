@@ -15,7 +15,7 @@ from sepkit.registry import register
 
 
 class TemporalBlock(nn.Module):
-    """1x1 expansion, dilated depthwise convolution, and one 1x1 that makes residual and skip together.
+    """1x1 expansion, dilated depthwise convolution, and one 1x1 convolution for residual and skip together.
 
     Args:
         channels: channels in and of the residual.
@@ -51,20 +51,18 @@ class TemporalBlock(nn.Module):
         self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Residual and skip, (B, channels + skip_channels, F), of x (B, channels, F).
+        """Return residual and skip, (B, channels + skip_channels, F), of x (B, channels, F).
 
-        Args:
-            x: input.
-            state: of a stream, updated in place; None: x is the whole recording.
+        With the state of a stream, which is updated in place, x continues a recording; without, x is all of it.
         """
         widen, activation, norm = self.expand
         hidden = normalize(norm, activation(widen(x)), state)
-        # Both ends are padded alike: with a causal or even kernel the frames beyond F are surplus.
+        # Both ends are padded alike, so a causal or even kernel makes frames beyond F, which are cut off.
         hidden = self.depthwise(hidden)[..., : x.shape[-1]] if state is None else self._continue(hidden, state)
         return self.output(normalize(self.norm, self.activation(hidden), state))
 
     def _continue(self, hidden: Tensor, state: StreamState) -> Tensor:
-        """The depthwise convolution of the next frames. The state holds the frames before them, at first zeros."""
+        """Convolve the next frames depthwise. The state holds the frames before them, at first zeros."""
         layer = self.depthwise
         past = state.get(layer)
         if past is None:

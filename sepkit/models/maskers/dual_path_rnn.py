@@ -16,7 +16,7 @@ from sepkit.registry import register
 
 
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    """Overlapping chunks (Q, B, S, C), S chunks of Q = chunk_size frames, of x (B, C, F).
+    """Cut x (B, C, F) into S overlapping chunks of Q = chunk_size frames, (Q, B, S, C).
 
     A chunk of zeros is added at both ends. If the hop divides the chunk, every frame lies in equally many chunks.
     """
@@ -24,17 +24,17 @@ def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
 
 
 def _cut(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    """Chunks (Q, B, S, C) of x (B, C, F)."""
+    """Return the chunks (Q, B, S, C) of x (B, C, F)."""
     return x.unfold(-1, chunk_size, hop_size).permute(3, 0, 2, 1).contiguous()
 
 
 def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
-    """The plain sum (B, C, F), F = frames, of overlapping chunks (B, C, S, Q) as `segment` cut them."""
+    """Return the plain sum (B, C, F), F = frames, of overlapping chunks (B, C, S, Q) as `segment` cut them."""
     return _fold(chunks, frames, hop_size, padding=chunks.shape[-1])
 
 
 def _fold(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tensor:
-    """The sum (B, C, F) of chunks (B, C, S, Q), without the `padding` frames at each end."""
+    """Return the sum (B, C, F) of chunks (B, C, S, Q), without the `padding` frames at each end."""
     batch, channels, _, chunk_size = chunks.shape
     columns = chunks.transpose(-1, -2).reshape(batch, channels * chunk_size, -1)
     folded = functional.fold(
@@ -76,17 +76,15 @@ class Path(nn.Module):
         self.low_precision = False
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """(time, B, *, C) -> (*, B, time, C): the axes are exchanged for the path along the other axis.
+        """Map (time, B, *, C) to (*, B, time, C): axes are exchanged for the path along the other axis.
 
-        Args:
-            x: input.
-            state: of the sequences, which continue those of the block before; None: they start here.
+        With a state, sequences continue those of the block before; without, they start here.
         """
         normalized = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
         return (x + normalized).transpose(0, 2).contiguous()
 
     def update(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """The input of the norm, of the shape of `x`."""
+        """Return the input of the norm, of the shape of `x`."""
         sequences = x.flatten(1, 2)
         if not self.low_precision:
             return self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
@@ -162,7 +160,7 @@ class DualPathRNNMasker(Masker):
             raise UserError(f"model.masker.hop_size: found {hop_size}, expected at most chunk_size {chunk_size}")
         if norm == "cumulative_layer_norm":
             raise UserError(
-                "model.masker.norm: cumulative_layer_norm has no order in time to follow on chunks; "
+                "model.masker.norm: cumulative_layer_norm needs an order in time, which chunks do not have; "
                 "choose global_layer_norm, channel_layer_norm or batch_norm"
             )
         self.chunk_size = chunk_size
@@ -227,7 +225,7 @@ class DualPathRNNMasker(Masker):
     @replaceable
     def values(self, summary: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C + 1, F)."""
-        # The hypotheses' convolution is linear: after the sum it has fewer frames. Its bias counts once a chunk.
+        # The hypotheses' convolution is linear, and cheaper after the sum. Its bias counts once per chunk.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
         spread = convolution(summed.unsqueeze(-1)).squeeze(-1) + (held - 1) * convolution.bias[:, None]
@@ -255,7 +253,7 @@ class DualPathRNNStream:
     a chunk, and the sum and number of the chunks that reach into later frames.
 
     Attributes:
-        lookahead_frames: a frame's value is final with the last chunk that holds the frame.
+        lookahead_frames: a frame's value is final once its last chunk is complete.
 
     Args:
         masker: causal.
@@ -265,7 +263,7 @@ class DualPathRNNStream:
         self._masker = masker
         self.lookahead_frames = masker.chunk_size - 1
         self._state: StreamState = {}
-        # The chunk of zeros with which `segment` starts: frames -Q to -1.
+        # `segment` starts with a chunk of zeros: frames -Q to -1.
         self._next_output = -masker.chunk_size
         self._waiting: Tensor | None = None
         self._overlap: Tensor | None = None
@@ -287,7 +285,7 @@ class DualPathRNNStream:
         count = max(0, (frames.shape[-1] - chunk_size) // hop_size + 1)
         self._waiting = frames[..., count * hop_size :]
         final = self._add(frames, count)
-        # Frames before the first and after the last belong to the zeros.
+        # Frames before the first and after the last are those zeros.
         skipped = min(final.shape[-1], max(0, -self._next_output))
         self._next_output += final.shape[-1]
         final = final[..., skipped : final.shape[-1] - max(0, self._next_output - self._heard)]

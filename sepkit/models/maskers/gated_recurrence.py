@@ -14,7 +14,7 @@ from sepkit.models.maskers.gated_scan import gated_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
-# Forget gates start with memories between these numbers of frames.
+# Forget gates start with memories of between these numbers of frames.
 _SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
 
 
@@ -87,7 +87,7 @@ class GatedRecurrenceMasker(Masker):
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """What the blocks make, (B, bands * model_dim, F), of features (B, K, F)."""
+        """Return the blocks' output, (B, bands * model_dim, F), for features (B, K, F)."""
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         missing = self.bands * self.band_size - self.encoding_dim
         if missing:
@@ -98,7 +98,7 @@ class GatedRecurrenceMasker(Masker):
         return self.output_norm(x).flatten(-2).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of frames of what `trunk` makes, (B, bands * model_dim, F')."""
+        """Return raw mask values (B, n, P, K, F') of frames of the output of `trunk`, (B, bands * model_dim, F')."""
         bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
         sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
         # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
@@ -106,7 +106,7 @@ class GatedRecurrenceMasker(Masker):
         return values[..., : self.encoding_dim, :]
 
     def stream(self) -> FrameStream:
-        """A new stream, without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
+        """Start a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
 
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
@@ -119,7 +119,7 @@ class GatedRecurrenceMasker(Masker):
 
 
 class GatedRecurrenceBlock(nn.Module):
-    """Residual recurrences over time and, if asked for, over bands, then a residual feed-forward layer.
+    """Residual recurrences over time and, optionally, over bands, then a residual feed-forward layer.
 
     Args:
         model_dim: values in a band of a frame.
@@ -168,7 +168,7 @@ class GatedRecurrence(nn.Module):
         h_t = f_t h_(t-1) + (1 - f_t) v_t,   h_0 = 0
         y = linear(silu(o) h)
 
-    Two-way, half of the units go through the sequence backwards.
+    If bidirectional, half of the units run backwards through the sequence.
 
     Args:
         model_dim: values of x and y.
@@ -189,7 +189,7 @@ class GatedRecurrence(nn.Module):
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Outputs (T, ..., model_dim) of inputs (T, ..., model_dim); with a state, it goes on from the block before."""
+        """Map inputs (T, ..., model_dim) to outputs of the same shape; a state continues the block before."""
         value, forget, gate = self.gates(x).chunk(3, dim=-1)
         forget = torch.sigmoid(forget)
         if self.bidirectional:

@@ -60,13 +60,7 @@ class Resolutions(nn.Module):
 
 
 class SuDoRMRFBlock(nn.Module):
-    """A block of the first version: the residual sum is normalized and activated.
-
-    Args:
-        channels: channels in and out.
-        hidden_channels: channels of every resolution.
-        depth: resolutions.
-    """
+    """A block of the first version: the residual sum is normalized and activated."""
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()
@@ -80,13 +74,7 @@ class SuDoRMRFBlock(nn.Module):
 
 
 class ImprovedSuDoRMRFBlock(nn.Module):
-    """A block of the improved version: a plain residual sum.
-
-    Args:
-        channels: channels in and out.
-        hidden_channels: channels of every resolution.
-        depth: resolutions.
-    """
+    """A block of the improved version: a plain residual sum."""
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()

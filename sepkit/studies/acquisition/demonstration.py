@@ -1,4 +1,4 @@
-"""One model shown closely: figures of its representation and of a session, and what it asks of some people."""
+"""Show one model closely: figures of its representation and of a session, and its questions to some people."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PEOPLE: dict[str, tuple[float, dict[str, float]]] = {
 def example_sequence(
     model: AudiogramModel, age: float, thresholds: dict[str, float], stop_at_db: float = _THRESHOLD_DB
 ) -> list[dict[str, object]]:
-    """What the model asks for until it says stop: step, expected error, whether it is out of range, true error, next.
+    """Return the steps until the model stops: step, expected error, whether it is out of range, true error, next.
 
     Args:
         model: a calibrated one.
@@ -81,7 +81,7 @@ def example_sequence(
 
 
 def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRESHOLD_DB) -> str:
-    """The Markdown that is now in the file OUT: sequences for people typed in by hand.
+    """Write sequences for people typed in by hand to the Markdown file OUT; return the text.
 
     Raises:
         UserError: no such model, or one of other dimensions.
@@ -93,7 +93,7 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
         last = steps[-1]
         expected = last["expected_error_db"]
         order = " ".join(str(step["next"]) for step in steps if step["next"] is not None)
-        # Few measurements may fit an ordinary person: when would more of them have told?
+        # A few measurements may fit an ordinary person: find out when more of them show the difference.
         whole = example_sequence(loaded, age, thresholds, 0.0)
         rows.append(
             [
@@ -139,15 +139,15 @@ def draw_figures(
     archetypes: str | Path | None = None,
     first: int | None = None,
 ) -> Path:
-    """The folder, with figures 1 to 5 of the thesis as PNG files.
+    """Draw figures 1 to 5 of the thesis as PNG files; return their folder.
 
     Args:
         model: folder that `sepkit train` wrote; with two latent dimensions its representation is drawn too.
         manifest: test data.
         dev: validation data, for the rules of stopping.
         out: the folder.
-        archetypes: what synthetic data are combinations of.
-        first: how many data of each file; None: all.
+        archetypes: of which synthetic data are combinations.
+        first: number of data of each file; None: all.
 
     Raises:
         UserError: no such model or file.

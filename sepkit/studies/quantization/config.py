@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
@@ -13,13 +13,14 @@ from sepkit.files import read_yaml
 
 T = TypeVar("T")
 
-SECTIONS = {"gaussians", "free"}
+SECTIONS = {"gaussians", "free", "sines", "flows"}
 """Of the configuration files of recipes with several experiments."""
 
 _POSITIVE = {
     "hypotheses", "hidden", "hidden_large", "seeds", "epochs", "steps_per_epoch", "batch_size", "check_every",
     "check_every_mcl", "record_every", "test_points", "probe_points", "points", "split_points", "split_hypotheses",
-    "split_seeds", "lloyd_inputs",
+    "split_seeds", "lloyd_inputs", "experts", "examples", "test_examples", "steps", "couplings", "samples",
+    "transport_samples",
 }  # fmt: skip
 
 
@@ -141,6 +142,90 @@ class FreeConfig:
     """Exponential schedules: T0 and decay."""
     seed: int = 0
     """Of points and starts."""
+
+
+@dataclass
+class SinesConfig:
+    """Experts on a mixture of three sines: which ways of training find all modes.
+
+    Source: CCLVQ paper, section 5.1; where it is silent, the choices are ours.
+    """
+
+    kinds: list[str] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])
+    """Ways of training."""
+    targets: list[str] = field(default_factory=lambda: ["raw", "standardized"])
+    """Whether targets are divided by their deviation."""
+    experts: int = 3
+    """n."""
+    hidden: int = 20
+    """Width of the one layer of experts and classifier, tanh."""
+    seeds: int = 10
+    """Runs of each kind, trained as one stack."""
+    examples: int = 10_000
+    """Of the training set, its own for each seed."""
+    test_examples: int = 5000
+    """Fresh ones, the same for all."""
+    deviation: float = 0.3
+    """Of the noise; its square is the least distortion."""
+    steps: int = 3000
+    """Of training."""
+    batch_size: int = 256
+    """Examples of a step."""
+    learning_rate: float = 0.01
+    """Of Adam, for experts and classifier."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """Over the samples of a batch."""
+    noise: float = 1.0
+    """noisy: deviation in units of the median winner cost, until the free phase ends."""
+    initial_temperature: float = 4.0
+    """annealed: T0 in units of the targets' variance."""
+    end_ratio: float = 0.005
+    """annealed: last temperature before matching is hard, over T0."""
+    free_share: float = 0.7
+    """Share of the steps with noise or a temperature."""
+    growth_share: float = 0.6
+    """split: share of the steps when the last expert wakes; phases before are equal."""
+    split_by: Literal["distortion", "samples"] = "distortion"
+    """split: which expert is doubled."""
+    jitter: float = 0.01
+    """split: size of the push, in units of the RMS of each tensor."""
+    seed: int = 0
+    """Of everything."""
+
+
+@dataclass
+class FlowsConfig:
+    """A mixture of RealNVPs on modes in the plane, trained by hard assignment.
+
+    Source: CCLVQ paper, section 5.3; where it is silent, the choices are ours.
+    """
+
+    targets: list[str] = field(default_factory=lambda: ["ring"])
+    """ring: 8 Gaussians on a circle of radius 4; grid: 25 Gaussians, 2 apart."""
+    experts: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16])
+    """n."""
+    seeds: int = 5
+    """Runs of each n, trained as one stack."""
+    deviation: float = 0.3
+    """Of each mode."""
+    couplings: int = 4
+    """Affine couplings."""
+    hidden: int = 32
+    """Width of their networks."""
+    steps: int = 1500
+    """Of training, for every n."""
+    batch_size: int = 256
+    """Examples of a step."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    log_share: bool = False
+    """Whether the logarithm of an expert's share is added to its likelihood when who wins is decided."""
+    samples: int = 5000
+    """Drawn from each trained mixture."""
+    transport_samples: int = 1000
+    """Of the transport distance."""
+    seed: int = 0
+    """Of everything."""
 
 
 def read_section(cls: type[T], path: str | Path | None, section: str | None = None) -> T:

@@ -1,4 +1,4 @@
-"""Distributions whose conditional law is known: three Gaussians, fixed or moving with the input."""
+"""Distributions whose law is known: three Gaussians, at rest or moving, three sines, modes in the plane."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from sepkit.errors import UserError
 
 MEANS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 """Of the three Gaussians, at input 1 in the moving case."""
@@ -53,3 +55,51 @@ class ThreeGaussians:
         squares = torch.cdist(points, torch.tensor(MEANS, dtype=torch.float64)).square()
         log_density = (-squares / (2 * self.deviation**2)).logsumexp(1) - math.log(6 * math.pi * self.deviation**2)
         return -float(log_density.mean())
+
+
+@dataclass(frozen=True)
+class Sines:
+    """x is normal, I given x is 1, 2 or 3 with probabilities softmax(a_i x), y = sin(2 I x) + 10 I + noise.
+
+    Args:
+        deviation: of the noise.
+        slopes: a.
+
+    Source: CCLVQ paper, section 5.1.
+    """
+
+    deviation: float = 0.3
+    slopes: tuple[float, ...] = (-1.0, 0.0, 1.0)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(..., 3) of I given x (...)."""
+        return (x.unsqueeze(-1) * torch.tensor(self.slopes, dtype=x.dtype)).softmax(-1)
+
+    def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs (N,), targets (N,) and the index of the mode of each, 0, 1 or 2."""
+        x = torch.randn(count, generator=generator)
+        mode = torch.multinomial(self.probabilities(x), 1, generator=generator)[:, 0]
+        number = mode + 1
+        noise = self.deviation * torch.randn(count, generator=generator)
+        return x, (2 * number * x).sin() + 10 * number + noise, mode
+
+
+def mode_centers(name: str) -> Tensor:
+    """(K, 2) centers of the modes: "ring", 8 on a circle of radius 4; "grid", 5 x 5, 2 apart.
+
+    Raises:
+        UserError: another name.
+    """
+    if name == "ring":
+        angles = torch.arange(8) * (math.pi / 4)
+        return 4 * torch.stack([angles.cos(), angles.sin()], 1)
+    if name == "grid":
+        axis = torch.arange(-4.0, 5.0, 2.0)
+        return torch.cartesian_prod(axis, axis)
+    raise UserError(f"targets: found {name!r}, expected ring or grid")
+
+
+def sample_modes(centers: Tensor, deviation: float, count: int, generator: torch.Generator) -> Tensor:
+    """(N, 2) points of Gaussians around the centers, equally likely."""
+    chosen = centers[torch.randint(len(centers), (count,), generator=generator)]
+    return chosen + deviation * torch.randn(count, 2, generator=generator)

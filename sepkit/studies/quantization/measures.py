@@ -54,6 +54,13 @@ def squared_wasserstein(points: Tensor, centroids: Tensor, weights: Tensor) -> f
     return float(found.fun) / count
 
 
+def matched_squared_wasserstein(first: Tensor, second: Tensor) -> float:
+    """W2^2 between as many points (N, d) on either side, all equally likely: the best one-to-one matching."""
+    cost = _squares(first.double(), second.double()).numpy()
+    rows, columns = scipy.optimize.linear_sum_assignment(cost)
+    return float(cost[rows, columns].mean())
+
+
 def mutual_information_bits(weights: Tensor) -> float:
     """I(hypothesis; point), bits, of an assignment (N, n) with rows of sum one: mean divergence from the mean row."""
     mean = weights.mean(0)

@@ -1,7 +1,7 @@
-"""Faster ways to compute what maskers compute, on CPUs. `sepkit.models.maskers` imports them, so that they register.
+"""Faster ways to compute maskers on CPUs. `sepkit.models.maskers` imports them, so that they register.
 
-A file of a masker is the paper alone. Here stands what replaces its methods where nobody can see a difference but in
-time and memory: `guard` says where that is.
+A masker's own file follows its paper. The functions here replace its methods where only time and memory differ; `guard`
+decides where that is.
 """
 
 from sepkit.models.maskers.fast import folded, recomputed, time_major

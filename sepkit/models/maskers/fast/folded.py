@@ -1,4 +1,4 @@
-"""Maskers with global layer norm on CPUs, without a pass over memory for any norm: for evaluation.
+"""Maskers with global layer norm on CPUs, with no extra pass over memory for any norm: for evaluation.
 
 A global layer norm (gLN) of x (C, F) has one mean and one variance for all values, and is affine in them:
 
@@ -83,7 +83,7 @@ def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     """(F, C) of features (K, F)."""
     channels = masker.bottleneck_channels
-    # Torch's containers do not know the types of their modules; the guard has checked them.
+    # Torch's containers have no types for their modules; the guard has checked them.
     blocks: list[Any] = list(masker.blocks)
     hidden_channels = blocks[0].depthwise.out_channels
     frames = features.shape[-1]
@@ -101,7 +101,7 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
         matrix, constant = _folded_pointwise(block.output, *moments.affine(block.norm, hidden))
         carried += constant
         following = blocks[index + 1] if index + 1 < len(blocks) else None
-        # The masks need only a part of the last block.
+        # Of the last block, only the skip output enters the masks.
         used = slice(channels if following is None and masker.skip_channels else 0, None)
         moments = _Moments()
         for rows in _tiles(frames):
@@ -248,7 +248,7 @@ class _Moments:
         self.count += values.numel()
 
     def affine(self, norm: GlobalLayerNorm, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift (C,) by which the norm maps the values, (F, C), which are all that were added."""
+        """Return scale and shift (C,) of the norm as an affine map; `values` (F, C) are all values that were added."""
         mean = self.total / self.count
         variance = self.squares / self.count - mean**2
         if math.isfinite(mean) and variance < LEAST_RELATIVE_VARIANCE * mean**2:

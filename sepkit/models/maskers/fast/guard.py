@@ -1,4 +1,4 @@
-"""Where a fast way may replace modules. The one file that looks into torch's private state."""
+"""Conditions under which a fast way may replace modules. Only this file reads torch's private state."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ def has_bfloat16_recurrence() -> bool:
 
 
 def is_traced() -> bool:
-    """Whether the model is being traced, exported or compiled: others will run what is recorded now."""
+    """Whether the model is being traced, exported or compiled: operations recorded now are run elsewhere later."""
     return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
 
 
 def in_evaluation(*own: type[nn.Module]) -> Condition:
-    """A condition: as `plain`, and the masker is in evaluation mode, and no gradients are recorded."""
+    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded."""
     is_plain = plain(*own)
     return lambda masker, x: not masker.training and not torch.is_grad_enabled() and is_plain(masker, x)
 
 
 def plain(*own: type[nn.Module]) -> Condition:
-    """A condition: between input and output stands nothing but the masker's own operations, on a CPU.
+    """Return a condition: the masker runs only its own operations, on a CPU.
 
-    False under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with other norms
-    than the global one, and with modules or weights that were put in the place of the masker's own.
-
-    Args:
-        own: types of the masker's modules beside convolutions, PReLU, containers and norms.
+    It is false under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with norms
+    other than the global one, and if modules or weights were replaced. `own` lists the types of the masker's modules
+    beside convolutions, PReLU, containers and norms.
     """
     types = _SHARED + own
 

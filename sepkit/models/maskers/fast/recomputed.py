@@ -1,16 +1,16 @@
-"""The blocks of Conv-TasNet on CPUs, without a pass over memory for any norm, and with gradients: for training.
+"""The blocks of Conv-TasNet on CPUs, with gradients and with no extra pass over memory for any norm: for training.
 
-For the backward pass autograd keeps six tensors of the hidden channels a block: gigabytes in a step, whose memory pages
-cost more time than the arithmetic. Here the blocks are one function that keeps only their inputs, which have the few
-bottleneck channels, and each norm's mean and deviation. The rest is computed again, one utterance at a time, in buffers
-that stay in the cache. One product of nine is therefore computed twice.
+For the backward pass autograd keeps six tensors of the hidden channels per block: gigabytes in a step, and getting that
+memory costs more time than the arithmetic. Here the blocks are one function. It keeps only each block's input, which
+has the few bottleneck channels, and each norm's mean and deviation. The rest is computed again, utterance by utterance,
+in buffers that stay in the cache. One product of nine is therefore computed twice.
 
 Forward, as in `folded`, with the notation there: a block takes x (C, F) through
 
     u = W x + w,    p = PReLU(u),    d = D(s p + b) + v,    q = PReLU(d),    y = O (s' q + b') + o.
 
-Backward, of the gradient g of y, with G the sum of g over frames. All sums follow from products that are needed anyway,
-so that no norm has a pass of its own here either:
+Backward, for the gradient g of y, with G the sum of g over frames. All sums follow from products needed anyway, so no
+norm needs a pass of its own here either:
 
 * 1x1 convolution behind a norm. Its gradient is (g q^T) diag(s') + G b'^T. That of the norm's output, z = O^T g, has
   for each channel the sums  h = sum_f z = O^T G  and  r = sum_f z q = sum over outputs of O * (g q^T).
@@ -26,7 +26,7 @@ so that no norm has a pass of its own here either:
 
   the gradient of its taps is s R + b H, and for the norm before it  h = sum_j w H,  r = sum_j w R;  t gamma w are the
   taps of its transpose.
-* PReLU: of its slope, the product of the gradient of p with min(u, 0).
+* PReLU: the gradient of its slope is the product of the gradient of p with min(u, 0).
 
 Source of the layers: see `conv_tasnet`. Result and gradients: those of the modules, except for rounding.
 """
@@ -49,7 +49,7 @@ from sepkit.models.maskers.fast.guard import plain
 from sepkit.models.maskers.replaceable import replaces
 from sepkit.models.norms import GlobalLayerNorm
 
-# Squares of this many values are summed in float32, and those sums in float64.
+# Squares are summed in float32 over this many values, and those sums in float64.
 _SUMMED_IN_FLOAT32 = 512
 _PARAMETERS_A_BLOCK = 12
 
@@ -58,12 +58,7 @@ _is_plain = plain(ConvTasNetMasker, TemporalBlock)
 
 
 def is_recomputable(masker: ConvTasNetMasker, x: Tensor) -> bool:
-    """Whether gradients are recorded, and `temporal_blocks` gives the same values and gradients as the blocks.
-
-    Args:
-        masker: of Conv-TasNet.
-        x: (B, C, F), the output of its bottleneck.
-    """
+    """Whether gradients are recorded and `temporal_blocks` equals the blocks for the bottleneck's x (B, C, F)."""
     if not torch.is_grad_enabled() or not _is_plain(masker, x) or not x.numel():
         return False
     if not x.requires_grad and not any(weight.requires_grad for weight in masker.blocks.parameters()):
@@ -100,7 +95,7 @@ def temporal_blocks(masker: ConvTasNetMasker, x: Tensor) -> Tensor:
 
 
 def _parameters(block: TemporalBlock) -> list[Tensor]:
-    # Torch's containers do not know the types of their modules; `is_recomputable` has checked them.
+    # Torch's containers have no types for their modules; `is_recomputable` has checked them.
     parts: Any = block
     widen, activation, norm = parts.expand
     depthwise, output_activation, output_norm, output = parts.depthwise, parts.activation, parts.norm, parts.output
@@ -116,10 +111,8 @@ class _Shape:
     """A block's constants beside its parameters.
 
     Args:
-        dilation: of the depthwise convolution.
-        padding: of the depthwise convolution at the beginning; its output is cut to the length of its input.
-        eps: of the first norm.
-        output_eps: of the second.
+        dilation, padding: of the depthwise convolution; padding at the start, while its output is cut to F frames.
+        eps, output_eps: of the first and the second norm.
     """
 
     dilation: int
@@ -129,12 +122,7 @@ class _Shape:
 
 
 class _Block:
-    """A block's parameters, as matrices and vectors.
-
-    Args:
-        shape: its constants.
-        parameters: in the order of `_parameters`.
-    """
+    """A block's parameters, as matrices and vectors, in the order of `_parameters`."""
 
     def __init__(self, shape: _Shape, parameters: Sequence[Tensor]) -> None:
         widen, self.widen_bias, slope, gamma, beta = parameters[:5]
@@ -164,7 +152,7 @@ class _Block:
         return moments, output_moments
 
     def convolve(self, p: Tensor, moments: _Moments, out: Tensor) -> None:
-        """The depthwise convolution of the normalized p, (H, F)."""
+        """Write the depthwise convolution of the normalized p, (H, F), to `out`."""
         scale, shift = self.norm.affine(moments)
         outside = self.taps * shift[:, None]
         taps = self.taps * scale[:, None]
@@ -183,7 +171,7 @@ class _Block:
             out[:, last:].sub_(outside[:, tap, None])
 
     def spans(self, frames: int) -> Iterator[tuple[int, int, int, int]]:
-        """Of each tap its number, the output frames from first to last for which its input exists, and its offset."""
+        """Yield each tap's number, the first and last output frames for which its input exists, and its offset."""
         for tap, offset in enumerate(self.offsets):
             first = min(max(0, -offset), frames)
             yield tap, first, max(min(frames, frames - offset), first), offset
@@ -191,7 +179,7 @@ class _Block:
     def backward(
         self, x: Tensor, moments: _Moments, output_moments: _Moments, sums: Tensor, buffers: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Gradients of the parameters; that of the block's input is added to the first channels of `sums`.
+        """Return gradients of the parameters; add that of the block's input to the first channels of `sums`.
 
         Args:
             x: the block's input (C, F).
@@ -255,7 +243,7 @@ class _Moments:
 
     @classmethod
     def of(cls, values: Tensor, eps: float, scratch: Tensor) -> _Moments:
-        """Of contiguous values (H, F); `scratch` has their shape."""
+        """Return those of contiguous values (H, F); `scratch` has their shape."""
         flat = values.view(-1)
         mean = float(values.sum(1).sum(dtype=torch.float64)) / len(flat)
         variance = _sum_of_squares(flat) / len(flat) - mean**2
@@ -273,7 +261,7 @@ def _sum_of_squares(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class _Norm:
-    """Global layer norm: gain (C,), offset (C,), and what is added to the variance."""
+    """Global layer norm: gain (C,), offset (C,), and eps of the variance."""
 
     gamma: Tensor
     beta: Tensor
@@ -287,13 +275,13 @@ class _Norm:
     def backward(
         self, moments: _Moments, sums: Tensor, products: Tensor, count: int
     ) -> tuple[tuple[Tensor, Tensor], Tensor, float, float]:
-        """Gradients of gamma and beta; and gain (C,), factor and constant of the input's gradient, see above.
+        """Return gradients of gamma and beta; and gain (C,), factor and constant of the input's gradient, see above.
 
         Args:
             moments: of its input.
-            sums: over frames, of the gradient of its output, (C,).
-            products: likewise, of that times the input.
-            count: values in the input.
+            sums: gradient of its output, summed over frames, (C,).
+            products: that gradient times the input, summed over frames, (C,).
+            count: number of values in the input.
         """
         of_gamma = (products - sums * moments.mean) * moments.scale
         total, turned = (float((self.gamma * part).sum(dtype=torch.float64)) for part in (sums, of_gamma))
@@ -311,7 +299,7 @@ def _activation_backward(gradient: Tensor, x: Tensor, slope: float, scratch: Ten
 
 
 class _TemporalBlocks(Function):
-    """See the head of this file."""
+    """Forward and backward as in the module's docstring."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shapes: list[_Shape], skip_channels: int, *parameters: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ global layer norm (gLN) and the residual sum, which is written with the axes exc
 
     y[d, b, a, c] = x[a, b, d, c] + gamma[c] (u[a, b, d, c] - mean[b]) r[b] + beta[c],   r = 1 / sqrt(variance + eps)
 
-The mean is subtracted before squares are summed, and sums of rows are added in float64: no digits are lost, however
-long the input is. With g = dL/dy, its axes exchanged back, v = (u - mean) r, and means over everything but the batch,
+The mean is subtracted before squares are summed, and sums of rows are added in float64, so long inputs lose no digits.
+With g = dL/dy, its axes exchanged back, v = (u - mean) r, and means over everything but the batch,
 
     dL/dx = g,    dL/dbeta = sum g,    dL/dgamma = sum g v,    dL/du = r (gamma g - mean(gamma g) - v mean(gamma g v))
 
@@ -100,11 +100,13 @@ def _row(values: Tensor, like: Tensor) -> Tensor:
 def _add_normalized(
     x: Tensor, update: Tensor, gamma: Tensor, beta: Tensor, eps: float, out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and 1/deviation (B,), float64, of the update (A, B, D, C), which is overwritten; `out` (D, B, A, C) gets
-    x + gLN(update)."""
+    """Write x + gLN(update) to `out` (D, B, A, C); return mean and 1/deviation (B,) of the update, float64.
+
+    The update (A, B, D, C) is overwritten.
+    """
     count = update.shape[0] * update.shape[2] * update.shape[3]
     mean = update.sum(-1).sum((0, 2), dtype=torch.float64) / count
-    # The mean as it is subtracted: rounded.
+    # The mean that is subtracted is a rounded one.
     mean = mean.to(x.dtype).double()
     update.sub_(_row(mean[:, None], x))
     power = torch.linalg.vector_norm(update, dim=-1).double().square().sum((0, 2)) / count
@@ -133,7 +135,7 @@ def dual_path_trunk(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
     for first in range(0, chunk_size, hop_size):
         positions = x[first : first + hop_size]
         length = len(positions)
-        # Position q of chunk s is frame q + s hop: for `hop_size` positions no two of them are the same frame.
+        # Position q of chunk s is frame q + s hop, so `hop_size` neighboring positions never share a frame.
         at = slice(first // hop_size, first // hop_size + count)
         summed.view(batch, -1, hop_size, x.shape[3])[:, at, :length] += positions.permute(1, 2, 0, 3)
         held.view(-1, hop_size)[at, :length] += 1
