@@ -1,4 +1,4 @@
-"""No file of the package needs itself, by way of any import: at its top, in a function, or for types alone."""
+"""No file of the package imports itself in a circle: at its top, in a function, or for types alone."""
 
 from __future__ import annotations
 

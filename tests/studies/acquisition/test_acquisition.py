@@ -1,4 +1,4 @@
-"""What is predicted and measured next: variances by sampling, and a linear Gaussian set whose answers are known."""
+"""Prediction and choice of measurements: variances by sampling, and a linear Gaussian set with known answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_estimates_approach_the_exact_conditional_and_are_never_better(
 
 
 def test_on_linear_gaussian_data_the_order_is_that_of_the_exact_variances(linear_vae: TrainedVAE, linear) -> None:
-    """The exact conditional variances do not depend on what was measured: one order for all, and it can be computed."""
+    """Exact conditional variances do not depend on measured values, so one computable order is best for all."""
     observed = [0]
     covariance = linear.covariance
     gain = covariance[:, observed] @ np.linalg.inv(covariance[np.ix_(observed, observed)])

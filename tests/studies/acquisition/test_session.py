@@ -1,4 +1,4 @@
-"""Sessions with one person, in Python and from the shell: answers, replaced measurements, what is refused."""
+"""Sessions with one person, in Python and from the shell: answers, replaced measurements, errors."""
 
 from __future__ import annotations
 
