@@ -124,7 +124,7 @@ def test_the_free_energy_does_not_rise_while_hypotheses_settle() -> None:
 
 
 def test_points_without_spread_are_refused() -> None:
-    with pytest.raises(ValueError, match="two differ"):
+    with pytest.raises(ValueError, match="two that differ"):
         anneal_points(torch.ones(5, 2), 2)
 
 

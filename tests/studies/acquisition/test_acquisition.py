@@ -136,5 +136,5 @@ def test_sessions_are_refused_for_incomplete_data_and_unknown_strategies(
         play(vae, few, "luck", latent_draws(8, 2))
     few.values = few.values.copy()
     few.values[0, 3] = np.nan
-    with pytest.raises(UserError, match="complete audiograms only"):
+    with pytest.raises(UserError, match="need complete audiograms"):
         play(vae, few, "random", latent_draws(8, 2))
