@@ -159,6 +159,8 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
         model = of.from_config(config)
     tensors = _completed(tensors, model, left_out)
     _check_fit(tensors, model.state_dict(), folder)
+    # Buffers may hold bounds that nothing has met yet, which are infinite.
+    check_finite_weights(folder / WEIGHTS, {name: tensors[name] for name, _ in model.named_parameters()})
     model.load_state_dict(tensors)
     model.info = info
     return model.eval()
@@ -266,7 +268,6 @@ def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tenso
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise damaged(path, error) from error
-    check_finite_weights(path, tensors)
     deviation = tensors.get("signal_std")
     if deviation is not None and not (deviation.numel() == 1 and float(deviation) > 0):
         raise UserError(f"{path}: signal_std is {shown(deviation.tolist())}, expected a positive number")

@@ -114,7 +114,7 @@ class OnnxModel(nn.Module):
             raise UserError(f"{self.path}: an exported model has no latents to sample; use the model it was made of")
         waveform = np.ascontiguousarray(mixture.detach().cpu().numpy(), dtype=np.float32)
         values = self._run(waveform)
-        expected = {"estimates": (len(waveform), self.hypotheses, waveform.shape[-1])}
+        expected: dict[str, tuple[int, ...]] = {"estimates": (len(waveform), self.hypotheses, waveform.shape[-1])}
         expected["scores"] = expected["estimates"][:2]
         outputs: dict[str, Tensor] = {}
         for name, value in zip(self._outputs(), values, strict=True):
