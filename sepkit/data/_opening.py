@@ -52,11 +52,9 @@ def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.Soun
                 file: OpenFile = FFmpegFile(path)
             else:
                 # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
-                file = kind(
-                    os.fsencode(path)
-                    if section is None
-                    else stack.enter_context(io.BufferedReader(SectionReader(section)))
-                )
+                part = None if section is None else stack.enter_context(io.BufferedReader(SectionReader(section)))
+                # As bytes, because names need not be UTF-8.
+                file = kind(os.fsencode(path) if part is None else part)  # type: ignore[arg-type]
         except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
             _raise_if_exhausted(error)
             raise _unreadable(path, error) from error
@@ -91,7 +89,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
     # libsndfile reads only some of these containers, and mistakes some AAC streams for MP3.
     if suffix == ".caf":
         with contextlib.suppress(soundfile.LibsndfileError):
-            soundfile.info(os.fsencode(path))
+            soundfile.info(os.fsencode(path))  # type: ignore[arg-type]
             return False
     if not has_ffmpeg():
         raise UserError(
