@@ -13,12 +13,14 @@ DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 BIN := $(abspath $(VENV))/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint bench
+.PHONY: help install demo test test-slow lint bench docs release
 
 help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make lint       ruff, pyright and the floors of the house"
+	@echo "make docs       the site, in build/site: open build/site/index.html"
+	@echo "make release    sdist and wheel, checked, and the wheel tried alone on each Python"
 	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
 
 install: $(STAMP)
@@ -50,6 +52,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build
+
+release: $(STAMP)
+	$(BIN)/python -m tools.release
 
 bench: $(STAMP)
 	$(BIN)/python -m tools.bench $(BENCH_LINES)

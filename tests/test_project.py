@@ -21,6 +21,7 @@ from sepkit import __version__
 from sepkit.cli.main import COMMANDS, main
 from sepkit.config import ModelConfig
 from sepkit.data import audio
+from tools.site import generated_pages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
@@ -204,7 +205,9 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
 PAGES = ["install", "separate", "stream", "train", "gpus", "matching", "plan-schedule", "variational", "measure"]
-PAGES += ["audiograms"]
+PAGES += ["audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
+PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
+PAGES += ["reference/files"]
 
 TINY_RUN = [
     "--trainer.max_epochs",
@@ -241,17 +244,43 @@ def _blocks(language: str) -> list[str]:
     """Code of README and of the pages, in reading order, without what says that it is not run here."""
     text = "\n".join(path.read_text() for path in DOCUMENTS)
     blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if not block.startswith("# not run: ")]
+    return [block for block in blocks if not block.startswith(("# not run: ", "# file: "))]
+
+
+def _write_files() -> None:
+    """Save the blocks of the pages that begin with `# file: NAME`."""
+    saved = re.compile(r"^```python\n# file: (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for path in DOCUMENTS:
+        for name, block in saved.findall(path.read_text()):
+            Path(name).write_text(block)
+
+
+def test_sentences_are_short() -> None:
+    """At most 2 % of the sentences of README and docs have more than 35 words."""
+    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
+    text = "\n\n".join(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages)
+    # Cells of tables, items of lists, headings and paragraphs end a sentence, too.
+    sentences = [s for s in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?=[-*#\d])", text) if s.strip()]
+    long = [sentence for sentence in sentences if len(sentence.split()) > 35]
+    assert len(long) <= 0.02 * len(sentences), long
+
+
+def test_a_number_is_called_n() -> None:
+    texts = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("sepkit/**/*.py")]
+    assert not [path for path in texts if re.search(r"\bso\s+many\b", path.read_text(encoding="utf-8"))]
 
 
 def test_every_page_is_tested() -> None:
-    assert sorted(REPOSITORY.glob("docs/*.md")) == sorted(DOCUMENTS[1:])
+    assert sorted(REPOSITORY.glob("docs/**/*.md")) == sorted(DOCUMENTS[1:])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", path.read_text())
-    broken = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    # Pages of the reference are made when the site is.
+    made = {str(REPOSITORY / "docs" / name) for name in generated_pages()}
+    places = [os.path.normpath(path.parent / link) for link in links if "://" not in link]
+    broken = [place for place in places if place not in made and not Path(place).exists()]
     assert not broken
 
 
@@ -265,6 +294,7 @@ def test_documents_commands_run(
     _write_recordings(tmp_path / "recordings")
     audio.write(tmp_path / "conversation.wav", np.random.default_rng(0).standard_normal(4410).astype(np.float32), 44100)
     save_model(build_model(tiny_model_config), tmp_path / "egs/mini/exp/cpu_seed0/model", {})
+    _write_files()
     commands = [line for block in _blocks("bash") for line in block.strip().split("\n")]
     assert len(commands) > 8
     for command in commands:
@@ -292,11 +322,12 @@ def _type(arguments: list[str]) -> None:
         options = ["--examples", "128"]
     elif "audiogram" in arguments and arguments[0] == "train":
         options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
-    elif arguments[0] == "prepare":
+    elif arguments[:2] == ["prepare", "folder"]:
         # A prediction of quality is fitted on no fewer than these.
         options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]
     elif arguments[0] in ("train", "smoke") and "--help" not in arguments:
-        options = [*TINY_RUN, *TINY_MASKER[arguments[arguments.index("--config") + 1]]]
+        tiny = [] if "--import" in arguments else TINY_MASKER[arguments[arguments.index("--config") + 1]]
+        options = [*TINY_RUN, *tiny]
     try:
         code = main([*arguments, *options])
     except SystemExit as stop:

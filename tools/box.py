@@ -1,15 +1,17 @@
-"""The model in the box: from an experiment of egs/folder to what ships with the package.
+"""Make the shipped model from an experiment of egs/folder.
 
     python -m tools.box EXP --dev DEV.jsonl --tests TEST.jsonl ... [--out FOLDER]
+    python -m tools.box --card SUMMARY ... [--out FOLDER]
 
-Saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
-set (EXP/box/TEST), and writes the card from what was measured. All is done with the halved weights, which are those
-that users get.
+It saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
+set (EXP/box/TEST), and writes the card from these measurements. All steps use the halved weights, which users get. With
+--card only the card of the shipped model is written anew, from evaluations of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -19,7 +21,8 @@ import yaml
 
 from sepkit.cli.main import main as sepkit
 from sepkit.errors import UserError
-from sepkit.models.card import model_card
+from sepkit.files import write_text
+from sepkit.models.card import model_card, read_summary
 from sepkit.models.checkpoints import load_checkpoint, save_model
 from sepkit.models.shipped import BOX, DEFAULT_MODEL
 
@@ -49,17 +52,17 @@ LIMITS = (
 
 
 def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int) -> Path:
-    """The folder of the model that ships, with card; nothing is changed there unless all of it could be made.
+    """Make the folder of the shipped model, with its card; change it only if every step succeeds.
 
     Args:
         experiment: of `sepkit train`.
         dev: manifest that the predictor is fitted on.
         tests: manifests.
-        out: the folder; what it held is replaced.
+        out: the folder, whose content is replaced.
         samples: of the latents, for the predictor.
 
     Raises:
-        UserError: a command fails; it has said why.
+        UserError: a command fails, after printing why.
     """
     loaded, loss = load_checkpoint(experiment), _loss(experiment)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,24 +73,50 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
         summaries = []
         for test in tests:
             evaluation = experiment / "box" / test.stem
-            # Weights and predictor may have changed since.
+            # Weights and predictor may have changed since the last evaluation.
             shutil.rmtree(evaluation, ignore_errors=True)
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
-        card = model_card(
-            folder,
-            license=LICENSE,
-            corpora=CORPORA,
-            summaries=summaries,
-            name=out.name,
-            loss=loss,
-            limits=LIMITS,
-            credit=CREDIT,
-        )
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        _write_card(folder, summaries, out.name, loss)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
     return out
+
+
+def renew_card(out: Path, summaries: list[Path]) -> Path:
+    """Write the card of the shipped model anew, and return its path.
+
+    Args:
+        out: folder of the model.
+        summaries: of evaluations of it, files or their folders.
+    Raises:
+        UserError: no card there, or a summary of another model.
+    """
+    card = out / "README.md"
+    try:
+        (loss,) = re.findall(r"^\| Loss \| (.*) \|$", card.read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{card}: found no card that names the loss ({error}); make the model anew") from error
+    for path in summaries:
+        measured = read_summary(path).get("model")
+        if measured not in (out.name, str(out)):
+            raise UserError(f"{path}: is of {measured}, expected of {out.name}; evaluate that")
+    return _write_card(out, summaries, out.name, loss)
+
+
+def _write_card(folder: Path, summaries: list[Path], name: str, loss: str) -> Path:
+    card = model_card(
+        folder,
+        license=LICENSE,
+        corpora=CORPORA,
+        summaries=summaries,
+        name=name,
+        loss=loss,
+        limits=LIMITS,
+        credit=CREDIT,
+    )
+    write_text(folder / "README.md", card)
+    return folder / "README.md"
 
 
 def _loss(experiment: Path) -> str:
@@ -107,16 +136,24 @@ def _run(*arguments: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a mistake."""
+    """Return the exit code: 0, or 2 for a mistake."""
     parser = argparse.ArgumentParser(prog="python -m tools.box", description="the model that ships with the package")
-    parser.add_argument("experiment", type=Path, help="folder that `sepkit train` wrote")
-    parser.add_argument("--dev", type=Path, required=True, help="manifest to fit the predictor of SI-SDR on")
-    parser.add_argument("--tests", type=Path, nargs="+", required=True, help="manifests for the scores of the card")
+    parser.add_argument("experiment", type=Path, nargs="?", help="folder that `sepkit train` wrote")
+    parser.add_argument("--dev", type=Path, help="manifest to fit the predictor of SI-SDR on")
+    parser.add_argument("--tests", type=Path, nargs="+", help="manifests for the scores of the card")
+    parser.add_argument(
+        "--card", type=Path, nargs="+", metavar="SUMMARY", help="evaluations to write only the card from"
+    )
     parser.add_argument("--out", type=Path, default=BOX / DEFAULT_MODEL, help="default: in the package")
     parser.add_argument("--samples", type=int, default=8, help="of the latents, for the predictor")
     options = parser.parse_args(arguments)
     try:
-        print(make(options.experiment, options.dev, options.tests, options.out, options.samples))
+        if options.card:
+            print(renew_card(options.out, options.card))
+        elif options.experiment and options.dev and options.tests:
+            print(make(options.experiment, options.dev, options.tests, options.out, options.samples))
+        else:
+            raise UserError("box: expected EXP, --dev and --tests, or --card")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

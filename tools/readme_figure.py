@@ -1,4 +1,4 @@
-"""Draw README's figure: the mixture of two recordings, and what the shipped model makes of it.
+"""Draw README's figure: the mixture of two recordings, and the shipped model's estimates.
 
 python -m tools.readme_figure ONE.flac OTHER.flac --out docs/images/separated.png
 """

@@ -9,7 +9,7 @@
 # Stages: 1 sines: plain, noisy assignment, grown by splitting, annealed, ten seeds each; 2 mixtures of 1 to 16 flows on a
 # ring of modes. Every training is kept: the same command again continues. Time with conf/cpu.yaml, processor time of one
 # core: four minutes each. Limits: the paper's CelebA and CIFAR figures need data and accelerators that are not at hand.
-# Citation: A. Delattre et al., "Conditional distribution quantization in machine learning".
+# Citation: B. Delattre et al., "Conditional distribution quantization in machine learning".
 . "$(dirname "$0")/../utils/options.sh" run
 
 conf=conf/cpu.yaml

@@ -1,2 +1,2 @@
-"""The theory of cooling: where free hypotheses split and which temperatures follow, Gaussian mixtures under annealed
+"""The theory of cooling: splits of free hypotheses and the temperatures that follow, Gaussian mixtures under annealed
 variational inference, and schedules planned from theory."""

@@ -1,8 +1,8 @@
 """The probability that annealed variational inference loses a mode, in closed form.
 
-While it is hot (R^2 beta < alpha) the two means of the student drive each other apart along mu*: their difference
-grows by the factor e^I. The run collapses if the difference then is below 2 epsilon, for both means will go to the
-heavy mode. Time is counted in steps; eta t is the time of the flow, and the annealed VI paper's eq. 3.8 leaves eta out.
+In the hot phase (R^2 beta < alpha) the two means of the student drive each other apart along mu*: their difference
+grows by the factor e^I. If the difference is then below 2 epsilon, both means go to the heavy mode: the run collapses.
+Time is counted in steps. The time of the flow is eta t; the annealed VI paper's eq. 3.8 leaves eta out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,15 @@ PAPER_ALPHA = 0.608
 LIMIT_ALPHA = 0.58343
 """`stability_alpha` for R to infinity."""
 
-# A schedule counts as one that reaches 1 if it comes this near.
+# A schedule counts as reaching 1 if it comes this near.
 _ONE = 1e-6
 
 
 def stability_alpha(radius: float, heavy_weight: float) -> float:
-    """The R^2 beta at which the sum m1 + m2 loses its stability, 2 f(-1) = -g'(0) / 2: the end of the hot phase.
+    """Return alpha, the R^2 beta at which the sum m1 + m2 becomes unstable, 2 f(-1) = -g'(0) / 2: the hot phase's end.
 
-    Below it the sum is held at nearly 0 while the difference grows; above it both means run to the heavy mode. It is
-    .5863 for R = 3, w* = .8. For R to infinity it is r^2 where 2 f(-1; r) = r / sqrt(2 pi), .58343.
-
-    Args:
-        radius: R; inf gives the limit.
-        heavy_weight: w*, in (0, 1).
+    Below it the sum stays nearly 0 while the difference grows; above it both means run to the heavy mode. It is .5863
+    for R = 3, w* = .8. For R to infinity (`radius` inf) it is r^2 where 2 f(-1; r) = r / sqrt(2 pi), .58343.
     """
 
     def excess(value: float) -> float:
@@ -50,14 +46,14 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
         high *= 1.5
         if high > 1e6:
             raise UserError(
-                f"radius {radius:g}: the sum of the overlaps never loses its stability, so there is no end of the hot"
-                " phase; the modes are too close to be lost"
+                f"radius {radius:g}: the sum of the overlaps is always stable, so there is no hot phase that could end;"
+                " the modes are too close to be lost"
             )
     return root_scalar(excess, bracket=(1e-9, high), xtol=1e-12).root
 
 
 def growth_exponent(initial_beta: float, steps: float, step_size: float, radius: float, alpha: float) -> float:
-    """I = sqrt(2 / pi) eta t0 / ln(1 / beta_i) (sqrt(alpha) - sqrt(R^2 beta_i)), 0 where there is no hot phase.
+    """Return I = sqrt(2 / pi) eta t0 / ln(1 / beta_i) (sqrt(alpha) - sqrt(R^2 beta_i)), 0 without a hot phase.
 
     Args:
         initial_beta: beta_i, in (0, 1).
@@ -73,10 +69,10 @@ def growth_exponent(initial_beta: float, steps: float, step_size: float, radius:
 
 
 def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
-    """The limit of I for hot starts, sqrt(2 alpha / pi) eta / ln(rate): only the rate of cooling is left.
+    """Return the limit of I for hot starts, sqrt(2 alpha / pi) eta / ln(rate), which depends on the rate of cooling.
 
     Args:
-        rate: beta_i^(-1 / t0), by which beta grows in a step, more than 1.
+        rate: beta_i^(-1 / t0), the growth of beta per step, more than 1.
         step_size: eta.
         alpha: R^2 beta at the end of the hot phase.
 
@@ -86,7 +82,7 @@ def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
 
 
 def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius: float, alpha: float) -> float:
-    """I = eta int_0^t1 sqrt(R^2 beta(t) / (2 pi)) dt, beta(t1) = alpha / R^2, by quadrature; 0 without a hot phase.
+    """Return I = eta int_0^t1 sqrt(R^2 beta(t) / (2 pi)) dt, beta(t1) = alpha / R^2, by quadrature; 0 if not hot.
 
     Args:
         schedule: beta(t), rising.
@@ -106,7 +102,7 @@ def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius:
     border = min(alpha / radius**2, 1 - 2 * _ONE)
     if schedule(0.0) >= border:
         return 0.0
-    # Bisection also finds where a schedule jumps over the border.
+    # Bisection also finds a jump of the schedule over the border.
     low, high = 0.0, float(end)
     while high - low > 1e-12 * end:
         middle = 0.5 * (low + high)
@@ -116,15 +112,10 @@ def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius:
 
 
 def start_probability(dimension: int, radius: float, heavy_weight: float) -> float:
-    """The probability that both means start on the same side of m = -epsilon: of collapse without any hot phase.
+    """Return the probability that both means start on the same side of m = -epsilon: collapse without a hot phase.
 
-    P^2 + (1 - P)^2, P the probability that the overlap of a uniform direction is above -epsilon. Of that overlap,
-    m sqrt((d - 1) / (1 - m^2)) has Student's distribution with d - 1 degrees of freedom.
-
-    Args:
-        dimension: d >= 2.
-        radius: R.
-        heavy_weight: w*.
+    It is P^2 + (1 - P)^2, with P the probability that the overlap of a uniform direction in d >= 2 dimensions is above
+    -epsilon. For that overlap, m sqrt((d - 1) / (1 - m^2)) has Student's distribution with d - 1 degrees of freedom.
     """
     epsilon = abs(bias(radius, heavy_weight))
     if epsilon >= 1:
@@ -136,17 +127,17 @@ def start_probability(dimension: int, radius: float, heavy_weight: float) -> flo
 def collapse_probability(
     growth: float, dimension: int, radius: float, heavy_weight: float, *, repelled: bool = False
 ) -> float:
-    """p = erf(sqrt(d) epsilon e^-I), or with `repelled` erf(sqrt(d / 2) epsilon e^-I).
+    """Return p = erf(sqrt(d) epsilon e^-I), or with `repelled` erf(sqrt(d / 2) epsilon e^-I).
 
     While s falls from 0 to -1 the repulsion multiplies m1 - m2 by sqrt 2: antipodal means differ by twice one of them,
-    variance 4 / d, independent ones by variance 2 / d. The paper leaves that factor out. It counts once the repulsion
+    variance 4 / d, independent ones by variance 2 / d. The paper leaves that factor out. It applies once the repulsion
     has finished (eta t0 far above 4).
 
     Args:
         growth: I.
         dimension: d.
         radius: R.
-        heavy_weight: w*; p is 0 at .5, where nothing prefers a mode.
+        heavy_weight: w*; p is 0 at .5, where the modes are equal.
         repelled: whether the means are antipodal before the difference grows.
 
     Source: annealed VI paper, eq. 3.7.
@@ -156,28 +147,28 @@ def collapse_probability(
 
 
 def optimal_initial_beta(radius: float, alpha: float) -> float:
-    """The beta_i that makes I largest at every t0: alpha / (R^2 W^2), W = W_{-1}(-sqrt(alpha) / (e R)).
+    """Return the beta_i that makes I largest at every t0: alpha / (R^2 W^2), W = W_{-1}(-sqrt(alpha) / (e R)).
 
-    The same as exp(2 + 2 W). The annealed VI paper's D.14 prints e^2 W_0^2, which is above alpha / R^2, where there is
-    no hot phase at all.
+    This equals exp(2 + 2 W). The annealed VI paper's D.14 prints e^2 W_0^2, which is above alpha / R^2, where there is
+    no hot phase.
 
     Args:
         radius: R, above sqrt(alpha).
         alpha: R^2 beta at the end of the hot phase.
 
     Raises:
-        UserError: R too small: the target is unimodal enough for every start to be cold.
+        UserError: R is so small that every start is cold.
     """
     if not radius**2 > alpha:
         raise UserError(
-            f"radius: found {radius:g}, expected more than {math.sqrt(alpha):.4g}: nearer modes need no annealing"
+            f"radius: found {radius:g}, expected more than {math.sqrt(alpha):.4g}; nearer modes need no annealing"
         )
     w = float(lambertw(-math.sqrt(alpha) / (math.e * radius), -1).real)
     return alpha / (radius**2 * w**2)
 
 
 def steps_for_growth(growth: float, initial_beta: float, step_size: float, radius: float, alpha: float) -> float:
-    """t0 that gives I, the inverse of `growth_exponent`; inf where there is no hot phase."""
+    """Return the t0 that gives I, the inverse of `growth_exponent`; inf without a hot phase."""
     per_step = growth_exponent(initial_beta, 1.0, step_size, radius, alpha)
     return growth / per_step if per_step > 0 else math.inf
 
@@ -193,7 +184,7 @@ def steps_for_probability(
     *,
     repelled: bool = False,
 ) -> float:
-    """t0 at which the probability of collapse is `probability`: 0 if it is so from the start, inf if never.
+    """Return the t0 at which the probability of collapse is `probability`: 0 if the start suffices, inf if never.
 
     Args:
         probability: in (0, 1).

@@ -1,4 +1,4 @@
-"""Annealed variational inference with a normalizing flow as student: replicas of RealNVP, trained at once."""
+"""Annealed variational inference with normalizing flows as students: replicas of RealNVP, trained together."""
 
 from __future__ import annotations
 
@@ -12,42 +12,26 @@ from sepkit.annealing.mixtures import Failure, Mixture
 from sepkit.models.coupling import RealNVP
 from sepkit.schedules import Schedule
 
-# Samples of each trained student that its deviation is measured on.
+# Number of samples of each trained student for its deviation.
 _MEASURED = 4096
 
 
 def diagonal_target(dimension: int, radius: float, heavy_weight: float) -> Mixture:
-    """The bimodal target with mu* along the diagonal, so that no coordinate, and no mask, is special.
-
-    Args:
-        dimension: d.
-        radius: R = |mu*|.
-        heavy_weight: w*.
-    """
+    """Return the bimodal target with mu* of length R along the diagonal, so that no coordinate or mask is special."""
     mean = torch.full((dimension,), radius / math.sqrt(dimension))
     weights = torch.tensor([heavy_weight, 1 - heavy_weight])
     return Mixture(torch.stack([mean, -mean]), torch.ones(2), weights)
 
 
 def full_deviation(radius: float, heavy_weight: float) -> float:
-    """Standard deviation of the target along mu*, sqrt(1 + 4 R^2 w* (1 - w*)): 2.6 for R = 3, w* = .8; 1 for a mode.
-
-    Args:
-        radius: R.
-        heavy_weight: w*.
-    """
+    """Return the target's deviation along mu*, sqrt(1 + 4 R^2 w* (1 - w*)): 2.6 for R = 3, w* = .8; 1 for a mode."""
     return math.sqrt(1 + 4 * radius**2 * heavy_weight * (1 - heavy_weight))
 
 
 def tempered_loss(flow: RealNVP, target: Mixture, beta: float, count: int, generator: torch.Generator) -> Tensor:
-    """The mean over samples of log q - beta log pi, (S,) nats with gradient: KL(q | pi^beta) up to log Z_beta.
+    """Return the mean over samples of log q - beta log pi, (S,) nats with gradient: KL(q | pi^beta) up to log Z_beta.
 
-    Args:
-        flow: q, S replicas.
-        target: pi.
-        beta: inverse temperature.
-        count: n samples of each replica.
-        generator: of the base samples.
+    `flow` is q with S replicas, `target` is pi, and `count` the number of samples of each replica.
     """
     x, log_q = flow.sample(count, generator)
     return (log_q - beta * target.log_prob(x)).mean(-1)
@@ -55,13 +39,13 @@ def tempered_loss(flow: RealNVP, target: Mixture, beta: float, count: int, gener
 
 @dataclass
 class FlowRun:
-    """What training left.
+    """The result of training.
 
     Args:
         flow: in evaluation mode.
-        deviations: (S,) standard deviation of samples along mu*; NaN for a replica that was ended.
-        losses: (S,) of the last step; NaN for a replica that was ended.
-        failures: replicas that were ended.
+        deviations: (S,) standard deviation of samples along mu*; NaN for a failed replica.
+        losses: (S,) of the last step; NaN for a failed replica.
+        failures: replicas whose loss was not finite.
     """
 
     flow: RealNVP
@@ -80,15 +64,15 @@ def fit_flows(
     learning_rate: float = 1e-3,
     seed: int = 0,
 ) -> FlowRun:
-    """Train all replicas on the tempered reverse KL divergence with Adam, and measure how wide they are along mu*.
+    """Train all replicas on the tempered reverse KL divergence with Adam, and measure their width along mu*.
 
-    A replica whose loss is not finite is recorded and takes no further part; the others go on.
+    A replica whose loss is not finite is recorded and stops; the others continue.
 
     Args:
         flow: S replicas; trained in place.
         target: pi; its first mean is mu*.
         schedule: beta of the step.
-        steps: how many.
+        steps: number of steps.
         samples: n, fresh at every step.
         learning_rate: of Adam.
         seed: of the samples.
@@ -112,7 +96,7 @@ def fit_flows(
             ended |= broken
         loss.sum().backward()
         if bool(ended.any()):
-            # No product joins replicas, so that what is not finite stays in its own slice of every parameter.
+            # No product joins replicas, so values that are not finite stay in one slice of every parameter.
             for parameter in flow.parameters():
                 if parameter.grad is not None:
                     parameter.grad[ended] = 0.0

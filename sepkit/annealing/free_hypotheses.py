@@ -1,8 +1,8 @@
-"""Temperatures: what they are measured in, and where hypotheses that move freely split as the temperature falls.
+"""Temperatures: their unit, and where free hypotheses split as the temperature falls.
 
-Deterministic annealing lowers the temperature little by little, and at each one lets the hypotheses settle where the
-free energy -T sum_y log mean_k exp(-d(f_k, y) / T) is least. At high temperatures all of them are at one place; at
-critical temperatures groups of them split. Here there is no network between data and hypotheses.
+Deterministic annealing lowers the temperature in small steps. At each one hypotheses settle at a minimum of the free
+energy -T sum_y log mean_k exp(-d(f_k, y) / T). At high temperatures all are at one place; at critical temperatures
+groups of them split. Free means that no network stands between data and hypotheses.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
 
 _DB = 10 / math.log(10)
-# Lengths are compared with the one that a temperature has: hypotheses whose distance is below this many belong to one
-# group, each settling starts with a push of this many, and ends where nothing moves by more than this many.
+# Units of the length that belongs to a temperature. Hypotheses nearer to each other than the first are one group. Each
+# settling starts with a push of the second, and ends where nothing moves by more than the third.
 _GROUP_LIMIT = 0.05
 _PUSH = 1e-3
 _SETTLED = 1e-6
 _MAX_ITERATIONS = 5000
-# The least |cos| between a hypothesis and a source: a cost of SI-SDR stays finite.
+# The least |cos| between a hypothesis and a source, which keeps costs of SI-SDR finite.
 _LEAST_COSINE = 1e-6
 
 # ------------------------------------------------------------------------------------------------ units and entropies
@@ -33,19 +33,17 @@ _LEAST_COSINE = 1e-6
 
 @torch.no_grad()
 def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-    """How far the sources of each utterance are from their mean, dB: the unit that temperatures are multiples of.
+    """Return how far the sources of each utterance are from their mean, (B,) dB: the unit of temperatures.
 
     (1/m) sum_j |SI-SDR(mean of the active sources, s_j)|. For two uncorrelated sources it is the difference of their
     levels in dB, for three equally loud ones 3.01 dB. An initial temperature is a multiple of its mean over training
-    segments: the paper's T0 of about 0.1, 5 and 23 are 0.05, 2 and 10 times that of WSJ0-2mix.
+    segments: the paper's T0 of about 0.1, 5 and 23 are 0.05, 2 and 10 times that of WSJ0-2mix. It is NaN for fewer than
+    two active sources.
 
     Args:
         sources: (B, m, T); inactive rows may hold anything.
         active: (B, m) bool; None: all active.
         lengths: (B,) samples that count; None: all.
-
-    Returns:
-        (B,) in dB; NaN where fewer than two sources are active, which have no spread.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -53,7 +51,7 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
     Source: reference code of the aMCL paper ("variance" unit).
     """
     sources, active = _only_active(sources, active)
-    # Of the mean only the direction counts, so that the sum may stand for it.
+    # SI-SDR only depends on the direction of the mean, so the sum serves as well.
     distances = pairwise_neg_si_sdr(sources.sum(1, keepdim=True), sources, lengths=lengths)[:, 0].abs()
     count = active.sum(1)
     spread = distances.where(active, 0.0).sum(1) / count
@@ -62,11 +60,7 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
 
 @torch.no_grad()
 def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
-    """The entropy of the softmin of cost / temperature over hypotheses, (B, m) nats: from 0 at T = 0 to log n.
-
-    Args:
-        cost: (B, n, m).
-        temperature: in the cost's unit, > 0.
+    """Return the entropy of the softmin of cost (B, n, m) / temperature over hypotheses, (B, m) nats, 0 to log n.
 
     Source: aMCL paper, eq. 5 and section 4.1.
     """
@@ -83,10 +77,10 @@ class Split:
 
     Args:
         temperature: in the cost's unit, known to half a percent.
-        groups_before: how many places the hypotheses were at above it.
-        groups_after: and below it.
-        predicted_temperature: twice the largest eigenvalue of the covariance of what belongs to one group of two or
-            more hypotheses (eq. 13), just above the split.
+        groups_before: number of groups above it.
+        groups_after: number of groups below it.
+        predicted_temperature: twice the largest eigenvalue of the covariance of the points of one group of two or more
+            hypotheses (eq. 13), just above the split.
     """
 
     temperature: float
@@ -97,12 +91,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Merge:
-    """One temperature at which hypotheses that were apart meet again, since others stand for the same points now.
+    """One temperature at which hypotheses that were apart meet again, because others now stand for their points.
 
     Args:
         temperature: in the cost's unit, the first on the way down at which they were found together.
-        groups_before: how many places the hypotheses were at above it.
-        groups_after: and below it.
+        groups_before: number of groups above it.
+        groups_after: number of groups below it.
     """
 
     temperature: float
@@ -115,11 +109,11 @@ class PointAnnealing:
     """Free hypotheses for points in space while the temperature falls.
 
     Args:
-        critical_temperature: 2 lambda_max of the points' covariance, where the first split must be (eq. 14).
+        critical_temperature: 2 lambda_max of the points' covariance, the first split by eq. 14.
         splits: in order of falling temperature.
         merges: likewise. Splits and merges together account for every change of the number of groups.
         temperatures: S of them, falling.
-        groups: S numbers of places that the hypotheses are at.
+        groups: S numbers of groups.
         distortions: S mean squared distances of the points from their nearest hypothesis.
         hypotheses: S times (n, d).
     """
@@ -139,15 +133,15 @@ def anneal_points(
 ) -> PointAnnealing:
     """Deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
 
-    At each temperature hypotheses settle where the free energy is least downhill of a slightly pushed start; there
-    f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Groups are counted after that. Around each split the
-    steps are refined to a percent. It ends where all hypotheses are apart.
+    At each temperature hypotheses move from a slightly pushed start downhill to a minimum of the free energy, where
+    f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Then groups are counted. Around each split, steps of
+    temperature are refined to a percent. Annealing ends when all hypotheses are apart.
 
     Args:
         points: (N, d), finite.
         hypotheses: n.
-        decay: from one temperature to the next.
-        end_ratio: where to end at the latest, as a share of the first critical temperature.
+        decay: of the temperature per step.
+        end_ratio: lowest temperature, as a share of the first critical temperature.
         seed: of the pushes.
 
     Raises:
@@ -158,7 +152,7 @@ def anneal_points(
     """
     points = points.detach().double()
     if points.ndim != 2 or not bool((points != points[:1]).any()):
-        raise ValueError(f"expected points (N, d) of which two differ at least, found shape {tuple(points.shape)}")
+        raise ValueError(f"found points of shape {tuple(points.shape)}, expected (N, d) with at least two that differ")
     centered = points - points.mean(0)
     covariance = centered.mT @ centered / len(points)
     critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
@@ -170,7 +164,7 @@ def anneal_points(
         return settle_points(points, start + _PUSH * length * push, temperature)
 
     result = PointAnnealing(critical)
-    # No eigenvalue is beyond the trace, so that the first split is below this whatever eq. 14 says.
+    # No eigenvalue exceeds the trace, so the first split is certainly below this.
     temperature = 4 * float(covariance.trace())
     settled = settle(points.mean(0).repeat(hypotheses, 1), temperature)
     while True:
@@ -205,19 +199,19 @@ def _record(result: PointAnnealing, points: Tensor, hypotheses: Tensor, temperat
 
 
 def _weights(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
-    """(N, n) softmin over hypotheses of squared distance / temperature; what all hypotheses share is left out."""
+    """Return the (N, n) softmin over hypotheses of squared distance / temperature, without terms that all share."""
     return ((2 * points @ hypotheses.mT - hypotheses.square().sum(1)) / temperature).softmax(1)
 
 
 def _centroids(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
-    """The (n, d) means of the points that are softly each hypothesis's; one that has none stays."""
+    """Return the (n, d) means of the points, weighted by each hypothesis's share; one without any share stays."""
     weights = _weights(points, hypotheses, temperature)
     mass = weights.sum(0).unsqueeze(1)
     return (weights.mT @ points / mass).where(mass > 0, hypotheses)
 
 
 def _predicted_temperature(points: Tensor, hypotheses: Tensor, temperature: float) -> float:
-    """2 lambda_max of eq. 13 over the groups of more than one hypothesis."""
+    """Return 2 lambda_max of eq. 13 over the groups of more than one hypothesis."""
     labels = _group_labels(_distances(hypotheses), temperature)
     weights = _weights(points, hypotheses, temperature)
     largest = 0.0
@@ -238,10 +232,9 @@ class SourceAnnealing:
 
     Args:
         temperatures_db: S of them, falling.
-        groups: (S, B) numbers of places that the hypotheses are at.
-        first_split_db: (B,) the temperature between the last one where all were at one place and the next; NaN where
-            they were so to the end.
-        expected_db: (B,) what it is for uncorrelated sources, `si_sdr_critical_temperature_db`.
+        groups: (S, B) numbers of groups.
+        first_split_db: (B,) the temperature between the last one with a single group and the next; NaN without a split.
+        expected_db: (B,) the same for uncorrelated sources, `si_sdr_critical_temperature_db`.
     """
 
     temperatures_db: list[float]
@@ -251,20 +244,16 @@ class SourceAnnealing:
 
 
 def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
-    """The first critical temperature of free hypotheses for m uncorrelated sources under negative SI-SDR, dB.
+    """Return the first critical temperature of free hypotheses for m >= 2 uncorrelated sources under negative SI-SDR.
 
-    T_c = (10 / ln 10) / (1 - 2 c^2 / m), c^2 = 1 / (1 + 10^(-ceiling / 10)). Levels do not enter. Two sources without
-    a ceiling have none: moving along the line between them costs one what the other gains, so that any temperature
-    lets hypotheses part. That is where the cost differs from the squared error, and why T_c depends on how well
-    hypotheses can do.
+    T_c = (10 / ln 10) / (1 - 2 c^2 / m) dB, c^2 = 1 / (1 + 10^(-ceiling / 10)). Levels have no effect. For two sources
+    T_c is infinite without a ceiling: along the line between them one source loses what the other gains, so hypotheses
+    can part at any temperature. This differs from the squared error, and is why T_c depends on the ceiling, the SI-SDR
+    of a hypothesis that has everything of its source but cannot do better.
 
-    It is where the second derivative of the free energy along a direction in which two hypotheses part from the
-    mixture is zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared
-    cosine between the mixture and a source.
-
-    Args:
-        sources: m >= 2.
-        ceiling_db: the SI-SDR of a hypothesis that has everything of its source but cannot do better, dB.
+    At T_c the second derivative of the free energy along a direction in which two hypotheses part from the mixture is
+    zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared cosine between
+    the mixture and a source.
     """
     reach = _reach(ceiling_db)
     return _DB / (1 - 2 * reach / sources) if 2 * reach < sources else math.inf
@@ -272,12 +261,9 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
 
 @torch.no_grad()
 def source_correlations(sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-    """(B, m, m) cosines between the sources of each utterance less their means; 0 beside the diagonal where inactive.
+    """Return (B, m, m) cosines between the sources of each utterance less their means; 0 off the diagonal if inactive.
 
-    Args:
-        sources: (B, m, T); inactive rows may hold anything.
-        active: (B, m) bool; None: all active.
-        lengths: (B,) samples that count; None: all.
+    `sources` (B, m, T) may hold anything in inactive rows; `active` is (B, m) bool, `lengths` (B,).
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -301,21 +287,21 @@ def anneal_sources(
     end_db: float = 0.1,
     seed: int = 0,
 ) -> SourceAnnealing:
-    """Deterministic annealing of free hypotheses under negative SI-SDR, for every utterance by itself.
+    """Deterministic annealing of free hypotheses under negative SI-SDR, for each utterance separately.
 
-    Each hypothesis is a waveform in the span of the sources plus a residual that no source has a part in and that
-    keeps its SI-SDR below a ceiling. All begin at the mixture of equally loud sources. Since the cost is blind to
-    levels, only angles count: with the hypothesis along the unit vector u in the span, the cost of source s_j is
-    -10 log10(c^2 x_j / (1 - c^2 x_j)), x_j = <u, s_j>^2 / |s_j|^2. The damped fixed point of
-    u ~ sum_j q_j s_j / (<u, s_j> (1 - c^2 x_j)) is found at each temperature from a slightly pushed start.
+    Each hypothesis is a waveform in the span of the sources plus a residual that is orthogonal to them and keeps its
+    SI-SDR below a ceiling. All begin at the mixture of equally loud sources. The cost ignores levels, so only angles
+    count: for a hypothesis along the unit vector u in the span, the cost of source s_j is
+    -10 log10(c^2 x_j / (1 - c^2 x_j)), x_j = <u, s_j>^2 / |s_j|^2. At each temperature the damped fixed point of
+    u ~ sum_j q_j s_j / (<u, s_j> (1 - c^2 x_j)) is found from a slightly pushed start.
 
     Args:
         correlations: (B, m, m) cosines between sources, as from `source_correlations`.
         hypotheses: n >= 2.
         active: (B, m) bool; None: all active. An utterance with fewer than two active sources never splits.
         ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
-        decay: from one temperature to the next, and so the precision of split temperatures.
-        end_db: where to end at the latest, dB.
+        decay: of the temperature per step, which is also the precision of split temperatures.
+        end_db: lowest temperature, dB.
         seed: of the pushes.
     """
     values, vectors = torch.linalg.eigh(correlations.double())
@@ -351,12 +337,12 @@ def anneal_sources(
 
 
 def _reach(ceiling_db: float) -> float:
-    """c^2: the share of its energy that the best hypothesis has of its source."""
+    """Return c^2: the share of the best hypothesis's energy that is its source's."""
     return 1 / (1 + 10 ** (-ceiling_db / 10))
 
 
 def _turn(hypotheses: Tensor, directions: Tensor, active: Tensor, reach: float, temperature: float) -> Tensor:
-    """(B, n, m) unit vectors half way to where the free energy's gradient points."""
+    """Return (B, n, m) unit vectors half way towards the free energy's gradient."""
     cosines = hypotheses @ directions.mT
     cosines = cosines.abs().clamp_min(_LEAST_COSINE).copysign(cosines)
     part = reach * cosines.square()
@@ -370,7 +356,7 @@ def _turn(hypotheses: Tensor, directions: Tensor, active: Tensor, reach: float, 
 
 
 def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sources with zeros in inactive rows, and which are active."""
+    """Return the sources with zeros in inactive rows, and which are active."""
     if active is None:
         active = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
     if active.shape != sources.shape[:2]:
@@ -380,7 +366,7 @@ def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def _settle(step: Callable[[Tensor], Tensor], start: Tensor, length: float) -> Tensor:
-    """Where repeated steps lead to."""
+    """Repeat a step until nothing moves further."""
     for _ in range(_MAX_ITERATIONS):
         moved = step(start)
         if float((moved - start).abs().max()) < _SETTLED * length:
@@ -398,7 +384,7 @@ def _group_labels(distances: Tensor, temperature: float) -> Tensor:
 
 
 def _labels(near: Tensor) -> Tensor:
-    """(B, n) the lowest member of each hypothesis's group; (B, n, n) says which are near each other."""
+    """Return (B, n) the lowest member of each hypothesis's group; (B, n, n) says which are near each other."""
     n = near.shape[1]
     labels = torch.arange(n, device=near.device).expand(near.shape[0], n)
     for _ in range(n):
@@ -407,16 +393,14 @@ def _labels(near: Tensor) -> Tensor:
 
 
 def _counts(labels: Tensor) -> Tensor:
-    """(B,) how many groups there are: each has one member that is its own lowest."""
+    """Return (B,) numbers of groups: one member of each is its own lowest."""
     return (labels == torch.arange(labels.shape[1], device=labels.device)).sum(1)
 
 
 def count_groups(hypotheses: Tensor, temperature: float) -> int:
-    """The number of places that hypotheses (n, d) are at, as `anneal_points` counts them.
+    """Return the number of groups of hypotheses (n, d), as `anneal_points` counts them.
 
-    Args:
-        hypotheses: (n, d).
-        temperature: in the unit of squared distances; hypotheses nearer than 0.05 sqrt(T / 2) are one group.
+    Hypotheses nearer than 0.05 sqrt(T / 2) are one group; T is in the unit of squared distances.
     """
     return _count(_group_labels(_distances(hypotheses), temperature))
 

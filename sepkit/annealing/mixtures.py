@@ -1,8 +1,8 @@
 """Isotropic Gaussian mixtures, learned by annealed variational inference: many replicas in one tensor.
 
 A student mixture q is fitted to a target pi ** beta by stochastic gradient steps on E_q[log q - beta log pi]. The steps
-are those of a JKO scheme: plain on means, multiplicative on variances. Here every sample has all its d coordinates;
-`sepkit.annealing.reduced` does the same at the cost of three.
+are those of a JKO scheme: plain on means, multiplicative on variances. Every sample here has all its d coordinates;
+`sepkit.annealing.reduced` computes the same at the cost of three.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sepkit.schedules import Schedule
 
-# How many numbers the samples of the replicas that are stepped together may hold.
+# Most numbers in the samples of replicas that are stepped together.
 _CHUNK_NUMBERS = 4_000_000
 
 
@@ -39,22 +39,18 @@ class Mixture:
         return self.means.shape[-1]
 
     def component_log_densities(self, x: Tensor) -> Tensor:
-        """log w_k + log N(x; mu_k, sigma_k^2 I), (..., n, K) nats.
-
-        Args:
-            x: (..., n, d).
-        """
+        """Return log w_k + log N(x; mu_k, sigma_k^2 I) for x (..., n, d), (..., n, K) nats."""
         squared = (x.unsqueeze(-2) - self.means.unsqueeze(-3)).square().sum(-1)
         variances = self.variances.unsqueeze(-2)
         normalizer = 0.5 * self.dimension * (2 * math.pi * variances).log()
         return self.weights.log() - squared / (2 * variances) - normalizer
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log density at x (..., n, d), (..., n) nats."""
+        """Return the log density at x (..., n, d), (..., n) nats."""
         return self.component_log_densities(x).logsumexp(-1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """`count` samples a replica, (..., n, d), and the component that each comes from, (..., n) int."""
+        """Draw `count` samples per replica; return them, (..., n, d), and their components, (..., n) int."""
         batch = self.means.shape[:-2]
         drawn = torch.multinomial(
             self.weights.expand(math.prod(batch), -1), count, replacement=True, generator=generator
@@ -65,24 +61,13 @@ class Mixture:
         return self.place(noise, drawn), drawn
 
     def place(self, noise: Tensor, components: Tensor) -> Tensor:
-        """The samples mu_k + sigma_k noise, (..., n, d).
-
-        Args:
-            noise: (..., n, d) standard normal.
-            components: (..., n) int, k of each sample.
-        """
+        """Return samples mu_k + sigma_k noise, (..., n, d), for noise of that shape and components k (..., n)."""
         means = self.means.gather(-2, components.unsqueeze(-1).expand(*components.shape, self.dimension))
         return means + self.variances.gather(-1, components).sqrt().unsqueeze(-1) * noise
 
 
 def bimodal_target(dimension: int, radius: float, heavy_weight: float, dtype: torch.dtype = torch.float64) -> Mixture:
-    """The target w* N(mu*, I) + (1 - w*) N(-mu*, I), mu* of length R along the first axis.
-
-    Args:
-        dimension: d.
-        radius: R > 0.
-        heavy_weight: w*, in (0, 1).
-        dtype: of all tensors.
+    """Return the target w* N(mu*, I) + (1 - w*) N(-mu*, I), mu* of length R along the first axis.
 
     Source: annealed VI paper, eq. 2.1.
     """
@@ -102,16 +87,10 @@ def random_student(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Mixture:
-    """S replicas of a student whose means have uniform directions and length R.
+    """Return S replicas of a student whose means have uniform directions and length R.
 
-    Args:
-        replicas: S.
-        dimension: d.
-        radius: R.
-        variance: of all components at the start: 1 (vanilla), 10 R^2 (covering), 1 / beta_i (annealed).
-        weights: of the components; their number is K.
-        seed: of the directions.
-        dtype: of all tensors.
+    The variance of all components is 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed). There are as many
+    components as weights.
     """
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(replicas, len(weights), dimension, generator=generator, dtype=torch.float64)
@@ -121,13 +100,9 @@ def random_student(
 
 
 def reverse_kl(student: Mixture, target: Mixture, beta: float, x: Tensor) -> Tensor:
-    """The mean of log q(x) - beta log pi(x) over samples x of q, (...) nats: KL(q | pi^beta) up to log Z_beta.
+    """Return the mean of log q(x) - beta log pi(x) over x (..., n, d), samples of q, (...) nats.
 
-    Args:
-        student: q.
-        target: pi.
-        beta: inverse temperature.
-        x: (..., n, d), samples of q.
+    This is KL(q | pi^beta) up to log Z_beta, with q the student and pi the target.
 
     Source: annealed VI paper, eq. 2.2.
     """
@@ -151,18 +126,12 @@ class Gradient:
 
 @torch.no_grad()
 def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: Tensor, components: Tensor) -> Gradient:
-    """The gradient of the loss on the samples x = mu_k + sigma_k noise, where k is fixed and x moves with the student.
+    """Return the loss's gradient on samples x = mu_k + sigma_k noise, where k is fixed and x moves with the student.
 
     With r_jk the posterior of component k for sample j, and v_j = (d log q - beta d log pi) / dx at x_j, the gradient
     of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The second part, the score of
-    q's own parameters, has mean zero; it is kept, as in the reference code.
-
-    Args:
-        student: q, S replicas.
-        target: pi.
-        beta: inverse temperature.
-        noise: (..., n, d) standard normal.
-        components: (..., n) int.
+    q's own parameters, has mean zero; it is kept, as in the reference code. `noise` is (..., n, d) standard normal,
+    `components` (..., n) int.
     """
     x = student.place(noise, components)
     count, dimension = x.shape[-2:]
@@ -177,7 +146,7 @@ def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: T
         - beta * (target_weighted @ target.means - target_weighted.sum(-1, keepdim=True) * x)
     )
     own = torch.nn.functional.one_hot(components, student.means.shape[-2]).to(x.dtype)
-    # The score of mu_k needs sum_j r_jk (x_j - mu_k): one matrix product, and no tensor of all differences.
+    # The score of mu_k needs sum_j r_jk (x_j - mu_k). One matrix product avoids a tensor of all differences.
     score = precision.unsqueeze(-1) * (posterior.mT @ x - posterior.sum(-2).unsqueeze(-1) * student.means)
     squared = _squared_distances(student, x)
     along = (own * (pull * noise).sum(-1, keepdim=True)).sum(-2)
@@ -190,13 +159,13 @@ def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: T
 
 
 def _squared_distances(mixture: Mixture, x: Tensor) -> Tensor:
-    """(..., n, K) |x - mu_k|^2, by products where the mean's length is far below that of the rest of x."""
+    """Return (..., n, K) |x - mu_k|^2, by products if the means are much shorter than the rest of x."""
     cross = x @ mixture.means.mT
     return x.square().sum(-1, keepdim=True) - 2 * cross + mixture.means.square().sum(-1).unsqueeze(-2)
 
 
 def _with_posterior(mixture: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The log density at x and the posterior of the components, (..., n) and (..., n, K)."""
+    """Return the log density at x and the posterior of the components, (..., n) and (..., n, K)."""
     variances = mixture.variances.unsqueeze(-2)
     normalizer = 0.5 * mixture.dimension * (2 * math.pi * variances).log()
     joint = mixture.weights.log() - _squared_distances(mixture, x) / (2 * variances) - normalizer
@@ -213,14 +182,14 @@ def jko_step(
     learn_means: bool = True,
     learn_variances: bool = True,
 ) -> Mixture:
-    """The student one step later.
+    """Return the student one step later.
 
     mu <- mu - step gradient, then back to length `radius`; sigma^2 <- sigma^2 (1 - 2 step / d gradient)^2.
 
     Args:
         student: q.
         gradient: of the loss.
-        step_size: eta / beta in the annealed VI paper, which takes beta out of the speed of the means.
+        step_size: eta / beta in the annealed VI paper, which makes the speed of the means independent of beta.
         radius: of the sphere that means stay on; None: they are free.
         learn_means: False: they stay.
         learn_variances: False: they stay.
@@ -239,12 +208,7 @@ def jko_step(
 
 @dataclass(frozen=True)
 class Failure:
-    """A replica whose loss is no longer finite. It keeps its last finite state and is stepped no further.
-
-    Args:
-        replica: its index.
-        step: the first step with such a loss.
-    """
+    """A replica whose loss is no longer finite, and the first such step. It keeps its last finite state."""
 
     replica: int
     step: int
@@ -255,15 +219,15 @@ class Failure:
 
 @dataclass
 class MixtureRun:
-    """What `fit_mixtures` saw.
+    """The record of `fit_mixtures`.
 
     Args:
         student: at the end.
-        steps: the steps that are recorded, in order; the state is that before the step.
+        steps: the recorded steps, in order; a state is that before the step.
         overlaps: (len(steps), S, K) m_k = <mu_k, mu*> / R^2.
         similarity: (len(steps), S) s = <mu_1, mu_2> / R^2 of the first two components.
         variances: (len(steps), S, K).
-        failures: replicas that were ended.
+        failures: replicas whose loss was not finite.
     """
 
     student: Mixture
@@ -275,7 +239,7 @@ class MixtureRun:
 
     @property
     def alive(self) -> list[int]:
-        """The replicas that came to the end."""
+        """The replicas that reached the end."""
         ended = {failure.replica for failure in self.failures}
         return [replica for replica in range(self.student.means.shape[0]) if replica not in ended]
 
@@ -295,13 +259,13 @@ def fit_mixtures(
     record_every: int = 0,
     seed: int = 0,
 ) -> MixtureRun:
-    """S replicas of a student after `steps` stochastic steps on the reverse KL divergence from pi ** beta(t).
+    """Take `steps` stochastic steps of S replicas on the reverse KL divergence from pi ** beta(t); return the record.
 
     Args:
         student: (S, K, d) means at the start.
         target: pi; its first mean is mu*.
         schedule: beta of the step.
-        steps: how many.
+        steps: number of steps.
         samples: n, fresh at every step.
         step_size: eta; the step is eta / beta(t).
         on_sphere: whether means keep their length |mu*|.

@@ -4,8 +4,8 @@ In d dimensions the means mu_1, mu_2 of the student move on a sphere of radius R
 w* N(mu*, I) + (1 - w*) N(-mu*, I). Their expected motion depends on m_k = <mu_k, mu*> / R^2 and s = <mu_1, mu_2> / R^2
 alone: two forces, the repulsion f(s) of the student's entropy and the pull g(m) of the target, drive all three.
 
-Source: annealed VI paper, eq. 3.3 and 3.4, appendix C. Time is counted in steps of the reference code, whose step size
-is eta / beta, so that beta does not multiply the forces.
+Source: annealed VI paper, eq. 3.3 and 3.4, appendix C. Time is counted in steps of the reference code. Its step size is
+eta / beta, so beta does not multiply the forces.
 """
 
 from __future__ import annotations
@@ -24,23 +24,18 @@ from sepkit.schedules import Schedule
 Array = NDArray[np.float64]
 Variance = Literal["quasi_static", "lagged", "integrated"]
 
-# The trapezoidal rule on analytic functions converges geometrically; these steps and reaches leave errors below 1e-12.
+# The trapezoidal rule converges geometrically on analytic functions; these steps and reaches leave errors below 1e-12.
 _NORMAL_NODES = np.arange(-90, 91) * 0.1
 _NORMAL_WEIGHTS = 0.1 * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(2 * math.pi)
 _WIDE_NODES = np.arange(-200, 201) * 0.1
 _SECH_NODES = np.arange(-76, 77) * 0.25
 _SECH_WEIGHTS = 0.25 / np.cosh(_SECH_NODES) ** 2
-# Beyond this variance of its argument the repulsion is below exp(-400 / 8).
+# For a larger variance of its argument the repulsion is below exp(-400 / 8).
 _LARGEST_VARIANCE = 400.0
 
 
 def bias(radius: float, heavy_weight: float) -> float:
-    """epsilon = ln(w* / (1 - w*)) / (2 R^2): a mean with m < -epsilon goes to the light mode once it is cold.
-
-    Args:
-        radius: R.
-        heavy_weight: w*, in (0, 1).
-    """
+    """Return epsilon = ln(w* / (1 - w*)) / (2 R^2): once cold, a mean with m < -epsilon goes to the light mode."""
     return math.log(heavy_weight / (1 - heavy_weight)) / (2 * radius**2)
 
 
@@ -48,15 +43,16 @@ def bias(radius: float, heavy_weight: float) -> float:
 
 
 def _repulsion_of_variance(variance: ArrayLike, weight: float) -> tuple[Array, Array]:
-    """f and df/dv for the variance v = 2 (R / sigma)^2 (1 - s) of its Gaussian argument, whose mean is -v / 2.
+    """Return f and df/dv for the variance v = 2 (R / sigma)^2 (1 - s) of its Gaussian argument, whose mean is -v / 2.
 
-    Completing the square, E F(z) = exp(-v / 8) E F(y) exp(-y / 2), y ~ N(0, v): what is left has its mass near 0 and
-    keeps its relative precision where f is tiny. Nodes are multiples of the deviation, or of 4 where that is larger.
+    Completing the square, E F(z) = exp(-v / 8) E F(y) exp(-y / 2), y ~ N(0, v). The remaining expectation has its mass
+    near 0 and keeps its relative precision where f is tiny. Nodes are multiples of the deviation, or of 4 if that is
+    larger.
     """
     variance = np.asarray(variance, np.float64)[..., None]
     scale = np.minimum(np.sqrt(variance), 4.0)
     y = scale * _WIDE_NODES
-    # The density of y times the distance of its nodes; at v = 0 all of them are at 0.
+    # The density of y times the distance between its nodes; at v = 0 all of them are at 0.
     ratio = scale / np.sqrt(np.where(variance > 0, variance, 1.0)) + (variance == 0)
     tilt = np.exp(-((ratio * _WIDE_NODES) ** 2) / 2 - y / 2 - variance / 8)
     tilt *= 0.1 * ratio / math.sqrt(2 * math.pi)
@@ -71,13 +67,9 @@ def _repulsion_of_variance(variance: ArrayLike, weight: float) -> tuple[Array, A
 
 
 def repulsion(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
-    """f(s) = E[w1 expit(z + c)^2 + w2 expit(z - c)^2], z ~ N(-v / 2, v), v = 2 (R / sigma)^2 (1 - s), c = ln(w2 / w1).
+    """Return f(s) = E[w1 expit(z + c)^2 + w2 expit(z - c)^2], z ~ N(-v/2, v), v = 2 (R/sigma)^2 (1-s), c = ln(w2/w1).
 
-    Args:
-        s: in [-1, 1], any shape.
-        radius: R.
-        sigma: of the student.
-        weight: w1.
+    s is in [-1, 1]; sigma is the student's.
 
     Source: annealed VI paper, eq. C.19.
     """
@@ -85,16 +77,16 @@ def repulsion(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) ->
 
 
 def repulsion_slope(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
-    """df/ds, see `repulsion`."""
+    """Return df/ds, see `repulsion`."""
     ratio = (radius / sigma) ** 2
     return -2 * ratio * _repulsion_of_variance(2 * ratio * (1 - np.asarray(s, np.float64)), weight)[1]
 
 
 def _pull_and_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> tuple[Array, Array]:
-    """g and dg/dm.
+    """Return g and dg/dm.
 
-    For a hot student g's integrand in x is a step of width 1 / (R sigma). Gauss-Hermite quadrature falls between its
-    nodes and loses the slope altogether. By parts the step becomes the weight sech^2 and what remains is smooth:
+    For a hot student g's integrand in x is a step of width 1 / (R sigma). It falls between the nodes of Gauss-Hermite
+    quadrature, which loses the slope. Integrated by parts, the step becomes the weight sech^2 and the rest is smooth:
     E tanh(b + tau x) = (1/2) int erf((b - u) / (sqrt2 ... )) sech^2(u) du, up to the sign of u, for every tau.
     """
     center = radius**2 * (np.asarray(m, np.float64) + bias(radius, heavy_weight))
@@ -110,13 +102,9 @@ def _pull_and_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: flo
 
 
 def pull(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
-    """g(m) = -E tanh(R^2 (m + epsilon) + R sigma x), x ~ N(0, 1): negative where the heavy mode attracts.
+    """Return g(m) = -E tanh(R^2 (m + epsilon) + R sigma x), x ~ N(0, 1): negative where the heavy mode attracts.
 
-    Args:
-        m: in [-1, 1], any shape.
-        radius: R.
-        sigma: of the student.
-        heavy_weight: w*.
+    m is in [-1, 1]; sigma is the student's.
 
     Source: annealed VI paper, eq. C.19.
     """
@@ -124,7 +112,7 @@ def pull(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Arra
 
 
 def pull_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
-    """dg/dm, see `pull`."""
+    """Return dg/dm, see `pull`."""
     return _pull_and_slope(m, radius, sigma, heavy_weight)[1]
 
 
@@ -132,22 +120,17 @@ def pull_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -
 
 
 def stationary_lag(rate: float, step_size: float, weight: float) -> float:
-    """x = beta sigma_k^2 that variances settle at while beta grows by `rate` a step; inf where there is none.
+    """Return the x = beta sigma_k^2 at which variances settle while beta grows by `rate` >= 1 a step; inf if nowhere.
 
     To leading order in d a step takes x to rate x (1 - eta w_k (1 - 1 / x))^2, so that
-    x = 1 / (1 - (1 - rate^(-1/2)) / (eta w_k)). Variances follow beta only as fast as their learning rate lets them.
-
-    Args:
-        rate: beta(t + 1) / beta(t), 1 or more.
-        step_size: eta.
-        weight: w_k of the component.
+    x = 1 / (1 - (1 - rate^(-1/2)) / (eta w_k)). Variances follow beta only as fast as their learning rate allows.
     """
     remainder = 1 - (1 - rate**-0.5) / (step_size * weight)
     return 1 / remainder if remainder > 0 else math.inf
 
 
 def variance_lags(betas: ArrayLike, step_size: float, weight: float, variance: Variance = "quasi_static") -> Array:
-    """beta(t) sigma_k(t)^2 at every step, of the shape of `betas`.
+    """Return beta(t) sigma_k(t)^2 at every step, of the shape of `betas`.
 
     Args:
         betas: (T,) inverse temperature of each step.
@@ -165,7 +148,7 @@ def variance_lags(betas: ArrayLike, step_size: float, weight: float, variance: V
         return lags
     rates = betas[1:] / betas[:-1]
     if variance == "lagged":
-        # What counts is the way that led here. The first step has none, and takes that of the second.
+        # The growth that led to a step counts. The first step has none, and takes that of the second.
         of_step = [stationary_lag(max(float(rate), 1.0), step_size, weight) for rate in rates]
         if not all(math.isfinite(lag) for lag in of_step):
             raise ValueError("the schedule is too fast for a stationary lag of the variances; integrate them")
@@ -189,15 +172,10 @@ class OrderParameters:
 
 
 def random_starts(count: int, dimension: int, seed: int = 0) -> OrderParameters:
-    """Order parameters of `count` pairs of independent uniform directions in d dimensions, exact for every d >= 3.
+    """Draw order parameters of `count` pairs of independent uniform directions in d >= 3 dimensions, exactly.
 
     In a frame of mu*, the rest of mu_1, and the rest of mu_2, the two directions need three normal and two chi-squared
     numbers, and no d-vectors.
-
-    Args:
-        count: N.
-        dimension: d >= 3.
-        seed: of the draw.
     """
     generator = np.random.default_rng(seed)
     first, second, along = generator.standard_normal((3, count))
@@ -210,11 +188,11 @@ def random_starts(count: int, dimension: int, seed: int = 0) -> OrderParameters:
 
 @dataclass(frozen=True)
 class Flow:
-    """Where the flow ends, and the way there.
+    """The end of the flow, and the path to it.
 
     Args:
         end: after the last step.
-        steps: the steps that are recorded.
+        steps: the recorded steps.
         path: (len(steps), 3, N) m1, m2 and s before each of them.
     """
 
@@ -235,19 +213,19 @@ def integrate(
     variance: Variance = "quasi_static",
     record_every: int = 0,
 ) -> Flow:
-    """The flow of all starts at once, Euler steps of length eta: what stochastic steps do with infinitely many samples.
+    """Integrate the flow of all starts by Euler steps of length eta, the limit of stochastic steps with many samples.
 
     With x = beta sigma^2: dm1 = -[(m2 - m1 s) f(s) / x + w1 (1 - m1^2) g(m1)], m2 likewise,
     ds = -[2 (1 - s^2) f(s) / x + w1 (m2 - m1 s) g(m1) + w2 (m1 - m2 s) g(m2)]. f and g are tabulated at every step
     with their slopes and read off by cubic interpolation, for all starts alike.
 
-    f is known for equal variances. Where variances lag and w1 is not .5, they are not equal, and f takes their
-    geometric mean.
+    f is known for equal variances. If variances lag and w1 is not .5, they are not equal, and f takes their geometric
+    mean.
 
     Args:
         starts: of N runs.
         schedule: beta of the step.
-        steps: how many.
+        steps: number of steps.
         radius: R.
         heavy_weight: w*.
         weight: w1.
@@ -291,12 +269,6 @@ def integrate(
 
 
 def collapsed(end: OrderParameters, radius: float, heavy_weight: float) -> NDArray[np.bool_]:
-    """Whether both means of each run are on the same side of m = -epsilon, (N,) bool.
-
-    Args:
-        end: order parameters after annealing.
-        radius: R.
-        heavy_weight: w*.
-    """
+    """Return whether both means of each run are on the same side of m = -epsilon, (N,) bool."""
     epsilon = bias(radius, heavy_weight)
     return (end.m1 + epsilon > 0) == (end.m2 + epsilon > 0)

@@ -1,7 +1,7 @@
-"""Schedules planned from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
+"""Plan schedules from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
 
-Each function returns a `Plan`: the numbers by name, the lines that say them, warnings, and the YAML lines that
-`sepkit train` takes.
+Each function returns a `Plan`: the numbers by name, lines that state them, warnings, and the YAML lines for
+`sepkit train`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _NAMES = {
 }
 # After this many time constants 1 - exp(-t / time) is 1 to six digits.
 _SATURATED = 20.0
-# A split in this last share of a run leaves no time to train the parted hypotheses.
+# A split in this last share of a run leaves no time to train the separate hypotheses.
 _LATE = 0.9
-# A start this far above the critical temperature only delays the split.
+# A start this many times the critical temperature only delays the split.
 _HOT = 1.5
 
 
@@ -44,9 +44,9 @@ class Plan:
     """A planned schedule.
 
     Args:
-        data: every number by name; None where there is none.
+        data: every number by name, or None.
         lines: the same for a reader.
-        warnings: what is likely to be a mistake.
+        warnings: likely mistakes.
         yaml: lines for a configuration of `sepkit train`.
     """
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Schedule, float]:
-    """beta(t) of this shape, and the steps after which it is 1.
+    """Return beta(t) of this shape, and the number of steps after which it is 1.
 
     Args:
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
@@ -85,14 +85,14 @@ def plan_inverse_temperature(
     limit_steps: float = 1e6,
     steps_per_epoch: int = 1,
 ) -> Plan:
-    """How likely annealed variational inference is to lose one of two modes, and the beta_i and t0 that avoid it.
+    """Predict how likely annealed variational inference loses one of two modes; find the beta_i and t0 that avoid it.
 
     Args:
         dimension: d.
         radius: R, distance of the two modes from their center in units of their standard deviation.
         heavy_weight: w*, weight of the heavy mode.
         initial_beta: beta_i; None: the optimum.
-        steps: t0; None: what `target_probability` needs.
+        steps: t0; None: the one that `target_probability` needs.
         target_probability: of collapse, instead of `steps`.
         step_size: eta.
         shape: of the schedule.
@@ -184,7 +184,7 @@ def _steps_for(
     target: float, beta: float, step_size: float, d: int, radius: float, heavy: float, alpha: float, limit: float
 ) -> float:
     steps = collapse.steps_for_probability(target, beta, step_size, d, radius, heavy, alpha, repelled=True)
-    # t0 = 0 is no schedule: where the start is good enough, one step is.
+    # t0 = 0 is no schedule; if the start is good enough, one step is.
     steps = max(1.0, float(math.ceil(steps))) if math.isfinite(steps) else steps
     if steps > limit:
         raise UserError(
@@ -197,15 +197,9 @@ def _steps_for(
 def growth_curve(
     radius: float, steps: float, step_size: float, alpha: float, shape: Shape = "exponential", points: int = 121
 ) -> tuple[list[float], list[float]]:
-    """beta_i from 1e-6 to 1, and I for each: what `--figure` draws.
+    """Return beta_i from 1e-6 to 1, and I for each, as `--figure` draws them.
 
-    Args:
-        radius: R.
-        steps: t0.
-        step_size: eta.
-        alpha: R^2 beta at the end of the hot phase.
-        shape: of the schedule.
-        points: how many.
+    `alpha` is R^2 beta at the end of the hot phase.
     """
     betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
     values = []
@@ -230,22 +224,22 @@ def plan_amcl(
     floor: bool = False,
     wanted_split: float | None = None,
 ) -> Plan:
-    """At which temperature and epoch hypotheses will be seen to split, and the best initial temperature: T_c.
+    """Predict the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
 
-    How fast hypotheses part is either known, from the step size and by which factor their distance must grow, or
-    fitted to one observed split.
+    The speed of the split either follows from the step size and the factor by which distances must grow, or is fitted
+    to one observed split.
 
     Args:
-        critical_temperature: T_c, as `sepkit find-temperature` tells it.
+        critical_temperature: T_c, as `sepkit find-temperature` reports it.
         initial_temperature: T0, in the same unit.
         epochs: of annealing.
         kind: of cooling.
         decay: of the temperature in an epoch, exponential cooling.
         step_size: eta, of one hypothesis.
-        spread_growth: by which factor the distance of hypotheses grows until it is seen.
+        spread_growth: factor by which the distance of hypotheses grows until the split is seen.
         steps_per_epoch: of the training.
         observed_split: temperature at which another run was seen to split.
-        observed: schedule of that run; None: the one that is planned.
+        observed: schedule of that run; None: the planned one.
         floor: whether noise keeps hypotheses apart above T_c.
         wanted_split: temperature at which the split should be seen; the plan then says how slowly to cool for that.
 
@@ -349,7 +343,7 @@ def _for_wanted_split(best: Cooling, critical: float, delay: float, wanted: floa
 
 
 def _before(cooling: Cooling, temperature: float, epochs: float) -> float | None:
-    """The epoch of the split, None where the run ends before it."""
+    """Return the epoch of the split; None if the run ends before it."""
     if temperature <= 0:
         return None
     epoch = split_epoch(cooling, temperature)
@@ -368,7 +362,7 @@ def plan_kl_warmup(
     final_weight: float = 1.0,
     initial_beta: float | None = None,
 ) -> Plan:
-    """Which latents of a linear auto-encoder live, and when they die or are born, under KL warm-up and tempering.
+    """Predict which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
 
     The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
     min(beta_i^(1 - t / epochs), 1).
@@ -435,7 +429,7 @@ def plan_kl_warmup(
 
 
 def _birth(born: float, initial: float, epochs: float) -> float:
-    """The epoch at which initial^(1 - t / epochs) is `born`; 0 where it begins above."""
+    """Return the epoch at which initial^(1 - t / epochs) is `born`; 0 if it begins above."""
     return max(0.0, epochs * (1 - math.log(born) / math.log(initial)))
 
 

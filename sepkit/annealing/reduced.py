@@ -1,12 +1,12 @@
-"""The stochastic update of `sepkit.annealing.mixtures` in K + 1 coordinates, whatever the dimension is.
+"""The stochastic update of `sepkit.annealing.mixtures` in K + 1 coordinates, for any dimension d.
 
-The K means and mu* span K + 1 axes. Samples matter only through their coordinates there and through |z_perp|^2 in the
-other d - K - 1 dimensions, which is chi-squared. What the gradient adds to the means out of the frame is
-sum_j c_jk z_perp,j: K vectors whose Gram matrix alone counts. Given the norms, the directions of the z_perp,j are
-uniform, so that their sum over n samples is Gaussian but for terms of order 1 / n, and the Gram matrix has a Wishart
-distribution. It is drawn by Bartlett's decomposition, and the means are written in a new frame.
+The K means and mu* span K + 1 axes. Samples enter only through their coordinates there and through |z_perp|^2 in the
+other d - K - 1 dimensions, which is chi-squared. Outside the frame the gradient adds sum_j c_jk z_perp,j to the means:
+K vectors of which only the Gram matrix matters. Given the norms, the directions of the z_perp,j are uniform. Their sum
+over n samples is therefore Gaussian up to terms of order 1 / n, and the Gram matrix has a Wishart distribution. It is
+drawn by Bartlett's decomposition, and the means are written in a new frame.
 
-d = 512 costs what d = 8 costs.
+d = 512 costs the same as d = 8.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from sepkit.schedules import Schedule
 
 Array = NDArray[np.float64]
 
-# Samples of all replicas that are stepped together: their arrays stay in the processor's cache.
+# Most samples of replicas that are stepped together: their arrays stay in the processor's cache.
 _CHUNK_SAMPLES = 16_384
 
 
 @dataclass
 class ReducedRun:
-    """What `fit_reduced` saw.
+    """The record of `fit_reduced`.
 
     Args:
         means: (S, K, K + 1) at the end, the first axis along mu*.
         variances: (S, K) at the end.
         radius: R.
-        steps: the steps that are recorded, in order; the state is that before the step.
+        steps: the recorded steps, in order; a state is that before the step.
         overlaps: (len(steps), S, K) m_k.
         similarity: (len(steps), S) s of the first two components.
         variance_path: (len(steps), S, K).
-        failures: replicas that were ended.
+        failures: replicas whose loss was not finite.
     """
 
     means: Array
@@ -62,14 +62,9 @@ class ReducedRun:
 def random_means(
     replicas: int, dimension: int, radius: float, components: int = 2, generator: np.random.Generator | None = None
 ) -> Array:
-    """Independent uniform directions of length R in their own frame, (S, K, K + 1), exact for every d > K.
+    """Draw independent uniform directions of length R in their own frame, (S, K, K + 1), exactly, for d > K.
 
-    Args:
-        replicas: S.
-        dimension: d.
-        radius: R.
-        components: K.
-        generator: of the draw; None: seed 0.
+    Without a generator the seed is 0.
     """
     generator = np.random.default_rng(0) if generator is None else generator
     means = np.zeros((replicas, components, components + 1))
@@ -96,12 +91,12 @@ def fit_reduced(
     record_every: int = 0,
     seed: int = 0,
 ) -> ReducedRun:
-    """S replicas of a student on the sphere after `steps` stochastic steps, equal in law to `fit_mixtures`.
+    """Take `steps` stochastic steps of S replicas on the sphere, equal in law to `fit_mixtures`; return the record.
 
     Args:
         schedule: beta of the step.
         replicas: S.
-        steps: how many.
+        steps: number of steps.
         samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
         dimension: d, at least 2 K + 1.
         radius: R.
@@ -177,11 +172,11 @@ def _step(
     learn_means: bool,
     learn_variances: bool,
 ) -> tuple[_State, NDArray[np.bool_]]:
-    """The state one step later, and which replicas it is finite for."""
+    """Return the state one step later, and which replicas it is finite for."""
     means, variances = state.means, state.variances
-    with np.errstate(all="ignore"):  # replicas that are not finite are ended by the caller
+    with np.errstate(all="ignore"):  # the caller stops replicas that are not finite
         gradient = _gradient(state, problem, beta, generator)
-        # A loss that is not finite has a gradient that is not, and the other way round.
+        # A loss is finite exactly if its gradient is.
         finite = np.isfinite(gradient.inside).all((1, 2)) & np.isfinite(gradient.variances).all(1)
         if learn_means:
             means = _retract(means - rate * gradient.inside, rate**2 * gradient.outside, problem, generator)
@@ -201,14 +196,14 @@ class _ReducedGradient:
 
 
 def _gradient(state: _State, problem: _Problem, beta: float, generator: np.random.Generator) -> _ReducedGradient:
-    """That of `mixtures.reverse_kl_gradient`, the part out of the frame as a covariance.
+    """Return the gradient of `mixtures.reverse_kl_gradient`, with the part outside the frame as a covariance.
 
-    Arrays of samples are float32 and end in n: their rounding is far below the noise of drawing n samples. What is
-    large and common to all samples, d / 2 log sigma_k^2, is subtracted in float64 before.
+    Arrays of samples are float32 and end in n: their rounding is far below the noise of drawing n samples. The large
+    term that all samples share, d / 2 log sigma_k^2, is subtracted in float64 before.
     """
     replicas, _, axes = state.means.shape
     n, outer = problem.samples, problem.dimension - axes
-    # Which sample belongs to which component does not matter, only how many do.
+    # Only the number of samples of each component matters.
     last = np.cumsum(generator.multinomial(n, problem.weights, size=replicas), 1)[..., None]
     place = np.arange(n)
     own = ((place < last) & (place >= np.concatenate([0 * last[:, :1], last[:, :-1]], 1))).astype(np.float32)
@@ -249,13 +244,9 @@ def _gradient(state: _State, problem: _Problem, beta: float, generator: np.rando
 
 
 def _retract(inside: Array, covariance: Array, problem: _Problem, generator: np.random.Generator) -> Array:
-    """Means back on the sphere, (S, K, K + 1), in a frame that holds what they have outside the old one.
+    """Return means on the sphere, (S, K, K + 1), in a frame that holds what they have outside the old one.
 
-    Args:
-        inside: their coordinates in the old frame.
-        covariance: (S, K, K) of each of the orthogonal coordinates.
-        problem: d and R.
-        generator: of the Wishart matrix.
+    `inside` has their coordinates in the old frame, `covariance` (S, K, K) is that of each orthogonal coordinate.
     """
     replicas, components, axes = inside.shape
     factor = _cholesky(covariance)
@@ -268,7 +259,7 @@ def _retract(inside: Array, covariance: Array, problem: _Problem, generator: np.
 
 
 def _bartlett(replicas: int, components: int, freedom: int, generator: np.random.Generator) -> Array:
-    """Lower triangular A (S, K, K) with A A^T ~ Wishart(identity, freedom)."""
+    """Draw lower triangular A (S, K, K) with A A^T ~ Wishart(identity, freedom)."""
     lower = np.tril(generator.standard_normal((replicas, components, components)), -1)
     for k in range(components):
         lower[:, k, k] = np.sqrt(generator.chisquare(freedom - k, replicas))
@@ -276,7 +267,7 @@ def _bartlett(replicas: int, components: int, freedom: int, generator: np.random
 
 
 def _cholesky(gram: Array) -> Array:
-    """Lower triangular L with L L^T = gram, (S, K, K). Pivots that rounding makes negative are 0."""
+    """Return lower triangular L with L L^T = gram, (S, K, K). Pivots that rounding makes negative are 0."""
     size = gram.shape[-1]
     lower = np.zeros_like(gram)
     for k in range(size):

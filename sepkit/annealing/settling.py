@@ -1,8 +1,8 @@
-"""Where free hypotheses for points settle at one temperature: the minimum of the free energy downhill of a start.
+"""Settle free hypotheses for points at one temperature: go downhill from a start to a minimum of the free energy.
 
-Repeated averaging (f_k = sum_y q y / sum_y q) gets there too, but moves by less and less just below a critical
-temperature, where it has to leave a saddle point, and while groups that are about to meet close in on each other.
-Newton steps within a trust region follow negative curvature away from saddle points and end at a minimum.
+Repeated averaging (f_k = sum_y q y / sum_y q) gets there too. But it slows down just below a critical temperature,
+where it has to leave a saddle point, and while groups that are about to meet approach each other. Newton steps within a
+trust region follow negative curvature away from saddle points and end at a minimum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_DENSE = 256
 
 
 def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
-    """The (n, d) hypotheses of least free energy -T mean_y log mean_k exp(-|f_k - y|^2 / T) downhill of a start.
+    """Return the (n, d) hypotheses of least free energy -T mean_y log mean_k exp(-|f_k - y|^2 / T) below a start.
 
     Args:
         points: (N, d), float64.
@@ -30,7 +30,7 @@ def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: 
     """
     energy = _FreeEnergy(points.cpu(), temperature)
     radius = math.sqrt(start.numel())
-    # One matrix product costs as much as a few products with vectors, of which a step near a saddle point takes dozens.
+    # One matrix product costs as much as a few of the dozens of products with vectors that a step at a saddle needs.
     dense = start.numel() <= _MOST_DENSE
     found = scipy.optimize.minimize(
         energy.value_and_gradient,
@@ -47,7 +47,7 @@ def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: 
 
 
 class _FreeEnergy:
-    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), as SciPy asks for it.
+    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), in the form that SciPy needs.
 
     Its gradient is mean q_k r_k with q = softmax(-|r|^2 / 2); its curvature along v is
     mean(q_k) v_k + mean q_k (sum_l q_l <r_l, v_l> - <r_k, v_k>) r_k.
@@ -60,7 +60,7 @@ class _FreeEnergy:
 
     @cached_property
     def _squares(self) -> Tensor:
-        """(N, d d) products of the coordinates of each point."""
+        """Return (N, d d) products of the coordinates of each point."""
         return (self.points.unsqueeze(2) * self.points.unsqueeze(1)).flatten(1)
 
     def value_and_gradient(self, place: np.ndarray) -> tuple[float, np.ndarray]:
@@ -77,7 +77,7 @@ class _FreeEnergy:
         return ((own - change.mT @ self.points) / len(self.points)).flatten().numpy()
 
     def hessian(self, place: np.ndarray) -> np.ndarray:
-        """All curvatures: the products q_k r_k with each other, less q_k r_k r_k within a hypothesis, plus its mass."""
+        """Return all curvatures: products q_k r_k with each other, minus q_k r_k r_k per hypothesis, plus its mass."""
         self._move_to(place)
         n, d = self.hypotheses.shape
         weighted = self.weights.unsqueeze(2) * (self.hypotheses - self.points.unsqueeze(1))
@@ -98,7 +98,7 @@ class _FreeEnergy:
             return
         self._place = place.copy()
         self.hypotheses = torch.from_numpy(self._place).view(-1, self.points.shape[1])
-        # Not from inner products: what steps change at the end is less than these are rounded by.
+        # Inner products would round away what the last steps change.
         distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
         exponents = distances.square_().mul_(-0.5)
         largest = exponents.amax(1, keepdim=True)

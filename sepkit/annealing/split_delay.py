@@ -1,10 +1,12 @@
 """How far below the critical temperature a split of hypotheses is seen, in closed form.
 
-Around the merged state two hypotheses part along the top eigenvector at the rate 2 eta (T_c / T - 1) a step, eta the
-step on one hypothesis. Their distance is seen once it has grown by the factor e^Lambda. Below T_c it takes time, and a
-start above T_c makes it later, for there what differs shrinks. Cooling linearly, T0 (1 - t / E), it is seen where
-(E / T0) (T_c ln(T0 / T) - (T0 - T)) = Lambda / (2 eta); cooling exponentially, T0 rho^t, where
-(T_c (1 / T - 1 / T0) - ln(T0 / T)) / ln(1 / rho) is. Both have solutions in Lambert's W.
+Around the merged state two hypotheses part along the top eigenvector at the rate 2 eta (T_c / T - 1) per step, with eta
+the step on one hypothesis. The split is seen once their distance has grown by the factor e^Lambda. Below T_c this takes
+time, and a start above T_c delays it further, because differences shrink there.
+
+Linear cooling, T0 (1 - t / E), reaches it where (E / T0) (T_c ln(T0 / T) - (T0 - T)) = Lambda / (2 eta). Exponential
+cooling, T0 rho^t, reaches it where (T_c (1 / T - 1 / T0) - ln(T0 / T)) / ln(1 / rho) has that value. Both have
+solutions in Lambert's W.
 """
 
 from __future__ import annotations
@@ -35,22 +37,19 @@ class Cooling:
     floor: bool = False
 
     def _first(self, critical: float) -> float:
-        """The temperature from which growth counts."""
+        """Return the temperature from which growth counts."""
         return min(self.initial, critical) if self.floor else self.initial
 
     @property
     def _speed(self) -> float:
-        """Of cooling: -dT/dt in units of T0, or -d ln T / dt."""
+        """Return the speed of cooling: -dT/dt in units of T0, or -d ln T / dt."""
         return self.initial / self.epochs if self.kind == "linear" else math.log(1 / self.decay)
 
 
 def delay_of_split(cooling: Cooling, critical: float, seen: float) -> float:
-    """Lambda / (2 eta) in epochs: what a split seen at temperature `seen` says about a network and its optimizer.
+    """Return Lambda / (2 eta) in epochs, a property of network and optimizer, from a split seen at temperature `seen`.
 
-    Args:
-        cooling: of the run that was watched.
-        critical: T_c.
-        seen: temperature at which its hypotheses were seen to split, below T_c.
+    `cooling` is that of the observed run, and T_c (`critical`) is above `seen`.
     """
     first = cooling._first(critical)
     if cooling.kind == "linear":
@@ -59,15 +58,12 @@ def delay_of_split(cooling: Cooling, critical: float, seen: float) -> float:
 
 
 def split_temperature(cooling: Cooling, critical: float, delay: float) -> float:
-    """The temperature at which the split is seen; 0 if only at the very end of linear cooling.
+    """Return the temperature at which the split is seen; 0 if only at the very end of linear cooling.
 
     Started at T_c it is -W_0(-exp(-1 - Lambda / kappa)) T_c, kappa = 2 eta E, for linear cooling, and
     -T_c / W_{-1}(-exp(-1 - Lambda / kappa)), kappa = 2 eta / ln(1 / rho), for exponential cooling.
 
-    Args:
-        cooling: of the run.
-        critical: T_c.
-        delay: Lambda / (2 eta), epochs.
+    `delay` is Lambda / (2 eta) in epochs.
     """
     first = cooling._first(critical)
     if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
@@ -101,19 +97,19 @@ def cooling_for_split(cooling: Cooling, critical: float, delay: float, wanted: f
 
 
 def split_epoch(cooling: Cooling, temperature: float) -> float:
-    """The epoch at which the schedule has this temperature."""
+    """Return the epoch at which the schedule has this temperature."""
     if cooling.kind == "linear":
         return cooling.epochs * (1 - temperature / cooling.initial)
     return math.log(cooling.initial / temperature) / cooling._speed
 
 
 def _lower_root(constant: float) -> float:
-    """y <= 1 with y - ln y = constant >= 1."""
+    """Return y <= 1 with y - ln y = constant >= 1."""
     return max(0.0, -float(lambertw(-math.exp(-constant), 0).real))
 
 
 def _upper_root(constant: float) -> float:
-    """y >= 1 with y - ln y = constant >= 1."""
+    """Return y >= 1 with y - ln y = constant >= 1."""
     if constant < 600:
         return -float(lambertw(-math.exp(-constant), -1).real)
     root = constant  # beyond the range of exp, where the fixed point converges at once

@@ -1,4 +1,4 @@
-"""Where annealed multiple choice learning should begin and end: temperatures from points, mixtures and models."""
+"""Find initial and final temperatures of annealed multiple choice learning from points, mixtures and models."""
 
 from __future__ import annotations
 
@@ -44,12 +44,7 @@ _HEURISTIC = (
 
 @dataclass(frozen=True)
 class PointSplits:
-    """Free hypotheses for points.
-
-    Args:
-        points: (N, d).
-        annealing: where the hypotheses were at each temperature.
-    """
+    """Free hypotheses for points (N, d), and their places at each temperature."""
 
     points: Tensor
     annealing: PointAnnealing
@@ -60,7 +55,7 @@ class SourceSplits:
     """Free hypotheses for the sources of mixtures.
 
     Args:
-        annealing: how many groups there were at each temperature.
+        annealing: number of groups at each temperature.
         spread_db: unit of temperatures.
         expected_db: temperature at which uncorrelated sources split.
     """
@@ -91,12 +86,12 @@ class EntropyByTemperature:
 
 @dataclass
 class Findings:
-    """What was found, in words, as data, and ready to be drawn.
+    """Findings in words, as data, and for a figure.
 
     Args:
-        lines: to be read.
+        lines: for the reader.
         data: plain, for JSON.
-        found: what `sepkit.reporting.temperature.temperature_figure` draws.
+        found: input of `sepkit.reporting.temperature.temperature_figure`.
         skipped: mixture -> why it was left out.
     """
 
@@ -110,13 +105,9 @@ class Findings:
 
 
 def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
-    """(count, 2) points of three Gaussians around (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
+    """Draw (count, 2) points of three Gaussians at (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
 
-    Their covariance has the largest eigenvalue 2/9 + 0.01, so that free hypotheses split at 0.464.
-
-    Args:
-        count: N.
-        seed: of the draw.
+    Their covariance has the largest eigenvalue 2/9 + 0.01, so free hypotheses split at 0.464.
 
     Source: aMCL paper, appendix C, data of figure 1.
     """
@@ -127,7 +118,7 @@ def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
 
 
 def read_points(path: str | os.PathLike[str]) -> Tensor:
-    """(N, d) points of a .npy file, or of a .csv file with a point a line and at most one line of names above.
+    """Read (N, d) points of a .npy file, or of a .csv file with one point per line and at most one line of names above.
 
     Raises:
         UserError: no such file, another format, or not numbers in rows of one length.
@@ -166,13 +157,7 @@ def _is_numbers(line: str) -> bool:
 
 
 def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
-    """Where free hypotheses for points split under the squared error, the first split checked against eq. 14.
-
-    Args:
-        points: (N, d).
-        hypotheses: n.
-        seed: of the pushes.
-    """
+    """Find where n free hypotheses for points (N, d) split under squared error; check the first split by eq. 14."""
     found = anneal_points(points, hypotheses, seed=seed)
     lines = [f"expected first split, 2 lambda_max of the covariance (eq. 14): {found.critical_temperature:.4g}"]
     number = 0
@@ -207,11 +192,7 @@ def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
 
 
 def spread_of(examples: list[Example]) -> float:
-    """The mean of `spread_db` over mixtures of two sources or more, dB; NaN where there are none.
-
-    Args:
-        examples: with sources.
-    """
+    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none."""
     spreads = [float(spread_db(example.sources[None], example.active[None])[0]) for example in examples]
     known = [spread for spread in spreads if not math.isnan(spread)]
     return math.fsum(known) / len(known) if known else math.nan
@@ -226,14 +207,14 @@ def of_sources(
     segment_seconds: float | None = None,
     seed: int = 0,
 ) -> Findings:
-    """The spread of the sources of a manifest, and where free hypotheses for them split under negative SI-SDR.
+    """Find the spread of the sources of a manifest, and where free hypotheses split for them under negative SI-SDR.
 
     Args:
         manifest: of mixtures of two sources or more.
-        hypotheses: n; None: as many as there are sources at most.
+        hypotheses: n; None: the largest number of sources.
         ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
-        mixtures: how many, from all over the manifest; None: all.
-        segment_seconds: length of the segments looked at; None: whole mixtures.
+        mixtures: number, from all over the manifest; None: all.
+        segment_seconds: length of the segments used; None: whole mixtures.
         seed: of segments and pushes.
 
     Raises:
@@ -241,7 +222,7 @@ def of_sources(
     """
     data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed)
     skipped: dict[str, str] = {}
-    # Waveforms go at once: the unit and the cosines between sources are all that counts.
+    # Waveforms are not kept: only the unit and the cosines between sources matter.
     spreads, correlations, active = [], [], []
     for example in tqdm(
         _examples(data, mixtures, skipped), total=_number(data, mixtures), disable=None, unit="mixture"
@@ -284,7 +265,7 @@ def of_sources(
 
 
 def _examples(data: MixtureDataset, mixtures: int | None, skipped: dict[str, str]) -> Iterator[Example]:
-    """Up to `mixtures` examples from all over a data set; those that cannot be read are recorded."""
+    """Yield up to `mixtures` examples from all over a data set; record those that cannot be read."""
     count = _number(data, mixtures)
     for index in sorted({place * len(data) // count for place in range(count)}):
         try:
@@ -315,18 +296,18 @@ def of_model(
     device: str = "cpu",
     seed: int = 0,
 ) -> Findings:
-    """The entropy of the assignment of a model's hypotheses by temperature, and the schedule that follows from it.
+    """Find the entropy of a model's assignment by temperature, and the schedule that follows from it.
 
-    Proposed is the smallest initial temperature at which the mean entropy over sources is at least 95 % of log n, and
-    the exponential decay that ends at the floor, where the minimum becomes hard, in the epochs given.
+    It proposes the smallest initial temperature at which the mean entropy over sources is at least 95 % of log n, and
+    the exponential decay that ends at the floor, where the minimum becomes hard, in the given epochs.
 
     Args:
-        model: of two hypotheses at least, in evaluation mode.
+        model: of at least two hypotheses, in evaluation mode.
         manifest: of mixtures with sources, at the model's rate.
-        cost: whose unit temperatures are in.
+        cost: its unit is that of temperatures.
         epochs: from the initial temperature to the floor.
-        mixtures: how many, from all over the manifest; None: all.
-        segment_seconds: length of the segments looked at; None: whole mixtures.
+        mixtures: number, from all over the manifest; None: all.
+        segment_seconds: length of the segments used; None: whole mixtures.
         device: where the model runs.
         seed: of segments.
 
@@ -398,7 +379,7 @@ def _cost_columns(
     mixtures: int | None,
     skipped: dict[str, str],
 ) -> tuple[Tensor, float]:
-    """((n, number of active sources) costs of every hypothesis, mean spread of the sources in dB)."""
+    """Return ((n, number of active sources) costs of every hypothesis, mean spread of the sources in dB)."""
     device = next(model.parameters()).device
     columns: list[Tensor] = []
     spreads: list[float] = []
@@ -424,7 +405,7 @@ def _cost_columns(
 
 
 def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    """Lists of a few examples of one length: padding would be heard by models that normalize over time."""
+    """Yield lists of a few examples of one length, because models that normalize over time would hear padding."""
     batch: list[Example] = []
     for example in examples:
         if batch and (len(batch) == _BATCH_SIZE or len(example.mixture) != len(batch[0].mixture)):
@@ -436,28 +417,25 @@ def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
 
 
 def _entropy(columns: Tensor, temperature: float) -> float:
-    """Mean over sources, nats."""
+    """Return the mean over sources, nats."""
     return float(softmin_entropy(columns.unsqueeze(0), temperature).mean())
 
 
 def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
-    """The smallest temperature at which the mean entropy of the softmin is at least 95 % of log n, to three digits.
+    """Return the smallest temperature at which the mean entropy of the softmin is at least 95 % of log n, to 3 digits.
 
-    The entropy rises with the temperature, strictly where costs differ, so that there is one such temperature; it is
-    bracketed by doubling and found by bisection.
-
-    Args:
-        columns: (n, number of sources), finite.
-        floor: temperatures at or below it are not looked at.
+    The entropy rises strictly with the temperature where costs differ, so there is one such temperature. It is
+    bracketed by doubling and found by bisection. `columns` are (n, number of sources), finite; only temperatures above
+    the floor are tried.
 
     Raises:
-        UserError: the hypotheses cost the same at the floor already.
+        UserError: the hypotheses cost the same even at the floor.
     """
     wanted = ENTROPY_SHARE * math.log(columns.shape[0])
     low, high = floor, 1.0
     if _entropy(columns, low) >= wanted:
         raise UserError(
-            f"--model: all hypotheses cost the same to within {floor:g}, so that every temperature is high; "
+            f"--model: all hypotheses cost the same to within {floor:g}, so no temperature can tell them apart; "
             "expected hypotheses that differ: train for an epoch or two first"
         )
     while _entropy(columns, high) < wanted:
@@ -465,11 +443,11 @@ def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
     while high / low > 1 + 1e-6:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if _entropy(columns, middle) >= wanted else (middle, high)
-    # Rounded up, so that the condition holds for the number that is printed.
+    # Rounded up, so that the printed number meets the condition.
     step = 10.0 ** (math.floor(math.log10(high)) - 2)
     return float(f"{math.ceil(high / step) * step:.3g}")
 
 
 def decay_to_floor(initial: float, floor: float, epochs: int) -> float:
-    """The factor an epoch that leads from the initial temperature to the floor in so many epochs."""
+    """Return the factor per epoch that leads from the initial temperature to the floor in `epochs`."""
     return (floor / initial) ** (1 / epochs)

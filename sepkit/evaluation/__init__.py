@@ -1,1 +1,1 @@
-"""What measures: metrics, their statistics, and evaluation over manifests."""
+"""Measure separators: metrics, their statistics, and evaluation over manifests."""

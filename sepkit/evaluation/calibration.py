@@ -1,4 +1,4 @@
-"""How well a model knows how good its own output is: predicted against measured SI-SDR."""
+"""Calibration: how well a model predicts the quality of its own output, as predicted against measured SI-SDR."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
 
 _RESAMPLES = 2000
-# A point of the calibration curve is the mean of at least N predictions, and there are at most N points.
+# Least number of predictions per point of the calibration curve, and largest number of points.
 _LEAST_IN_BIN, _MOST_BINS = 10, 10
 
 
 @dataclass
 class Predictions:
-    """Of N sources, or of N mixtures, all with a prediction and a measured SI-SDR.
+    """N sources, or N mixtures, with both a predicted and a measured SI-SDR.
 
     Args:
         predicted: (N,) dB, by the model.
         measured: (N,) dB.
         baseline: (N,) dB, predicted from the mixture's level and statistics alone; None without.
-        low: (N,) dB, the lower end of the interval; None without, as for mixtures.
-        high: (N,) dB, its upper end.
-        group: (N,) int from 0, the mixture of each: what the bootstrap draws.
+        low, high: (N,) dB, the ends of the interval; None without, as for mixtures.
+        group: (N,) int from 0, the mixture of each, which the bootstrap draws.
     """
 
     predicted: np.ndarray
@@ -49,7 +48,7 @@ class Predictions:
 
 @dataclass
 class Agreement:
-    """Of predictions with what was measured; a number is None where it is not defined.
+    """Agreement of predictions with measurements; a number is None where it is not defined.
 
     Args:
         spearman: rank correlation.
@@ -73,22 +72,18 @@ class Agreement:
 
 
 def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    """The section "calibration" of summary.json; the curves go to `folder`.
+    """Return the section "calibration" of summary.json, and write the curves to `folder`.
 
     "sources" has a prediction for each source that speaks and its matched estimate; "mixtures" has the means of these.
     Both hold `Agreement` of the "model" and, where there is one, of the "baseline", the `interval_coverage` of sources,
-    and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap over mixtures, since
-    the sources of one mixture are alike. "by_manifest" has both for each, where there are several.
+    and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap over mixtures,
+    because sources of one mixture are alike. "by_manifest" has both for each of several manifests.
 
-    calibration.csv is mean prediction against mean measurement of sources, risk_coverage.csv the mean SI-SDR of what is
-    kept against the share that is, ordered by the model, by the baseline, and by the SI-SDR itself ("best possible").
-
-    Args:
-        folder: of the evaluation.
-        rows: of utterances.
+    calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
+    outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
 
     Raises:
-        UserError: nothing was predicted.
+        UserError: the rows have no predictions.
     """
     done = [row for row in rows if "reason" not in row]
     of_sources, missing = _predictions_of(done)
@@ -109,13 +104,9 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None = None, seed: int = 0) -> Agreement:
-    """How far predictions tell what will be measured.
+    """Return how well (N,) predictions agree with (N,) measurements, dB, N at least 1.
 
-    Args:
-        predicted: (N,) dB.
-        measured: (N,) dB, N at least 1.
-        group: (N,) int from 0: what is drawn together in the bootstrap; None: each alone.
-        seed: of the bootstrap.
+    `group` (N,) int from 0 says what the bootstrap draws together; None: each alone.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)
@@ -139,55 +130,40 @@ def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None
 
 
 def weighted_correlations(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) Spearman's and (R,) Pearson's correlation of resamples in which point i stands counts[r, i] times.
+    """Return (R,) Spearman's and (R,) Pearson's correlation of resamples that hold point i counts[r, i] times.
 
-    NaN where one side has no two different values. Equal values share the mean of their ranks.
-
-    Args:
-        x: (N,).
-        y: (N,).
-        counts: (R, N), not negative.
+    They are NaN where one side has no two different values. Equal values share the mean of their ranks. `x` and `y` are
+    (N,), `counts` is (R, N) and not negative.
     """
     return _pearson(_ranks(x, counts), _ranks(y, counts), counts), _pearson(x[None], y[None], counts)
 
 
 def interval_coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, float]:
-    """The share of measurements inside their intervals, and how wide those are on average.
-
-    Args:
-        measured: (N,) dB.
-        low: (N,) dB.
-        high: (N,) dB.
-    """
+    """Return the share of (N,) measurements inside their intervals, and the mean width of these, all in dB."""
     y, a, b = (np.asarray(values, np.float64) for values in (measured, low, high))
     return {"coverage": float(np.mean((a <= y) & (y <= b))), "mean_width_db": float(np.mean(b - a))}
 
 
 def risk_coverage(order_by: ArrayLike, measured: ArrayLike, percents: Sequence[float] = COVERAGES_PERCENT) -> list:
-    """The mean of what is kept for each share: the ceil(percent / 100 * N) that are first in order.
+    """Return the mean of the part kept for each share: the first ceil(percent / 100 * N).
 
     Args:
         order_by: (N,), the largest is kept first; of equal ones, the earlier.
         measured: (N,).
         percents: shares, each above 0 and at most 100.
-
     Source: El-Yaniv & Wiener, "On the foundations of noise-free selective classification", JMLR 11, 2010 (the
         trade-off of risk and coverage).
     """
     ordered = np.asarray(measured, np.float64)[np.argsort(-np.asarray(order_by, np.float64), kind="stable")]
     means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
-    # In whole numbers first: 0.1 * 30 is a little more than 3.
+    # Rounded first, because 0.1 * 30 is a little more than 3.
     return [float(means[math.ceil(round(percent * len(ordered), 6) / 100) - 1]) for percent in percents]
 
 
 def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """((R,) mean prediction, (R,) mean measurement) of parts of equal size, by prediction.
+    """Return ((R,) mean prediction, (R,) mean measurement) of parts of equal size, ordered by prediction.
 
-    At most 10 parts, fewer where a part would have fewer than 10 members.
-
-    Args:
-        predicted: (N,), N at least 1.
-        measured: (N,).
+    There are at most 10 parts, and fewer if a part would have fewer than 10 members.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     order = np.argsort(x, kind="stable")
@@ -196,7 +172,7 @@ def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndar
 
 
 def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
-    """Predictions of the sources, and how many sources were measured that lack one that others have."""
+    """Return predictions of the sources, and how many measured sources lack one that others have."""
     columns = ("si_sdr_db", *PREDICTIONS, *BOUNDS)
     of_sources: list[tuple[float, ...]] = []
     groups: list[int] = []
@@ -254,7 +230,7 @@ def _summary_of(known: Predictions) -> dict[str, Any]:
 
 
 def _orders(known: Predictions) -> dict[str, np.ndarray]:
-    """Curve -> what is kept first."""
+    """Return curve -> the numbers that order what is kept, the largest first."""
     baseline = {} if known.baseline is None else {"baseline": known.baseline}
     return {"model": known.predicted} | baseline | {"best possible": known.measured}
 
@@ -285,7 +261,7 @@ def _write_curves(folder: Path, of_sources: Predictions) -> None:
 
 
 def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(R, N) the mean rank of each value in each resample."""
+    """Return (R, N) the mean rank of each value in each resample."""
     of_value = np.unique(values, return_inverse=True)[1]
     together = np.zeros((len(counts), of_value.max() + 1))
     np.add.at(together.T, of_value, counts.T)
@@ -303,7 +279,7 @@ def _pearson(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _gains(order_by: np.ndarray, measured: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(R,) mean of the half of each resample that is first in order, minus the mean of all of it."""
+    """Return (R,) the mean of the half of each resample that is first in order, minus the mean of all of it."""
     order = np.argsort(-order_by, kind="stable")
     ordered, values = counts[:, order], measured[order]
     kept = np.ceil(ordered.sum(axis=1, keepdims=True) / 2)
@@ -313,6 +289,6 @@ def _gains(order_by: np.ndarray, measured: np.ndarray, counts: np.ndarray) -> np
 
 
 def _interval(values: np.ndarray) -> list[float] | None:
-    """The middle 95 % of the resamples in which the number is defined."""
+    """Return the middle 95 % of the resamples in which the number is defined."""
     known = values[np.isfinite(values)]
     return [float(end) for end in np.percentile(known, [2.5, 97.5])] if len(known) else None

@@ -1,4 +1,4 @@
-"""Two evaluations of the same mixtures, utterance by utterance."""
+"""Compare two evaluations of the same mixtures, utterance by utterance."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sepkit.evaluation.statistics import paired_difference
 def compare(
     folder: str | os.PathLike[str], other: str | os.PathLike[str], columns: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """How much better the first run is than the other, for the section "comparison" of summary.json.
+    """Return how much better the first run is than the other, the section "comparison" of summary.json.
 
-    `metrics` has, for every column that both runs have, `PairedDifference` over the utterances that both have scored:
-    first minus other, so that above 0 the first is better.
+    `metrics` has, for every column of both runs, `PairedDifference` over the utterances that both have scored: first
+    minus other, so above 0 the first is better.
 
     Args:
-        folder: of an evaluation (only its utterances.csv needs to be there when columns are given).
+        folder: of an evaluation (with `columns`, only its utterances.csv is needed).
         other: folder of another one.
         columns: of utterances.csv; None: the metrics of the first run's summary.
 
@@ -58,8 +58,8 @@ def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
 
 
 def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:
-    """Positions of the same mixture in both: of one manifest and identifier, or where no manifest is common, of one
-    identifier that each run has once."""
+    """Return positions of the same mixture in both: of one manifest and identifier, or, where no manifest is common, of
+    one identifier that each run has once."""
     for key in (lambda row: (row["manifest"], row["id"]), lambda row: row["id"]):
         mine, theirs = ([key(row) for row in run.rows] for run in (first, second))
         if len(set(mine)) < len(mine) or len(set(theirs)) < len(theirs):

@@ -1,9 +1,9 @@
-"""Whether speakers stay apart in long recordings: how often estimates change over, and what that costs.
+"""Measure whether speakers stay apart in long recordings: how often estimates swap, and what that costs.
 
-The recording is cut into chunks, and in each the assignment of estimates to sources is found that has the highest mean
-SI-SDR (the oracle). Where the assignment of a chunk is not that of the last one before that counts, the speakers have
-changed over. Chunks count in which all sources speak, and which are separated well enough for the assignment to mean
-something; the others are counted.
+The recording is cut into chunks. For each chunk the oracle is the assignment of estimates to sources with the highest
+mean SI-SDR. Speakers have swapped where a chunk's oracle differs from that of the previous chunk that counts. A chunk
+counts if all sources speak and its separation is good enough for the assignment to be meaningful; the number of other
+chunks is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sepkit.objectives.costs import pairwise_neg_si_sdr
 LEAST_SI_SDRI_DB = 3.0
 """Chunks whose oracle SI-SDRi is below are not separated: their assignment says nothing."""
 
-# A source speaks in frames that are not so far below its mean power, and in a chunk that has so much of them.
+# A source speaks in frames less than this far below its mean power, and in chunks with this much of such frames.
 _FRAME_SECONDS, _BELOW_MEAN_DB, _SPEAKS_SECONDS = 0.02, 20.0, 1.0
 
 
@@ -40,8 +40,8 @@ class ChunkScore:
 
     Args:
         start_seconds: where it begins.
-        assignment: of each source the estimate, from 0, that the oracle gives it.
-        si_sdri_db: of each assignment of sources to estimates, mean over sources: [estimate][source].
+        assignment: the estimate of each source, from 0, by the oracle.
+        si_sdri_db: by estimate, then source.
         oracle_si_sdri_db: mean over sources with that assignment.
     """
 
@@ -51,7 +51,7 @@ class ChunkScore:
     oracle_si_sdri_db: float
 
     def with_assignment(self, assignment: tuple[int, ...]) -> float:
-        """Mean SI-SDRi, dB, over sources with another assignment."""
+        """Return the mean SI-SDRi, dB, over sources with another assignment."""
         return float(np.mean([self.si_sdri_db[estimate][source] for source, estimate in enumerate(assignment)]))
 
 
@@ -61,9 +61,9 @@ def measure_continuity(
     out: str | os.PathLike[str],
     chunk_seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """What `out/continuity.json` holds then: see `summarize_chunks`, for each mixture and together.
+    """Measure every mixture; return and write `out/continuity.json`: `summarize_chunks` of each mixture and of all.
 
-    `out/continuity.csv` has every chunk. A chunk at a time is in memory.
+    `out/continuity.csv` has every chunk. Memory holds one chunk at a time.
 
     Args:
         manifest: of long mixtures with sources, as `sepkit prepare conversation` writes it.
@@ -72,8 +72,8 @@ def measure_continuity(
         chunk_seconds: length of a chunk.
 
     Raises:
-        UserError: a bad manifest, estimates that are not there or of another length, or a folder that cannot be
-            written to.
+        UserError: a bad manifest, estimates that are missing or of another length, or a folder that cannot be written
+            to.
     """
     if not 2 * _SPEAKS_SECONDS <= chunk_seconds <= 600:
         raise UserError(f"continuity: found {chunk_seconds} s, expected {2 * _SPEAKS_SECONDS:g} to 600")
@@ -98,12 +98,9 @@ def measure_continuity(
 
 
 def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -> list[ChunkScore]:
-    """The chunks of a mixture in which all sources speak.
+    """Return the chunks of a mixture in which all sources speak.
 
-    Args:
-        entry: the mixture.
-        paths: of the estimates, at least as many as sources.
-        chunk_seconds: length of a chunk; what is left at the end is no chunk.
+    `paths` are those of the estimates, at least as many as sources. A shorter remainder at the end is no chunk.
 
     Raises:
         UserError: too few estimates, some of another rate or length, or files that cannot be read.
@@ -141,17 +138,13 @@ def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -
 
 
 def summarize_chunks(chunks: list[ChunkScore], minutes: float) -> dict[str, Any]:
-    """Numbers of one recording.
+    """Return the numbers of one recording of `minutes`.
 
-    * `n_chunks`: in which all sources speak; `n_excluded`: of those, with an oracle SI-SDRi below 3 dB.
-    * `changes`, `changes_per_minute`: from one of the others to the next one, per minute of the recording.
-    * `minority_share`: of them, those whose assignment is not the usual one.
-    * `oracle_si_sdri_db`, `fixed_si_sdri_db`: mean over all chunks in which all sources speak, with the assignment that
-      is best for each, and with the usual one for all. None without chunks.
-
-    Args:
-        chunks: see `score_chunks`.
-        minutes: length of the recording.
+    * `n_chunks`: chunks in which all sources speak; `n_excluded`: those of them with an oracle SI-SDRi below 3 dB.
+    * `changes`, `changes_per_minute`: changes of the oracle from each other chunk to the next one.
+    * `minority_share`: share of these chunks whose assignment is not the usual one.
+    * `oracle_si_sdri_db`, `fixed_si_sdri_db`: mean over all `n_chunks`, with the assignment that is best for each, and
+      with the usual one for all. None without chunks.
     """
     counted = [chunk for chunk in chunks if chunk.oracle_si_sdri_db >= LEAST_SI_SDRI_DB]
     changes = sum(a.assignment != b.assignment for a, b in pairwise(counted))
@@ -169,7 +162,7 @@ def summarize_chunks(chunks: list[ChunkScore], minutes: float) -> dict[str, Any]
 
 
 def _speak(sources: np.ndarray, powers: np.ndarray, sample_rate: int) -> np.ndarray:
-    """(m,) whether each source speaks in a chunk (m, T)."""
+    """Return (m,) whether each source speaks in a chunk (m, T)."""
     frame = max(1, round(_FRAME_SECONDS * sample_rate))
     inside = sources.shape[1] // frame * frame
     of_frames = np.square(sources[:, :inside], dtype=np.float64).reshape(len(sources), -1, frame).mean(-1)

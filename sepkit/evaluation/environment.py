@@ -1,4 +1,4 @@
-"""What results depend on beside data and model: commit and hardware."""
+"""Facts that results depend on besides data and model: commit and hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def commit() -> str | None:
-    """The commit of the source tree that this runs from, None for an installed package."""
+    """Return the commit of the source tree that this runs from; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -23,7 +23,7 @@ def commit() -> str | None:
 
 
 def hardware(device: str) -> str:
-    """CPU, accelerator where `device` is one, threads, and torch's version, in one line."""
+    """Return CPU, accelerator if `device` is one, threads, and torch's version, in one line."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

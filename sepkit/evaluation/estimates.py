@@ -1,4 +1,4 @@
-"""Estimates that some program wrote as files, found by the identifier of their mixture."""
+"""Find and read estimates that any program wrote as files, by the identifier of their mixture."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ _ENDINGS = (".wav", ".flac")
 
 
 def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
-    """The files with the estimates of a mixture, s1 first.
+    """Return the files with the estimates of a mixture, s1 first.
 
-    `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, or `folder/s1/NAME.wav, s2/NAME.wav ...`,
-    or either with .flac; NAME is the entry's id or the name of its recorded mixture.
-
-    Args:
-        folder: of estimates.
-        entry: the mixture.
+    They are `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, `folder/s1/NAME.wav, s2/NAME.wav
+    ...`, or either with .flac; NAME is the entry's id or the name of its recorded mixture.
 
     Raises:
         UserError: there are none.
@@ -37,11 +33,7 @@ def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
 
 
 def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
-    """(n, T) float32 estimates at `sample_rate`.
-
-    Args:
-        paths: one file a hypothesis.
-        sample_rate: Hz of the result.
+    """Return (n, T) float32 estimates at `sample_rate`, from one file per hypothesis.
 
     Raises:
         UserError: a file that cannot be read, or files of different lengths.

@@ -1,4 +1,4 @@
-"""Evaluation of a separator, or of estimates that lie in files, over manifests."""
+"""Evaluate a separator, or estimates in files, over manifests."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from sepkit.files import write_json
 from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
-# What processes that score import.
+# Imports of the processes that score, done before they fork.
 _PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
-# Utterances that wait for their scores, for each process that scores.
+# Number of utterances that may wait for their scores, for each process that scores.
 _WAITING = 4
 
 
 class SeparatedLike(Protocol):
-    """(n, T) estimates, and the (n,) log-odds that each is a speaker, None where the model does not say.
+    """(n, T) estimates, and the (n,) log-odds that each is a speaker, None if the model gives none.
 
-    Where they are there, and not None: `is_speaker` (n,) bool, which of them the model keeps; else those with log-odds
-    above 0. `rates`, nats by the names in `labels.FROM_LATENTS`. `predicted_si_sdr_db` and `baseline_si_sdr_db` (n,),
-    with `predicted_interval_db` (n, 2); None or NaN where the model predicts nothing.
+    Optional attributes, which may be None: `is_speaker` (n,) bool, which estimates the model keeps (else those with
+    log-odds above 0); `rates`, nats by the names in `labels.FROM_LATENTS`; `predicted_si_sdr_db` and
+    `baseline_si_sdr_db` (n,), with `predicted_interval_db` (n, 2), NaN where the model predicts nothing.
     """
 
     estimates: Any
@@ -57,12 +57,7 @@ Separate = Callable[[np.ndarray, int], "np.ndarray | SeparatedLike"]
 
 @dataclass
 class Evaluation:
-    """What was measured.
-
-    Args:
-        folder: holds utterances.csv and summary.json.
-        summary: what summary.json holds.
-    """
+    """A finished evaluation: its folder, with utterances.csv and summary.json, and the content of the latter."""
 
     folder: Path
     summary: dict[str, Any]
@@ -70,7 +65,7 @@ class Evaluation:
 
 @dataclass
 class _Told:
-    """What a separator says of its own estimates, see `SeparatedLike`."""
+    """A separator's own statements about its estimates, see `SeparatedLike`."""
 
     is_speaker: np.ndarray | None = None
     predictions: dict[str, np.ndarray] = field(default_factory=dict)
@@ -79,7 +74,7 @@ class _Told:
 
 @dataclass
 class _Utterance:
-    """An entry, the files of its estimates, and the digest of all that its row depends on."""
+    """An entry, the files of its estimates, and the digest of everything that its row depends on."""
 
     manifest: str
     entry: MixtureEntry
@@ -108,17 +103,17 @@ def evaluate(
     calibration: bool = False,
     command: str | None = None,
 ) -> Evaluation | None:
-    """The scores over all mixtures of the manifests, written to `out/utterances.csv` and `out/summary.json`.
+    """Score all mixtures of the manifests, and write `out/utterances.csv` and `out/summary.json`.
 
     Every utterance's score is the mean over its sources that are not silent; the summary is over utterances. A mixture
-    that cannot be scored (a bad file, no references, too few estimates) is skipped and listed with its reason; a metric
-    that fails for an utterance is left out there alone. Calling it again does only what is not done yet: utterances
-    whose manifest line, files, estimates and fingerprint are the same are taken from `out/journal*.jsonl`.
+    that cannot be scored (a bad file, no references, too few estimates) is skipped and listed with its reason. A metric
+    that fails for an utterance is left out only there. Another call does only what is missing: utterances whose
+    manifest line, files, estimates and fingerprint are the same are taken from `out/journal*.jsonl`.
 
-    Ranks that share the work each take every `world_size`-th mixture; the one that finishes last writes the results.
+    Each rank takes every `world_size`-th mixture; the one that finishes last writes the results.
 
     Args:
-        manifests: files; the drop of each from the first is part of the summary.
+        manifests: files; the summary has the drop of each from the first.
         out: folder for the results.
         separate: the separator; or else
         estimates: folder of estimates, see `find_estimates`.
@@ -131,16 +126,16 @@ def evaluate(
         device: where the separator computes, for the summary.
         processes: that compute metrics beside the separator; 0: none, one after the other.
         rank: of this process.
-        world_size: how many processes share the work.
+        world_size: number of processes that share the work.
         compare_with: folder of another evaluation of the same mixtures, for paired differences.
-        speakers: "auto": as if the number of speakers were not known; only hypotheses that the model says are speakers
-            are matched, and what is missed or too many is counted, see `score_utterance`. None: all hypotheses.
+        speakers: "auto": the number of speakers counts as unknown. Only hypotheses that the model says are speakers are
+            matched, and missed and surplus ones are counted, see `score_utterance`. None: all hypotheses.
         calibration: whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
             `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
         command: command line, for the summary.
 
     Returns:
-        None where other ranks still work on their share.
+        None while other ranks still work on their share.
 
     Raises:
         UserError: a bad manifest, an unknown metric, no such folder, a folder that cannot be written to, or calibration
@@ -158,7 +153,7 @@ def evaluate(
     rates = sorted({entry.sample_rate for _, entry in entries})
     options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
     if calibration and "si_sdr" not in options.metrics:
-        raise UserError(f"metrics: found {', '.join(options.metrics)}; calibration is of SI-SDR, add si_sdr")
+        raise UserError(f"metrics: found {', '.join(options.metrics)}; for --calibration, add si_sdr")
     fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)
@@ -204,7 +199,7 @@ def _options(
     sample_rates: Sequence[int],
     speakers: Literal["auto"] | None,
 ) -> tuple[ScoringOptions, dict[str, str]]:
-    """What is measured, and by which reason a metric that usually is, is not."""
+    """Return what is measured, and why each usual metric that is left out cannot be."""
     left_out: dict[str, str] = {}
     if metrics is None:
         metrics = ["si_sdr"]
@@ -270,7 +265,7 @@ class _Job:
             yield self._finish(*waiting.popleft())
 
     def _start(self, utterance: _Utterance) -> tuple[Row, Task | None]:
-        """A row without its scores, and the task that computes them; None: the row is complete."""
+        """Return a row without its scores, and the task that computes them (None: the row is complete)."""
         entry = utterance.entry
         row: Row = {"key": utterance.key, "manifest": utterance.manifest, "id": entry.id, "rank": self.rank}
         known = self.journal.rows.get(utterance.key)
@@ -313,7 +308,7 @@ class _Job:
         return row
 
 
-# What one bad mixture may raise: its files, its lengths, and a device whose memory it exceeds. All else ends the job.
+# Errors that one bad mixture may cause: its files, its lengths, or a device's memory. Others end the job.
 _BAD_UTTERANCE = (UserError, OSError, ValueError, RuntimeError, MemoryError)
 
 
@@ -330,7 +325,7 @@ def _score(
     told: _Told,
     options: ScoringOptions,
 ) -> dict[str, Any]:
-    """The part of a row that needs the signals."""
+    """Return the part of a row that needs the signals."""
     texts = [source.extra.get("text") for source in entry.sources]
     scores = score_utterance(
         estimates, sources, mixture, entry.sample_rate, options, texts, told.is_speaker, told.predictions
@@ -353,7 +348,7 @@ def _is_speaker(separated: Any) -> np.ndarray | None:
 
 
 def _predictions(separated: Any) -> dict[str, np.ndarray]:
-    """(n,) by the names in `PREDICTIONS` and `BOUNDS`, of what the separator predicts."""
+    """Return (n,) of what the separator predicts, by the names in `PREDICTIONS` and `BOUNDS`."""
     named = {name: getattr(separated, name, None) for name in PREDICTIONS}
     found = {name: np.asarray(values, np.float64) for name, values in named.items() if values is not None}
     interval = getattr(separated, "predicted_interval_db", None)

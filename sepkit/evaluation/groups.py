@@ -1,4 +1,4 @@
-"""What kind of mixture an utterance is, and scores by kind."""
+"""Properties of a mixture, and scores by property."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seco
 
 _FRAME_SECONDS = 0.032
 _HEARD_DB = 40.0
-# An interval from fewer utterances than this in each group says little.
+# Groups of fewer utterances have intervals too wide to be useful.
 _LEAST_IN_QUANTILE = 10
 
 
 def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarray) -> dict[str, Any]:
-    """The `PROPERTIES` of a mixture, None where one is not known.
+    """Return the `PROPERTIES` of a mixture, None for unknown ones.
 
-    sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: of the frames of 32 ms in which
-    anybody is within 40 dB of their loudest, the share in which two or more are, unless the manifest's line has an
-    `overlap_ratio`. level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, the
-    mean over sources. Silent sources count for none but the first.
-
-    Args:
-        entry: line of the manifest.
-        sources: (m, T).
-        mixture: (T,).
+    sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: that of the manifest's line, or else
+    of the 32 ms frames in which anybody is within 40 dB of their loudest, the share in which two or more are.
+    level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, mean over sources.
+    Silent sources only enter sex_pair. `sources` are (m, T), the mixture is (T,).
     """
     sexes = [source.sex for source in entry.sources]
     energies = np.square(sources, dtype=np.float64).sum(axis=1)
@@ -53,10 +48,10 @@ def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarr
 def by_group(
     properties: Mapping[str, Sequence[Any]], columns: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Property -> group -> column -> mean, ci95 and n.
+    """Return property -> group -> column -> mean, ci95 and n.
 
-    Words are groups as they are; numbers are cut into four groups of equal size, or two where that leaves fewer than 10
-    utterances in each. A property with one group alone is left out.
+    Each word is a group. Numbers are cut into four groups of equal size, or two if a group would have fewer than 10
+    utterances. Properties with one group are left out.
 
     Args:
         properties: name -> (N,) values, None where not known.
@@ -76,7 +71,7 @@ def _short(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Label -> indices of the utterances in that group, in the order of labels or of numbers."""
+    """Return label -> indices of the utterances in that group, in the order of labels or of numbers."""
     known = [i for i, value in enumerate(values) if value is not None]
     if not known or isinstance(values[known[0]], str):
         labels = sorted({values[i] for i in known})
@@ -91,7 +86,7 @@ def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def _rounded(edges: np.ndarray) -> np.ndarray:
-    """Edges as round as their least distance allows, the outer ones outwards: 0 to 0.6, not 0.00512 to 0.594."""
+    """Round edges as far as their least distance allows, the outer ones outwards: 0 to 0.6, not 0.00512 to 0.594."""
     if len(edges) < 2:
         return edges
     step = 10.0 ** math.floor(math.log10(float(np.diff(edges).min())))

@@ -1,4 +1,4 @@
-"""The rows of a long job, written one by one, so that the same command continues where it was stopped."""
+"""Write the rows of a long job one by one, so that the same command continues where it stopped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from sepkit.errors import UserError
 
 
 class Journal:
-    """Rows by key, one JSON object a line; the last row of a key in a file counts, and a row that is no failure first.
+    """Rows by key, one JSON object per line. The last row of a key counts; a success counts before a failure.
 
-    Ranks that share a job write a file each and read all of them.
-
-    Args:
-        folder: of the files; it is made if need be.
-        rank: of the process that writes, None for a job that is not shared.
+    Ranks that share a job write one file each and read all of them. `rank` is None for a job that is not shared.
     """
 
     def __init__(self, folder: Path, rank: int | None = None) -> None:
@@ -38,11 +34,7 @@ class Journal:
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
-        """While the block runs, `add` appends.
-
-        Raises:
-            UserError: the file cannot be written to.
-        """
+        """While the block runs, `add` appends. Raise UserError if the file cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = self.path.open("a", encoding="utf-8")
@@ -50,13 +42,13 @@ class Journal:
             raise UserError(
                 f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"
             ) from error
-        # The last line of a killed run may be torn: nothing may be appended to it.
+        # A killed run may have left half a line, which must be ended first.
         self._before_next = "\n" if self._file.tell() else ""
         with self._file:
             yield self
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keep a row, which has a `key`, on disk at once."""
+        """Write a row, which has a `key`, to disk at once."""
         self.rows[row["key"]] = row
         self._file.write(self._before_next + json.dumps(row, ensure_ascii=False) + "\n")
         self._before_next = ""

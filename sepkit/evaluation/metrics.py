@@ -1,9 +1,9 @@
 """Metrics of an estimate against its source: numpy arrays or torch tensors in, the same kind out, computed in float64.
 
-The order is always (estimates, sources); both have shape (..., T) and broadcast; the result has shape (...), float64.
-Metrics in dB lie between -100 and 100: a silent estimate scores -100, a perfect one 100. Against a silent source a
-metric is undefined, so it is NaN, as it is where an input holds NaN or infinity. Silent means constant. What a silent
-source can be measured by is `attenuation_db`.
+The order is always (estimates, sources). Both are waveforms of shape (..., T) and broadcast; the result has shape
+(...), float64. Signals without samples or of different lengths raise ValueError. Metrics in dB lie within +-100: a
+silent estimate scores -100, a perfect one 100. Against a silent source, or with NaN or infinity in an input, a metric
+is NaN. Silent means constant. `attenuation_db` measures the estimate of a silent source.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LIMIT_DB = 100.0
 FILTER_LENGTH = 512
 PESQ_MODES = {8000: "nb", 16000: "wb"}
 PESQ_RATES = {"nb": (8000, 16000), "wb": (16000,)}
-# What the mappings of P.862.1 and P.862.2 make of the lowest raw score, -0.5.
+# The mappings of P.862.1 and P.862.2 give these values for the lowest raw score, -0.5.
 PESQ_LOWEST = {"nb": 1.0169, "wb": 1.0428}
 
-# What is left of a constant signal's energy by rounding, relative to its energy before the mean is removed.
+# Rounding leaves this share of a constant signal's energy when the mean is removed.
 _ROUNDING = 1e-24
 
-# Added to the zeroth autocorrelation, relative to the energy: keeps the system solvable for sources that their own
-# shifts nearly predict (tones, short signals) and is below 1e-6 dB for speech up to 60 dB.
+# Added to the zeroth autocorrelation, relative to the energy. It keeps the system solvable for sources that their own
+# shifts nearly predict (tones, short signals), and changes speech by less than 1e-6 dB up to 60 dB.
 _DIAGONAL = 1e-12
 
 Signal = TypeVar("Signal", np.ndarray, torch.Tensor)
@@ -43,16 +43,6 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     With both means removed, `10 log10(||a s||^2 / ||a s - e||^2)`, `a = <e, s> / <s, s>`.
 
-    Args:
-        estimates: (..., T) waveforms.
-        sources: (..., T) waveforms, broadcast against `estimates`.
-
-    Returns:
-        (...) dB, within +-100; NaN where the source is silent.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
-
     Source: Le Roux et al., "SDR - half-baked or well done?", ICASSP 2019, eq. 4.
     """
     (e, s), restore = _prepare(estimates, sources)
@@ -65,16 +55,7 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
     """Improvement in SI-SDR over taking the mixture as the estimate, dB: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
 
-    Args:
-        estimates: (..., T) waveforms.
-        sources: (..., T) waveforms.
-        mixture: (..., T), or (..., T) without the axis of the sources.
-
-    Returns:
-        (...) dB; NaN where the source is silent.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
+    The mixture is (..., T) with or without the axis of the sources.
     """
     if mixture.ndim == sources.ndim - 1 and mixture.ndim > 1:
         mixture = mixture[..., None, :]
@@ -84,15 +65,7 @@ def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
 def snr_db(estimates: Signal, sources: Signal) -> Any:
     """Signal-to-noise ratio, dB: `10 log10(||s||^2 / ||s - e||^2)`. Level, polarity and mean count.
 
-    Args:
-        estimates: (..., T) waveforms.
-        sources: (..., T) waveforms, broadcast against `estimates`.
-
-    Returns:
-        (...) dB, within +-100; NaN where the source is silent. A silent estimate scores 0.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
+    A silent estimate scores 0.
     """
     (e, s), restore = _prepare(estimates, sources)
     silent_source = _center(e, s)[2]
@@ -106,27 +79,16 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts. Several
     estimates of one source, (A, ..., T) against (..., T), take little longer than one.
-
-    Args:
-        estimates: (..., T) waveforms.
-        sources: (..., T) waveforms, broadcast against `estimates`.
-
-    Returns:
-        (...) dB, within +-100; NaN where the source is silent.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
-
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
     from fast_bss_eval.torch import sdr_loss
 
     (e, s), restore = _prepare(estimates, sources)
     silent_source, silent_estimate = _center(e, s)[2:]
-    # numpy's: torch's own loads its symbolic shapes, and sympy with them, which takes seconds in every process.
+    # numpy's, because torch's own loads sympy, which takes seconds in every process.
     shape = np.broadcast_shapes(e.shape, s.shape)
     finite = e.isfinite().all(-1) & s.isfinite().all(-1)
-    # Every source (R) against all the estimates (A) that are broadcast over it: one linear system a source.
+    # One linear system per source (R) serves all the estimates (A) that are broadcast over it.
     references = torch.broadcast_to(s, shape[-s.ndim :]) if s.ndim else s
     rows = references.shape[:-1]
     pairs = torch.broadcast_to(e, shape).reshape(-1, rows.numel(), shape[-1]).transpose(0, 1)
@@ -145,16 +107,8 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
     """SDR, SIR (interference) and SAR (artifacts) of BSS Eval version 3, dB; estimates come in the order of sources.
 
-    Args:
-        estimates: (..., m, T) waveforms.
-        sources: (..., m, T) waveforms; interference is what the other m - 1 explain.
-
-    Returns:
-        Three times (..., m) dB, within +-100; NaN where any source of the mixture is silent or anything is not finite.
-
-    Raises:
-        ValueError: shapes that differ, or no samples.
-
+    Both signals are (..., m, T), and the results three times (..., m). Interference is what the other m - 1 sources
+    explain. All are NaN if any source of the mixture is silent or anything is not finite.
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
     from fast_bss_eval.torch import bss_eval_sources
@@ -182,17 +136,10 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
 
 
 def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
-    """How much weaker than the mixture the estimate of a silent source is, dB: `10 log10(||x||^2 / ||e||^2)`.
+    """Level of the mixture over that of a silent source's estimate, dB: `10 log10(||x||^2 / ||e||^2)`.
 
-    Args:
-        estimates: (..., T) waveforms.
-        mixture: (T,) waveform, or (..., T), broadcast against `estimates`.
-
-    Returns:
-        (...) dB, within +-100; 100 for a silent estimate, NaN for a silent mixture.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
+    The mixture (T,) or (..., T) is broadcast against the estimates. A silent estimate scores 100; a silent mixture
+    gives NaN.
     """
     (e, x), restore = _prepare(estimates, mixture)
     e, x, silent_mixture, silent_estimate = _center(e, x)
@@ -201,33 +148,16 @@ def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
 
 
 def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = False) -> Any:
-    """Short-time objective intelligibility, about 0 to 1.
+    """Short-time objective intelligibility, about 0 to 1; NaN if the source has less than 0.4 s of speech.
 
-    Args:
-        estimates: (..., T) waveforms.
-        sources: (..., T) waveforms, broadcast against `estimates`.
-        sample_rate: Hz.
-        extended: the variant for fluctuating maskers (Jensen & Taal 2016).
-
-    Returns:
-        (...); NaN where the source is silent or has less than 0.4 s of speech.
-
-    Raises:
-        ValueError: lengths that differ, or no samples.
-
+    `extended` is the variant for fluctuating maskers (Jensen & Taal 2016).
     Source: Taal et al., IEEE TASLP 19(7), 2011; computed by pystoi.
     """
     return _each_pair(lambda e, s: stoi_of_pair(e, s, sample_rate, extended), estimates, sources)
 
 
 def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, extended: bool = False) -> float:
-    """`stoi` of one estimate.
-
-    Args:
-        estimate: (T,) finite waveform.
-        source: (T,) finite waveform that is not silent.
-        sample_rate: Hz.
-        extended: as in `stoi`.
+    """`stoi` of one finite estimate (T,) and its finite source (T,), which is not silent.
 
     Raises:
         NoScore: too little speech in the source.
@@ -246,14 +176,13 @@ def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, ext
 def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None = None) -> Any:
     """Perceptual evaluation of speech quality, mean opinion score: P.862.1 (narrow band) at 8 kHz, P.862.2 at 16.
 
+    A silent estimate has the lowest score. The score is NaN where PESQ finds no utterance, or less than 0.25 s.
+
     Args:
         estimates: (..., T) waveforms.
-        sources: (..., T) waveforms, broadcast against `estimates`.
+        sources: (..., T) waveforms.
         sample_rate: 8000 or 16000 Hz.
         mode: "nb" or "wb"; None: narrow band at 8 kHz, wide band at 16.
-
-    Returns:
-        (...); the lowest score for a silent estimate; NaN where PESQ finds no utterance, or less than 0.25 s.
 
     Raises:
         ValueError: another sample rate or mode, lengths that differ, or no samples.
@@ -272,13 +201,7 @@ def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None 
 
 
 def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mode: str) -> float:
-    """`pesq` of one estimate.
-
-    Args:
-        estimate: (T,) finite waveform.
-        source: (T,) finite waveform that is not silent.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "nb" or "wb".
+    """`pesq` of one finite estimate (T,) and its finite source (T,), which is not silent.
 
     Raises:
         NoScore: PESQ finds no utterance, or less than 0.25 s.
@@ -295,9 +218,9 @@ def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mod
 
 
 def _prepare(*signals: Any) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], Any]]:
-    """The signals as float64 tensors, and the way back to the caller's kind."""
+    """Return the signals as float64 tensors, and a function back to the caller's kind."""
     is_torch = any(isinstance(signal, torch.Tensor) for signal in signals)
-    # torch takes no arrays with negative strides or of another byte order, hence the copy.
+    # Copied, because torch takes no arrays with negative strides or of another byte order.
     tensors = [s if isinstance(s, torch.Tensor) else torch.from_numpy(np.array(s, np.float64)) for s in signals]
     lengths = {tensor.shape[-1] if tensor.ndim else 0 for tensor in tensors}
     if len(lengths) != 1 or lengths == {0}:
@@ -315,7 +238,7 @@ def _to_numpy(values: torch.Tensor) -> Any:
 def _center(
     estimates: torch.Tensor, sources: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both without their means, and which of them (sources, estimates) are silent."""
+    """Remove the means from both; also return which sources and which estimates are silent."""
     e, s = (signal - signal.mean(-1, keepdim=True) for signal in (estimates, sources))
     silent_estimate, silent_source = (
         centered.square().sum(-1) <= _ROUNDING * signal.square().sum(-1)

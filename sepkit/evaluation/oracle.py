@@ -1,4 +1,4 @@
-"""Ceilings of a filterbank: what masks made with the true sources reach. No model with such masks passes them."""
+"""Ceilings of a filterbank: scores of masks made with the true sources, which no model with such masks exceeds."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ ORACLE_MASKS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
 
 
 def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tensor) -> dict[str, Tensor]:
-    """Estimates (B, m, T) by every mask of `ORACLE_MASKS`, with the sources known.
+    """Return estimates (B, m, T) by every mask of `ORACLE_MASKS`, with the sources known.
 
-    What is in the mixture beside the sources (noise) counts as one more source in sums, and is left out.
+    Noise, the rest of the mixture beside the sources, counts as one more source in sums, and has no estimate.
 
     Args:
-        model: whose STFT is taken.
+        model: its STFT is used.
         mixture: (B, T).
         sources: (B, m, T).
 
@@ -92,7 +92,7 @@ def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tens
     signals = torch.cat([mixture.unsqueeze(1), sources, (mixture - sources.sum(1)).unsqueeze(1)], dim=1)
     left, right = bank.padding_for(mixture.shape[-1], model.pad)
     padded = torch.nn.functional.pad(signals.flatten(0, 1), (left, right))
-    # Deviations of gaussian encodings stand behind the coefficients.
+    # Gaussian encodings hold deviations behind the coefficients.
     coefficients = bank.encode(padded)[:, : bank.full_dim].unflatten(0, signals.shape[:2]).double()
     bins = torch.complex(*coefficients.chunk(2, dim=2))
     whole, parts = bins[:, :1], bins[:, 1:]
@@ -106,15 +106,12 @@ def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tens
 
 @torch.no_grad()
 def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path) -> dict[str, Any]:
-    """SI-SDR improvement of every oracle mask on manifests, also written to OUT/oracle.json.
+    """Measure the SI-SDR improvement of every oracle mask on manifests; also write it to OUT/oracle.json.
 
-    Args:
-        model: whose STFT is taken; on the CPU.
-        manifests: of mixtures with sources.
-        out: folder.
+    The model, on the CPU, lends its STFT.
 
     Returns:
-        "filterbank", "masks": one for each manifest and mask, with mean, ci95, and n in dB of SI-SDRi.
+        "filterbank", and "masks": for each manifest and mask mean and ci95 of SI-SDRi in dB, and n.
 
     Raises:
         UserError: a model without an STFT, or mixtures at another rate or without sources.
@@ -126,7 +123,7 @@ def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path)
         for index in range(len(data)):
             example = data[index]
             sources = example.sources[example.active].unsqueeze(0)
-            # A single source is no mixture.
+            # A single source is left out, because it is no mixture.
             if sources.shape[1] < 2:
                 continue
             mixture = example.mixture.unsqueeze(0)
@@ -148,5 +145,5 @@ def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path)
 
 
 def _si_sdr_db(estimates: Tensor, sources: Tensor) -> float:
-    """Mean over sources, estimate k against source k."""
+    """Return the mean over sources, estimate k against source k."""
     return -pairwise_neg_si_sdr(estimates, sources)[0].diagonal().mean().item()

@@ -1,4 +1,4 @@
-"""From rows of scores to utterances.csv and the figures of summary.json."""
+"""Turn rows of scores into utterances.csv and the figures of summary.json."""
 
 from __future__ import annotations
 
@@ -22,17 +22,12 @@ Row = dict[str, Any]
 
 _PLAIN = ("manifest", "id", "corpus", "task", "sample_rate", "num_samples", "sources", "hypotheses", "silent_sources")
 
-# What stands in the column "assignment" in place of a hypothesis, for a source that has none.
+# Entries of the column "assignment" for sources without a hypothesis.
 _UNMATCHED = {MISSED: "missed"}
 
 
 def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
-    """The columns with scores, in a fixed order: those of the metrics, and `PER_UTTERANCE` where a row has one.
-
-    Args:
-        rows: of utterances.
-        metrics: that were asked for.
-    """
+    """Return the columns with scores, in a fixed order: of the metrics, and of `PER_UTTERANCE` where a row has one."""
     scores = [_scores(row) for row in _done(rows)]
     present = {
         "attenuation_db": any(one.silent_sources for one in scores),
@@ -45,13 +40,9 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
 
 
 def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
-    """The figures of summary.json: over all rows, by manifest where there are several, and by kind of mixture.
+    """Return the figures of summary.json: over all rows, by manifest if there are several, and by kind of mixture.
 
-    "matching" tells what became of the hypotheses, see `summarize_matching`.
-
-    Args:
-        rows: of utterances, in order.
-        columns: with scores.
+    "matching" describes the use of the hypotheses, see `summarize_matching`.
     """
     done = _done(rows)
     scores = _means(done, columns)
@@ -74,17 +65,14 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
 
 
 def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
-    """What became of the hypotheses over a test set.
+    """Describe the use of the hypotheses over at least one scored utterance.
 
-    `hypothesis_usage`: of the sources that speak, the share that each hypothesis is the best for (MCL, ties to the
-    lowest index); `collapse_rate`: the share of hypotheses that are the best for none. Where the model says how many
-    speak, `speaker_count` holds the `accuracy`, the shares of mixtures with too many (`over_separation_rate`) and too
-    few (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. Where only speakers
-    were matched, `missed_sources` are those that no hypothesis was left for, `extra_hypotheses` the speakers found that
-    no source was left for, and `missed_source_rate` is over the sources that speak.
-
-    Args:
-        rows: of utterances that were scored, one at least.
+    `hypothesis_usage`: the share of the speaking sources that each hypothesis is the best for (MCL, ties to the lowest
+    index). `collapse_rate`: the share of hypotheses that are the best for none. If the model counts speakers,
+    `speaker_count` holds the `accuracy`, the shares of mixtures with too many (`over_separation_rate`) and too few
+    (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. If only speakers were
+    matched, `missed_sources` are sources left without a hypothesis, `extra_hypotheses` found speakers without a source,
+    and `missed_source_rate` is over the sources that speak.
     """
     scores = [_scores(row) for row in rows]
     winners = [k for one in scores for k in one.winners if k >= 0]
@@ -109,7 +97,7 @@ def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _summarize_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Of pairs (how many speak, how many were found)."""
+    """Summarize pairs (how many speak, how many were found)."""
     true, found = np.array(counts).T
     numbers = range(int(found.max()) + 1)
     return {
@@ -125,20 +113,15 @@ def _summarize_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Writes one line an utterance that was scored, in order; an empty cell is a score that is not defined.
+    """Write one line per scored utterance, in order; an empty cell is a score that is not defined.
 
     `assignment` holds the hypothesis of each source, from 1, "-" for a silent source and "missed" for one without;
-    `speaker_count` how many speakers the model says there are, where it does.
-
-    Args:
-        path: of the CSV file.
-        rows: of utterances; the skipped ones are left out.
-        columns: with scores.
+    `speaker_count` is the model's number of speakers, if it has one.
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
     per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
-    # The interval of a mean is not the mean of intervals: only sources have one.
+    # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
     bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
     header = [
@@ -190,7 +173,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Metric -> in how many utterances it failed for a source or more, and the first of them with its reason."""
+    """Return metric -> number of utterances with a source that it failed for, and the first of them with its reason."""
     counts: Counter[str] = Counter()
     first: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -201,7 +184,7 @@ def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The summary of every manifest, with each metric's drop from the first: in its unit, and in per cent of it."""
+    """Return the summary of every manifest, with each metric's drop from the first, in its unit and in per cent."""
     found: list[dict[str, Any]] = []
     for manifest in manifests:
         mine = [row for row in rows if row["manifest"] == manifest]
@@ -221,5 +204,5 @@ def _drop(name: str, seen: Mapping[str, Any], unseen: Mapping[str, Any]) -> dict
     if seen["mean"] is None or unseen["mean"] is None:
         return {f"drop{unit}": None, "drop_percent": None}
     drop = seen["mean"] - unseen["mean"]
-    # A share of a score at or below zero says nothing.
+    # The share of a score at or below zero means nothing.
     return {f"drop{unit}": drop, "drop_percent": 100 * drop / seen["mean"] if seen["mean"] > 0 else None}

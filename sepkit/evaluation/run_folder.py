@@ -1,4 +1,4 @@
-"""What training and evaluation left in a folder, read back: scores, training log, configuration, curves."""
+"""Read what training and evaluation left in a folder: scores, training log, configuration, curves."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class EvaluationFolder:
     """One evaluation: the scores of every utterance, and their summary.
 
     Args:
-        folder: where utterances.csv and summary.json are.
-        name: of what was measured, for tables: the folder's name.
-        summary: what summary.json holds.
+        folder: with utterances.csv and summary.json.
+        name: for tables: the folder's name.
+        summary: content of summary.json.
         rows: the lines of utterances.csv, column -> cell.
     """
 
@@ -73,22 +73,22 @@ class EvaluationFolder:
         return list(self.rows[0]) if self.rows else []
 
     def mean(self, metric: str) -> float | None:
-        """The mean that the summary has of a metric, None where there is none."""
+        """Return the summary's mean of a metric, or None."""
         return self.summary.get("metrics", {}).get(metric, {}).get("mean")
 
     def scores(self, column: str) -> np.ndarray:
-        """(N,) the numbers of a column in the order of rows; NaN where a cell is empty or the column is absent."""
+        """Return (N,) the numbers of a column in the order of rows; NaN for an empty cell or an absent column."""
         return np.array([_number(row.get(column)) for row in self.rows], dtype=np.float64)
 
     def keys(self) -> list[tuple[str, str]]:
-        """(N,) what names an utterance in every run: the manifest's file name and the identifier."""
+        """Return (N,) keys of utterances, the same in every run: the manifest's file name and the identifier."""
         return [(Path(row.get("manifest", "")).name, row["id"]) for row in self.rows]
 
     def properties(self) -> dict[str, list[str | float | None]]:
-        """Column -> (N,) values, None where unknown, for every column that describes utterances and could group them.
+        """Return column -> (N,) values, None where unknown, of all columns that can group utterances.
 
-        Those are columns that are no score and hold at least two different values: words or whole numbers, as words,
-        where there are at most 12 of them; other numbers as numbers.
+        Those are columns that are no score and hold at least two different values. Words, and whole numbers taken as
+        words, may have at most 12; other numbers stay numbers.
         """
         described = (name for name in self.columns if name not in _NOT_PROPERTIES and not self._is_score(name))
         values = {name: _property([row.get(name) or "" for row in self.rows]) for name in described}
@@ -100,7 +100,7 @@ class EvaluationFolder:
         return column in metrics or (number.isdigit() and (stem in metrics or stem in BOUNDS))
 
     def parts(self) -> list[EvaluationFolder]:
-        """One evaluation for each manifest, named as it is; this one alone where there are fewer than two."""
+        """Return one evaluation for each manifest, named as it is; only this one if there are fewer than two."""
         if len(self.manifests) < 2:
             return [self]
         parts = []
@@ -115,10 +115,10 @@ class EvaluationFolder:
 
     @cached_property
     def entries(self) -> dict[tuple[str, str], MixtureEntry]:
-        """Key (see `keys`) -> line of the manifest.
+        """Return key (see `keys`) -> line of the manifest.
 
         Raises:
-            UserError: a manifest is not where it was, nor below a folder that this one is in.
+            UserError: a manifest is neither at its path nor below a folder that this one is in.
         """
         paths = [find(name, self.folder) for name in self.manifests]
         return {(path.name, entry.id): entry for path in paths for entry in read_manifest(path)}
@@ -126,21 +126,17 @@ class EvaluationFolder:
 
 @dataclass
 class TrainingLog:
-    """The records of metrics.jsonl.
-
-    Args:
-        records: one mapping a line; "kind" is "step" or "epoch".
-    """
+    """The records of metrics.jsonl, one mapping per line; "kind" is "step" or "epoch"."""
 
     records: list[dict[str, Any]]
 
     def names(self, kind: str = "epoch") -> list[str]:
-        """Names of the quantities that records of a kind hold, in order of appearance."""
+        """Return names of the quantities that records of a kind hold, in order of appearance."""
         found = (name for record in self.records if record.get("kind") == kind for name in record)
         return [name for name in dict.fromkeys(found) if name not in ("kind", "epoch", "step")]
 
     def series(self, name: str, kind: str = "epoch") -> tuple[np.ndarray, np.ndarray]:
-        """((R,) steps, (R,) values) of a quantity; NaN where the record says null."""
+        """Return ((R,) steps, (R,) values) of a quantity; NaN where the record says null."""
         chosen = [record for record in self.records if record.get("kind") == kind and name in record]
         values = [math.nan if record[name] is None else float(record[name]) for record in chosen]
         return np.array([record["step"] for record in chosen], dtype=np.float64), np.array(values, dtype=np.float64)
@@ -148,11 +144,11 @@ class TrainingLog:
 
 @dataclass
 class Curve:
-    """Curves from a CSV file with a header: every further column against the first, one for each "curve" there is.
+    """Curves of a CSV file with a header: every further column over the first, one for each value of "curve".
 
     Args:
         x_name: header of the first column.
-        panels: header of a further column -> name of a curve -> ((R,) x, (R,) y); what shares a panel has one unit.
+        panels: header of a further column -> name of a curve -> ((R,) x, (R,) y); curves of a panel have one unit.
     """
 
     x_name: str
@@ -161,15 +157,15 @@ class Curve:
 
 @dataclass
 class Run:
-    """Everything there is about one experiment.
+    """Everything known about one experiment.
 
     Args:
-        folder: of the experiment, or of the evaluation where that is all there is.
+        folder: of the experiment, or of the evaluation if there is nothing else.
         name: for tables.
-        evaluations: what was measured, sorted by name.
-        log: of the training, None where there is none.
-        config: of the training as plain data, None where there is none.
-        curves: kind (`CURVES`) -> name of the evaluation, or of the folder -> curves, where there are such files.
+        evaluations: sorted by name.
+        log: of the training, or None.
+        config: of the training as plain data, or None.
+        curves: kind (`CURVES`) -> name of the evaluation, or of the folder -> curves, for existing files.
     """
 
     folder: Path
@@ -180,17 +176,17 @@ class Run:
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
 
     def evaluation(self, name: str) -> EvaluationFolder | None:
-        """That of a name, None where there is none."""
+        """Return the evaluation of that name, or None."""
         return next((evaluation for evaluation in self.evaluations if evaluation.name == name), None)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The leaves of the configuration by their dotted keys; none where there is no configuration."""
+        """Return the leaves of the configuration by their dotted keys; empty without a configuration."""
         return {} if self.config is None else _flatten(self.config)
 
 
 def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
-    """What there is about an experiment.
+    """Load everything known about an experiment.
 
     `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
     or one evaluation, or a folder of evaluations, or one with curves of several experiments. For an evaluation that
@@ -231,10 +227,10 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
 
 
 def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    """The evaluation that `sepkit evaluate --out folder` wrote.
+    """Load the evaluation that `sepkit evaluate --out folder` wrote.
 
     Raises:
-        UserError: a file that is absent or cannot be read.
+        UserError: a file is absent or cannot be read.
     """
     folder = Path(folder)
     try:
@@ -251,7 +247,7 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
 
 
 def read_curve(path: Path) -> Curve:
-    """The curves of a file.
+    """Read the curves of a file.
 
     Raises:
         UserError: it has fewer than two columns.
@@ -272,11 +268,9 @@ def read_curve(path: Path) -> Curve:
 
 
 def find(name: str, near: Path) -> Path:
-    """Where a file or folder is that was named when another folder was the working one: here, or above `near`.
+    """Find a path that was named when another folder was the working one: here, or above `near`.
 
-    Args:
-        name: relative or absolute path.
-        near: folder that was written by the same command.
+    `near` is a folder that the same command wrote.
 
     Raises:
         UserError: it is nowhere.
@@ -297,7 +291,7 @@ def _experiment_of(folder: Path, evaluations: Sequence[EvaluationFolder]) -> Pat
             try:
                 candidates += [find(model, evaluation.folder), find(model, evaluation.folder).parent]
             except UserError:
-                continue  # the scores are still there when the model is not, or is no path
+                continue  # the scores are usable even if the model is gone, or is no path
     return next((path for path in candidates if (path / "metrics.jsonl").is_file()), None)
 
 
@@ -310,7 +304,7 @@ def _read_log(path: Path) -> TrainingLog:
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise UserError(f"{path}:{number}: not JSON ({error}); remove the line") from error
-            # A run that is under way, or was killed, may have written half of its last line.
+            # A run in progress, or a killed one, may have written half of its last line.
     return TrainingLog(records)
 
 
@@ -337,7 +331,7 @@ def _number(cell: str | None) -> float:
 
 
 def _property(cells: Sequence[str]) -> list[str | float | None] | None:
-    """The cells as words or as numbers; None where they would not make groups."""
+    """Return the cells as words or as numbers; None if they do not make groups."""
     distinct = {cell for cell in cells if cell}
     numbers = [_number(cell) for cell in distinct]
     words = any(math.isnan(number) for number in numbers)

@@ -1,4 +1,4 @@
-"""The scores of one utterance: hypotheses matched to sources one to one, then every metric for every source."""
+"""Score one utterance: match hypotheses to sources one to one, then compute every metric for every source."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ has rates, or predicts how good its estimates are."""
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """What is measured, and with what.
+    """What is measured.
 
     Args:
         metrics: keys of `COLUMNS`.
@@ -82,16 +82,16 @@ class ScoringOptions:
 
 @dataclass
 class UtteranceScores:
-    """What an utterance scored.
+    """The scores of an utterance.
 
     Args:
-        assignment: the hypothesis of each source; `SILENT` or `MISSED` where there is none.
-        values: column -> one number a source, NaN for a silent one; `attenuation_db` the other way round.
-        reasons: metric -> why it has no score for one source or more that speak.
-        speaker_count: how many speakers the model says there are, where it does.
+        assignment: the hypothesis of each source; `SILENT` or `MISSED` if it has none.
+        values: column -> one number per source, NaN for a silent one; for `attenuation_db` NaN for a speaking one.
+        reasons: metric -> why it has no score for some source that speaks.
+        speaker_count: the model's number of speakers, if it has one.
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
-        mixture_is_source: one source speaks, alone: there is no improvement to measure.
+        mixture_is_source: a single source speaks, so no improvement can be measured.
         rates: `FROM_LATENTS` -> nats, of a model whose latents are variational.
     """
 
@@ -106,21 +106,21 @@ class UtteranceScores:
 
     @property
     def silent_sources(self) -> int:
-        """How many sources are silent: only their attenuation is measured."""
+        """Number of silent sources, for which only attenuation is measured."""
         return self.assignment.count(SILENT)
 
     @property
     def missed_sources(self) -> int:
-        """How many sources speak, but have no hypothesis."""
+        """Number of sources that speak but have no hypothesis."""
         return self.assignment.count(MISSED)
 
     @property
     def active_sources(self) -> int:
-        """How many sources speak."""
+        """Number of sources that speak."""
         return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
-        """The mean over sources that have a score, or what the utterance has; NaN where there is none."""
+        """Return the mean over sources that have a score, or the utterance's own value; NaN if there is none."""
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
         if column in FROM_LATENTS:
@@ -131,14 +131,9 @@ class UtteranceScores:
 
 
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
-    """Raise UserError unless all metrics can be computed.
+    """Raise UserError unless all metrics can be computed for utterances of these rates in Hz.
 
-    Args:
-        options: what is asked for.
-        sample_rates: Hz, of the utterances.
-
-    Raises:
-        UserError: an unknown metric, one whose package or option is missing, or a rate that PESQ does not know.
+    Errors are an unknown metric, a missing package or option, or a rate that PESQ does not know.
     """
     unknown = [name for name in options.metrics if name not in COLUMNS]
     if unknown or not options.metrics:
@@ -171,28 +166,29 @@ def score_utterance(
     is_speaker: np.ndarray | None = None,
     predictions: Mapping[str, np.ndarray] | None = None,
 ) -> UtteranceScores:
-    """The scores of an utterance.
+    """Score an utterance.
 
-    Hypotheses and sources are matched one to one by the largest mean SI-SDR, whatever the metric; of those that are
-    left, the quietest go to silent sources, and the rest go free. `mcl_si_sdr_db` is the exception: each source's best
-    hypothesis, so that several may share one. A metric that fails leaves NaN and its reason; the others go on.
+    Hypotheses and sources are matched one to one by the largest mean SI-SDR, whatever the metric. Of the remaining
+    hypotheses the quietest go to silent sources, and the rest stay free. `mcl_si_sdr_db` is the exception: it takes
+    each source's best hypothesis, which several may share. A metric that fails leaves NaN and its reason; the others
+    continue.
 
-    With `options.speakers` "auto" only hypotheses that are speakers take part. As many pairs are made as there are of
-    the fewer, by the largest sum of SI-SDR; a source that is left is missed and has no score but `mcl_si_sdr_db`, which
-    still is over all hypotheses.
+    With `options.speakers` "auto" only hypotheses that are speakers take part. Pairs are made by the largest sum of
+    SI-SDR until hypotheses or sources run out. A source left over is missed: it only has `mcl_si_sdr_db`, which remains
+    over all hypotheses.
 
-    Where one source speaks alone and is the mixture (its SI-SDR to the mixture is above 50 dB), improvements over the
-    mixture are NaN: there is nothing to improve.
+    If a source speaks alone and is the mixture (its SI-SDR to the mixture is above 50 dB), improvements over the
+    mixture are NaN, because nothing can be improved.
 
     Args:
         estimates: (n, T).
         sources: (m, T).
-        mixture: (T,), what improvements are over.
+        mixture: (T,), the reference of improvements.
         sample_rate: Hz.
         options: what to measure.
-        texts: what each source says, None where that is not known.
-        is_speaker: (n,) bool, which hypotheses the model says are speakers, None where it does not.
-        predictions: of `PREDICTIONS` and `BOUNDS` what the model tells, (n,) each; NaN where it does not.
+        texts: transcript of each source, None where it is unknown.
+        is_speaker: (n,) bool, which hypotheses the model says are speakers; None if it does not say.
+        predictions: the model's values for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it has none.
 
     Raises:
         UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
@@ -217,7 +213,7 @@ def score_utterance(
     )
     values: dict[str, list[float]] = {}
     for name in options.metrics:
-        # mcl_si_sdr_db is no measure of the matched pairs.
+        # mcl_si_sdr_db does not measure the matched pairs.
         for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
             values[column] = _of_all(len(sources), matched_sources, scores)
         if name == "si_sdr":
@@ -233,7 +229,7 @@ def score_utterance(
 
 
 def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.ndarray | None:
-    """The hypotheses that may be matched; None: all, and no source may be left."""
+    """Return the hypotheses that may be matched; None: all, and every source must be matched."""
     if options.speakers is None:
         return None
     if is_speaker is None:
@@ -242,10 +238,10 @@ def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.n
 
 
 def _match(table: np.ndarray, active: np.ndarray, kept: np.ndarray | None) -> list[int]:
-    """The hypothesis of each source, matched one to one by the largest sum of SI-SDR."""
+    """Match one to one by the largest sum of SI-SDR; return the hypothesis of each source."""
     if kept is None:
         if active.sum() > len(table):
-            raise UserError(f"there are {len(table)} estimates for {active.sum()} sources; expected at least as many")
+            raise UserError(f"found {len(table)} estimates for {active.sum()} sources; expected at least as many")
         kept = np.arange(len(table))
     assignment = np.where(active, MISSED, SILENT)
     speaking = np.flatnonzero(active)
@@ -254,13 +250,13 @@ def _match(table: np.ndarray, active: np.ndarray, kept: np.ndarray | None) -> li
         if len(speaking):
             assignment[speaking] = kept[PIT().matches(cost)[0].numpy()]
     elif len(kept):
-        # Hypotheses are the fewer: each takes one of the sources.
+        # There are fewer hypotheses: each takes one of the sources.
         assignment[speaking[PIT().matches(cost.mT)[0].numpy()]] = kept
     return assignment.tolist()
 
 
 def _of_all(count: int, places: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> list[float]:
-    """One number a source: the scores at their places, NaN elsewhere."""
+    """Return one number per source: the scores at their places, NaN elsewhere."""
     of_all = np.full(count, np.nan)
     of_all[places] = scores
     return of_all.tolist()
@@ -268,7 +264,7 @@ def _of_all(count: int, places: Sequence[int] | np.ndarray, scores: Sequence[flo
 
 @dataclass
 class _Matched:
-    """The sources that have an estimate, k of them, with these in the same order."""
+    """The k sources that have an estimate, and these estimates in the same order."""
 
     estimates: np.ndarray
     sources: np.ndarray
@@ -286,7 +282,7 @@ _Measure = Callable[[_Matched], Sequence[np.ndarray]]
 
 
 def _si_sdr_table(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    """(n, m) SI-SDR of every pair; NaN for sources that are silent."""
+    """Return (n, m) SI-SDR of every pair; NaN for sources that are silent."""
     if estimates.shape[-1] != sources.shape[-1]:
         raise UserError(
             f"the estimates hold {estimates.shape[-1]} samples, the references {sources.shape[-1]}; "
@@ -298,7 +294,7 @@ def _si_sdr_table(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
 
 
 def _attenuations(estimates: np.ndarray, mixture: np.ndarray, assignment: Sequence[int]) -> list[float]:
-    """One number a source, NaN for those that speak and for silent ones that no hypothesis is left for."""
+    """Return one number per source, NaN for speaking ones and for silent ones without a hypothesis."""
     left = sorted(
         (value for k, value in enumerate(metrics.attenuation_db(estimates, mixture)) if k not in assignment),
         reverse=True,
@@ -324,7 +320,7 @@ def _reason(error: Exception) -> str:
 
 
 def _of_each(name: str, score: Callable[[_Matched, int], float]) -> _Measure:
-    """The measure that scores source by source, each alone."""
+    """Make a measure that scores each source alone."""
 
     def measure(matched: _Matched) -> Sequence[np.ndarray]:
         values = np.full(len(matched.sources), np.nan)
@@ -351,7 +347,7 @@ def _with_improvement(metric: Callable[[np.ndarray, np.ndarray], np.ndarray]) ->
 
 
 def _blr(matched: _Matched) -> Sequence[np.ndarray]:
-    """(k,) log evidence a sample of each source, divided by the training deviation, given its estimate."""
+    """Return (k,) log evidence per sample of each source, divided by the training deviation, given its estimate."""
     e, s = (torch.from_numpy(np.asarray(x, np.float64)) for x in (matched.estimates, matched.sources))
     deviation = matched.options.signal_std
     assert deviation is not None
@@ -377,7 +373,7 @@ def _double(waveform: np.ndarray) -> np.ndarray:
 
 
 def _word_accuracy(matched: _Matched, j: int) -> float:
-    """1 - errors / words: below 0 where more is recognized than was said."""
+    """Return 1 - errors / words, which is below 0 if more errors are made than words were said."""
     text, command = matched.texts[j], matched.options.asr_command
     if text is None:
         raise metrics.NoScore("the manifest has no text for this source")

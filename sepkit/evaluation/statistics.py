@@ -14,14 +14,14 @@ _PIECE = 4_000_000
 
 @dataclass
 class Summary:
-    """A metric over utterances; every number is None where there is no score.
+    """A metric over utterances; every number is None if there is no score.
 
     Args:
         mean: of the scores.
         std: standard deviation with n - 1 in the denominator; None for a single score.
         median: of the scores.
         ci95: the ends of the 95 % confidence interval of the mean.
-        n: how many scores there are.
+        n: number of scores.
     """
 
     mean: float | None
@@ -38,8 +38,8 @@ class PairedDifference:
     Args:
         mean: of the differences; None where there is none.
         ci95: the ends of the 95 % confidence interval of the mean difference.
-        n: how many utterances.
-        share_better: of the utterances, how many score higher in the first run; ties count half.
+        n: number of utterances.
+        share_better: share of the utterances that score higher in the first run; ties count half.
     """
 
     mean: float | None
@@ -49,22 +49,12 @@ class PairedDifference:
 
 
 def summarize(scores: ArrayLike, seed: int = 0) -> Summary:
-    """The summary of scores; NaN means that there is none and is left out.
-
-    Args:
-        scores: one an utterance.
-        seed: of the bootstrap.
-    """
+    """Summarize scores of utterances; NaN means a missing score. `seed` is that of the bootstrap."""
     return summarize_columns({"": scores}, seed)[""]
 
 
 def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
-    """The summary of every column, as `summarize` makes it; columns that have the same scores missing share the draws.
-
-    Args:
-        columns: name -> one score an utterance.
-        seed: of the bootstrap.
-    """
+    """Summarize every column, as `summarize` does; columns that miss the same scores share the bootstrap's draws."""
     values = {name: np.asarray(scores, dtype=np.float64).ravel() for name, scores in columns.items()}
     together: dict[bytes, list[str]] = {}
     for name, scores in values.items():
@@ -81,14 +71,10 @@ def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[s
 
 
 def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """The 2.5th and 97.5th percentile of the mean under resampling of utterances with replacement.
+    """Return the 2.5th and 97.5th percentile of the mean under resampling of utterances with replacement.
 
-    Utterances count as independent: where they share speakers, the interval is too narrow for new speakers.
-
-    Args:
-        scores: (N,), at least one, without NaN.
-        resamples: how often to resample.
-        seed: of the resampling; the same seed gives the same interval.
+    Utterances count as independent: if they share speakers, the interval is too narrow for new speakers. Scores are
+    (N,), at least one, without NaN. The same seed gives the same interval.
 
     Raises:
         ValueError: no scores.
@@ -103,12 +89,9 @@ def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) ->
 
 
 def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """How often each of `count` utterances is in each resample with replacement: pieces (R, count) float64.
+    """Yield how often each of `count` utterances is in each resample with replacement: pieces (R, count) float64.
 
-    Args:
-        count: of utterances, at least one.
-        resamples: how many rows the pieces have together.
-        seed: the same seed gives the same draws.
+    All pieces together have `resamples` rows. The same seed gives the same draws.
     """
     generator = np.random.default_rng(seed)
     rows = max(1, _PIECE // count)
@@ -119,17 +102,13 @@ def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarra
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> PairedDifference:
-    """How much higher the first run scores than the second on the same utterances.
+    """Return how much higher the first run scores than the second on the same (N,) utterances.
 
-    The interval is over utterances' differences: what makes an utterance hard for both runs cancels.
-
-    Args:
-        first: (N,) scores; NaN means that there is none, and leaves the pair out.
-        second: (N,) scores of the same utterances.
-        seed: of the bootstrap.
+    The interval is over utterances' differences, in which common difficulty cancels. NaN means a missing score, and
+    leaves the pair out.
 
     Raises:
-        ValueError: not as many scores in both.
+        ValueError: different numbers of scores.
     """
     a, b = (np.asarray(scores, dtype=np.float64).ravel() for scores in (first, second))
     if len(a) != len(b):
@@ -150,6 +129,6 @@ def _summary(values: np.ndarray, interval: list[float] | None) -> Summary:
 
 
 def _intervals(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """(2, C): percentile intervals of the means of the columns of `values` (N, C), all from the same draws."""
+    """Return (2, C): percentile intervals of the means of the columns of `values` (N, C), all from the same draws."""
     means = [drawn @ values / len(values) for drawn in times_drawn(len(values), resamples, seed)]
     return np.percentile(np.concatenate(means), [2.5, 97.5], axis=0)

@@ -1,4 +1,4 @@
-"""Word errors of whatever program transcribes a wav file."""
+"""Word errors of any program that transcribes a wav file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ import numpy as np
 
 from sepkit.data import audio
 
-# Longer than any recognizer takes for one utterance; one that hangs must not hang the evaluation.
+# No recognizer needs this long for one utterance; one that hangs must not stop the evaluation.
 _TIMEOUT_SECONDS = 600
 
 
 def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
-    """What a command prints on standard output for a wav file.
+    """Run a command on a wav file and return what it prints on standard output.
 
-    Args:
-        command: split as a shell does, but run without one; `{wav}` stands for the file, which comes last without it.
-        waveform: (T,).
-        sample_rate: Hz.
+    `command` is split as a shell does, but run without one; `{wav}` stands for the file, which else comes last.
 
     Raises:
         RuntimeError: the command is not found, fails, or takes more than 10 minutes.
     """
     with tempfile.TemporaryDirectory(prefix="sepkit-asr-") as folder:
         path = Path(folder) / "utterance.wav"
-        # 16 bits are what every recognizer reads; the level is brought into their range.
+        # Every recognizer reads 16 bits; loud signals are scaled into their range.
         peak = max(float(np.abs(waveform).max(initial=0.0)), 1e-9)
         audio.write(path, (waveform * min(1.0, 0.99 / peak)).astype(np.float32), sample_rate, subtype="PCM_16")
         parts = shlex.split(command if "{wav}" in command else f"{command} {{wav}}")
@@ -45,17 +42,12 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text without case and punctuation; apostrophes inside words stay."""
+    """Return the words of a text without case and punctuation; apostrophes inside words stay."""
     return re.findall(r"\w+(?:['\u2019]\w+)*", text.casefold())
 
 
 def word_errors(reference: list[str], transcript: list[str]) -> int:
-    """The least number of insertions, deletions and substitutions that turn one list of words into the other.
-
-    Args:
-        reference: what was said.
-        transcript: what was recognized.
-    """
+    """Return the least number of insertions, deletions and substitutions that turn one list of words into the other."""
     row = list(range(len(transcript) + 1))
     for i, said in enumerate(reference, start=1):
         diagonal, row[0] = row[0], i

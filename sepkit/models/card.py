@@ -85,7 +85,7 @@ def model_card(
     folder = find_checkpoint(model)
     description = read_description(folder)
     called = name or (folder.parent.name if folder.name == "model" else folder.name)
-    scores = [_read_summary(Path(path)) for path in summaries]
+    scores = [read_summary(Path(path)) for path in summaries]
     head = yaml.safe_dump(_head(called, license, scores), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {called}",
@@ -225,7 +225,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # ------------------------------------------------------------------------------------------------------- the summaries
 
 
-def _read_summary(path: Path) -> dict[str, Any]:
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return what `summary.json` of an evaluation holds.
+
+    Args:
+        path: the file, or its folder.
+
+    Raises:
+        UserError: no summary there.
+    """
     path = path / "summary.json" if path.is_dir() else path
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""What shows results: figures, tables, pages, and runs side by side."""
+"""Show results: figures, tables, pages, and comparisons of runs."""

@@ -26,13 +26,13 @@ def draw_audiogram(
     reference: Mapping[str, float] | None = None,
     bare: bool = False,
 ) -> None:
-    """Draws both ears.
+    """Draw both ears on empty axes.
 
     Args:
-        axes: empty ones.
+        axes: empty.
         thresholds: `right_1000` -> dB HL.
-        deviations: of the same; drawn as bars of one deviation up and down for what is not measured.
-        measured: names of those that are measured, drawn large; the others small and faint. None: all are.
+        deviations: of the same; drawn as bars of one deviation up and down for thresholds that are not measured.
+        measured: names of measured thresholds, drawn large, and the others small and faint. None: all are.
         reference: whole audiogram to compare with, as dashed lines.
         bare: without labels and ticks.
     """
@@ -66,7 +66,7 @@ def draw_audiogram(
 
 
 def audiogram_figure(rows: list[dict[str, str]]) -> Figure:
-    """One audiogram from its rows in an `audiograms.csv`: what is measured, what is expected, and the truth dashed."""
+    """Draw one audiogram from its rows in an `audiograms.csv`: measured and expected thresholds, the truth dashed."""
     figure = Figure(figsize=(4.2, 3.8), layout="constrained")
     names = [f"{row['ear']}_{row['frequency_hz']}" for row in rows]
 
@@ -81,7 +81,7 @@ def audiogram_figure(rows: list[dict[str, str]]) -> Figure:
 
 
 def read_audiogram_rows(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Id -> rows of a file `audiograms.csv`.
+    """Read id -> rows of a file `audiograms.csv`.
 
     Raises:
         UserError: a column is missing.

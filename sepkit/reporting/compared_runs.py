@@ -1,4 +1,4 @@
-"""What runs scored on the same mixtures, brought together."""
+"""Group the scores of several runs on the same mixtures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 
-# What a report leads with: the first of these that was measured.
+# The leading metric of a report is the first of these that was measured.
 _LEADING = ("si_sdri_db", "si_sdr_db", "sdri_db", "sdr_db")
 
 
@@ -24,29 +24,29 @@ class TestSet:
         evaluations: run -> its evaluation.
     """
 
-    __test__ = False  # for pytest, which takes the name for a test's
+    __test__ = False  # keeps pytest from collecting it
 
     name: str
     evaluations: dict[str, EvaluationFolder]
 
     @property
     def first(self) -> EvaluationFolder:
-        """That of the run named first."""
+        """The evaluation of the run named first."""
         return next(iter(self.evaluations.values()))
 
     @property
     def metrics(self) -> list[str]:
-        """Everything that a run was measured by, the leading metric first."""
+        """All metrics of the runs, the leading one first."""
         names = list(dict.fromkeys(name for evaluation in self.evaluations.values() for name in evaluation.metrics))
         return sorted(names, key=lambda name: name != self.leading)
 
     @property
     def leading(self) -> str | None:
-        """The metric to lead with; None where nothing was scored."""
+        """The leading metric; None if nothing was scored."""
         return leading_metric([name for evaluation in self.evaluations.values() for name in evaluation.metrics])
 
     def best(self, metric: str) -> float | None:
-        """The best mean of several runs; None for a single one, and for what is no score."""
+        """Return the best mean of several runs; None for a single run, or if the metric is no score."""
         if metric in NO_SCORES:
             return None
         scores = [evaluation.summary["metrics"].get(metric, {}).get("mean") for evaluation in self.evaluations.values()]
@@ -54,7 +54,7 @@ class TestSet:
         return max(known, key=lambda score: better(metric) * score) if len(known) > 1 else None
 
     def properties(self) -> dict[str, list[str | float | None]]:
-        """Column -> (N,) values in the order of the first run's utterances, of every property that a run knows."""
+        """Return column -> (N,) values in the order of the first run's utterances, of every property of any run."""
         found: dict[str, list[str | float | None]] = {}
         order = self.first.keys()
         for evaluation in self.evaluations.values():
@@ -65,7 +65,7 @@ class TestSet:
         return found
 
     def aligned(self, metric: str) -> dict[str, np.ndarray]:
-        """Run -> (N,) scores in the order of the first run's utterances, NaN for those that a run has not."""
+        """Return run -> (N,) scores in the order of the first run's utterances, NaN for those that a run lacks."""
         keys = self.first.keys()
         aligned = {}
         for run, evaluation in self.evaluations.items():
@@ -75,17 +75,13 @@ class TestSet:
 
 
 def test_sets_of(runs: Sequence[Run]) -> list[TestSet]:
-    """Evaluations of manifests of one name together; those that name none go by their folder's name.
-
-    Args:
-        runs: with different names.
-    """
+    """Group evaluations of runs by the name of their manifest, or else of their folder."""
     sets: dict[tuple[str, str], TestSet] = {}
     for run in runs:
         taken: set[str] = set()
         for part in (part for evaluation in run.evaluations for part in evaluation.parts()):
             manifest = Path(part.manifests[0]).stem if part.manifests else part.name
-            # The same manifest measured twice in one run, with other options say: told apart by the folder.
+            # If one run evaluated a manifest twice, for example with other options, the folder is added to the key.
             key = (manifest, part.folder.name if manifest in taken else "")
             taken.add(manifest)
             name = f"{manifest} ({key[1]})" if key[1] else manifest
@@ -97,11 +93,7 @@ test_sets_of.__test__ = False  # type: ignore[attr-defined]
 
 
 def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
-    """Position -> name, all different: where two runs share one, with as many parent folders as it takes, or a number.
-
-    Args:
-        runs: in order.
-    """
+    """Return position -> name, all different: equal names get as many parent folders as needed, or a number."""
     names = [run.name for run in runs]
     for depth in range(2, 6):
         if len(set(names)) == len(names):
@@ -114,7 +106,7 @@ def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
 
 
 def leading_metric(names: Sequence[str]) -> str | None:
-    """Of metrics, the one to lead with; None where there is none."""
+    """Return the metric to lead with; None if there is none."""
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
@@ -123,10 +115,10 @@ _SMALLER_IS_BETTER = frozenset({"nll", "loss", "error", "rmse", "elbo", "distort
 
 
 def better(metric: str) -> int:
-    """1 if larger is better, -1 if smaller is: for metrics that are named after a loss or an error."""
+    """Return 1 if larger is better, -1 if smaller is, as for metrics named after a loss or an error."""
     return -1 if _SMALLER_IS_BETTER.intersection(metric.split("_")) else 1
 
 
 def digits_of(metric: str) -> int:
-    """How many digits after the point a score is shown with."""
+    """Return the number of digits after the point of a score."""
     return 2 if metric.endswith("_db") or metric.startswith("pesq") else 3

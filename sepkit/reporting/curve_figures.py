@@ -1,4 +1,4 @@
-"""Figures of curves that evaluation leaves in files: rate and distortion, calibration, risk and coverage."""
+"""Figures of curves that evaluation wrote: rate and distortion, calibration, risk and coverage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ _STYLES = ("--", "-", ":", "-.")
 
 
 def rate_distortion_curve(curve: Curve) -> Figure:
-    """Distortion against rate, a panel for each measure of it: a dot a model, the running mean as a line, a star for
-    the best model of each condition.
+    """Draw distortion over rate: a dot per model, the running mean as a line, a star for each condition's best model.
 
-    Args:
-        curve: rates against measures, a curve a condition; the first, the one of training, is black.
+    There is one panel per measure. The first condition, that of training, is black.
 
     Source: thesis, appendix B, figure 2; appendix M, figure 10.
     """
@@ -44,11 +42,7 @@ def rate_distortion_curve(curve: Curve) -> Figure:
 
 
 def calibration_curve(curve: Curve) -> Figure:
-    """What was measured against what was predicted; a calibrated model lies on the dashed line.
-
-    Args:
-        curve: predictions against measurements, of one unit.
-    """
+    """Draw measurements over predictions; a calibrated model lies on the dashed line."""
     figure, drawn = _panels(curve)
     for axes, name in drawn:
         everything = np.concatenate([values for pair in curve.panels[name].values() for values in pair])
@@ -64,11 +58,7 @@ def calibration_curve(curve: Curve) -> Figure:
 
 
 def risk_coverage_curve(curve: Curve) -> Figure:
-    """The mean score of what is kept against the share that is; the dashed line is the mean of all.
-
-    Args:
-        curve: shares against means, a curve for each order in which output is given up.
-    """
+    """Draw the mean score of the outputs kept over their share, one curve per order; the mean of all is dashed."""
     figure, drawn = _panels(curve)
     for axes, name in drawn:
         for place, (order, (percents, means)) in enumerate(curve.panels[name].items()):
@@ -82,11 +72,7 @@ def risk_coverage_curve(curve: Curve) -> Figure:
 
 
 def information_curve(curve: Curve) -> Figure:
-    """Errors of estimates by the number of measurements, a curve for each way to choose the next one.
-
-    Args:
-        curve: numbers of measurements against errors.
-
+    """Draw errors of estimates over the number of measurements, one curve per way to choose the next measurement.
     Source: thesis, appendix A, figure 6.
     """
     figure, drawn = _panels(curve)
@@ -99,29 +85,19 @@ def information_curve(curve: Curve) -> Figure:
 
 
 def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
-    """(R,) the mean of each value and of its neighbors; at the ends, of those that there are.
-
-    Args:
-        values: (R,) in order; NaN is left out.
-        window: how many values a mean is of, odd.
-    """
+    """Return (R,) the mean of each value and its existing neighbors in an odd window; NaN is left out."""
     half = window // 2
     parts = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
     return np.array([part[~np.isnan(part)].mean() if not np.isnan(part).all() else np.nan for part in parts])
 
 
 def optimum(name: str, values: np.ndarray) -> int | None:
-    """The place of the best value of a measure, None where there is none.
-
-    Args:
-        name: of the measure.
-        values: (R,).
-    """
+    """Return the index of the best of (R,) values of a measure, None if there is none."""
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
 
 
 def _panels(curve: Curve) -> tuple[Figure, list[tuple[Axes, str]]]:
-    """A figure with a panel for each measure, side by side."""
+    """Make a figure with one panel per measure, side by side."""
     figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
     return figure, list(zip(figure.axes, curve.panels, strict=True))
 

@@ -1,4 +1,4 @@
-"""Does a model know from the mixture alone how well it will separate it? Bound on the evidence against distortion."""
+"""Show whether a model knows from the mixture how well it will separate it: bound on the evidence over distortion."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MOST_SHARP = 2000
 
 
 def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
-    """The Markdown that is now in the file, with FILE_evidence.png beside it.
+    """Write a Markdown file, with FILE_evidence.png beside it; return the text.
 
-    A row for every run and test set: the rank correlation over mixtures of the negative evidence lower bound of the
+    Every run and test set has a row: the rank correlation over mixtures of the negative evidence lower bound of the
     mixture with the distortion of its separation (the negative log evidence of the references), with its interval.
 
     Args:
@@ -72,21 +72,19 @@ def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
 
 
 def evidence_points(mixture_elbo: np.ndarray, log_evidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) negative bounds and (M,) distortions, nats per sample, of the mixtures that have both.
+    """Return (M,) negative bounds and (M,) distortions of the mixtures that have both.
 
-    Args:
-        mixture_elbo: (N,) nats per sample, NaN where there is none.
-        log_evidence: (N,) of the references given the estimates, nats per sample.
+    All are nats per sample, the (N,) arguments NaN where there is no value. `log_evidence` is that of the references
+    given the estimates.
     """
     both = np.isfinite(mixture_elbo) & np.isfinite(log_evidence)
     return -mixture_elbo[both], -log_evidence[both]
 
 
 def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
-    """A panel a test set, a dot a mixture, a color a model.
+    """Draw a panel per test set, a dot per mixture, a color per model.
 
-    Args:
-        found: test set -> model -> negative bounds and distortions of its mixtures.
+    `found`: test set -> model -> negative bounds and distortions of its mixtures.
     """
     figure = panels(
         "negative bound on the mixture's evidence [nats per sample]", ["distortion [nats per sample]"] * len(found)

@@ -1,4 +1,4 @@
-"""An example as it stands in the report: waveforms, spectrograms and players side by side."""
+"""Show an example in the report: waveforms, spectrograms and players side by side."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from sepkit.evaluation.labels import label_of
 from sepkit.reporting import figures, page
 from sepkit.reporting.examples import Example, Outcome
 
-# Longer mixtures are cut: a page with minutes of sound in it takes long to open.
+# Longer mixtures are cut, because a page with minutes of sound takes long to open.
 _MAX_SECONDS = 30.0
 _PEAK = 0.9
 
 
 def example_html(example: Example, metric: str, name: str) -> str:
-    """The mixture; then for every source its reference beside what each run made of it.
+    """Return the mixture, then for every source its reference beside each run's estimate, as HTML.
 
-    Sounds are played, and waveforms drawn, at one level, the loudest of the mixture and references at 0.9 of full
-    scale; an estimate that would go beyond is turned down to it, and that is said.
-
-    Args:
-        example: to show.
-        metric: by which it was chosen.
-        name: prefix of identifiers, different from all others in the page.
+    Sounds and waveforms share one scale: the loudest of the mixture and references is at 0.9 of full scale. An estimate
+    that would exceed this is turned down to it, with a note. `metric` is the one by which the example was chosen;
+    `name` is a prefix of identifiers that is unique in the page.
     """
     entry, rate = example.entry, example.entry.sample_rate
     stop = round(_MAX_SECONDS * rate)

@@ -1,4 +1,4 @@
-"""Mixtures to look at and listen to: the worst, the median and the best, with what each run made of them."""
+"""Mixtures to look at and listen to: the worst, the median and the best, with each run's estimates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Separate = Callable[[np.ndarray, int], np.ndarray]
 LoadSeparator = Callable[[str], Separate]
 """name of a model -> (mixture (T,), sample_rate) -> estimates (n, T)"""
 
-# Estimates made again may differ by rounding, on another device; by more than this the model is not the same.
+# Estimates made again on another device may differ by rounding; a larger difference means another model.
 _SAME_SCORE_DB = 0.1
 
 
 @dataclass
 class Outcome:
-    """What one run made of a mixture.
+    """One run's separation of a mixture.
 
     Args:
         estimates: index of the source -> (T,) the hypothesis that it was matched with.
         si_sdr_db: index of the source -> SI-SDR of that hypothesis.
-        note: what the reader ought to know; "" for nothing.
+        note: a remark for the reader; "" for none.
     """
 
     estimates: dict[int, np.ndarray] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Outcome:
 
 @dataclass
 class Example:
-    """A mixture, its references, and what each run made of it.
+    """A mixture, its references, and each run's separation.
 
     Args:
         kind: "worst", "median" or "best".
         entry: line of the manifest.
         mixed: the mixture and its sources.
-        outcomes: run -> what it made of it.
+        outcomes: run -> its separation.
         scores: run -> the score by which examples are chosen.
     """
 
@@ -58,14 +58,10 @@ class Example:
 
 
 def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
-    """(kind, position) of the `count` worst, those around the median, and the `count` best utterances.
+    """Return (kind, position) of the `count` worst, those around the median, and the `count` best utterances.
 
-    None stands twice, and the order is from worst to best; where there are fewer than 3 `count` utterances, kinds run
-    out from the middle.
-
-    Args:
-        scores: (N,), larger is better; NaN is never chosen.
-        count: of each kind.
+    No utterance appears twice, and the order is from worst to best. With fewer than 3 `count` utterances, kinds are
+    filled from the ends. Scores are (N,), larger is better; NaN is never chosen.
     """
     order = [int(place) for place in np.argsort(scores, kind="stable") if np.isfinite(scores[place])]
     count = max(0, count)
@@ -79,10 +75,9 @@ def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
 
 
 class Outcomes:
-    """Makes examples: reads estimates where they are on disk and runs the model where they are not.
+    """Makes examples: reads estimates from disk, or else runs the model.
 
-    Args:
-        load_separator: makes a separator of a model's name; None: models are not run.
+    `load_separator` makes a separator of a model's name; None: models are not run.
     """
 
     def __init__(self, load_separator: LoadSeparator | None) -> None:
@@ -92,16 +87,16 @@ class Outcomes:
     def example(
         self, kind: str, key: tuple[str, str], evaluations: Mapping[str, EvaluationFolder], column: str
     ) -> Example:
-        """The example of an utterance.
+        """Return the example of an utterance.
 
         Args:
             kind: why it was chosen.
-            key: names the utterance, see `EvaluationFolder.keys`.
+            key: of the utterance, see `EvaluationFolder.keys`.
             evaluations: run -> its evaluation; the first one's manifest says how the mixture is made.
             column: the score by which examples are chosen.
 
         Raises:
-            UserError: the manifest or a recording is not there.
+            UserError: the manifest or a recording is missing.
         """
         entry = next(iter(evaluations.values())).entries.get(key)
         if entry is None:
@@ -146,7 +141,7 @@ class Outcomes:
         if folder:
             return read_estimates(find_estimates(find(folder, evaluation.folder), entry), entry.sample_rate)
         if not model or self._load_separator is None:
-            raise UserError("neither a folder of estimates nor a model is at hand")
+            raise UserError("found neither a folder of estimates nor a model")
         if model not in self._separators:
             self._separators[model] = self._load_separator(_model_path(model, evaluation))
         return np.asarray(self._separators[model](mixed.mixture, entry.sample_rate))
@@ -156,4 +151,4 @@ def _model_path(model: str, evaluation: EvaluationFolder) -> str:
     try:
         return str(find(model, evaluation.folder))
     except UserError:
-        return model  # "asteroid:..." and the like: names that are no paths
+        return model  # "asteroid:..." and the like are names, not paths

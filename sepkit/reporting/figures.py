@@ -1,7 +1,7 @@
-"""Figures of scores, signals and training: each function returns a matplotlib figure and leaves pyplot alone.
+"""Figures of scores, signals and training: each function returns a matplotlib figure and does not touch pyplot.
 
-Text and lines are black, everything behind them is left transparent when a figure is saved so, and the colors of
-data are legible on white and on black.
+Text and lines are black, backgrounds can be saved as transparent, and the colors of data are legible on white and on
+black.
 """
 
 from __future__ import annotations
@@ -31,19 +31,14 @@ TRAINING_PANELS = {
 }
 """Axis label -> the quantities of a training log that share it; names may be preceded by "train_" or "dev_"."""
 
-# Not drawn: the clock's, and the improvement, which is the SI-SDR less a constant.
+# Not drawn: clocks, and the improvement, which is the SI-SDR minus a constant.
 _NO_PANEL = frozenset({"seconds", "mixtures_per_second", "dev_si_sdri_db"})
 _MAX_POINTS_AS_LINES = 3000
 _STYLES = ("-", "--", ":", "-.")
 
 
 def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """Histograms over utterances, one a name, on shared bins, with the mean of each as a dashed line.
-
-    Args:
-        scores: name -> (N,); NaN is left out.
-        label: of the axis of scores.
-    """
+    """Draw histograms of (N,) scores over utterances, one per name, on shared bins; each mean is a dashed line."""
     figure, axes = _figure()
     kept = {name: _finite(values) for name, values in scores.items()}
     everything = np.concatenate([*kept.values(), np.empty(0)])
@@ -69,24 +64,19 @@ Links = Mapping[str, Mapping[int, str]]
 
 
 def input_output_scatter(points: Points, label: str = "SI-SDR", unit: str = "dB", links: Links | None = None) -> Figure:
-    """What a score was in the mixture against what it is after separation; on the dashed line nothing was gained.
+    """Draw a score after separation over that of the mixture; on the dashed line nothing was gained.
 
     Args:
         points: of the mixture, of the estimates.
         label: of the score.
         unit: of the score.
-        links: points that are larger and lead to an example; None: there are none.
+        links: points that are drawn larger and lead to an example; None: there are none.
     """
     return _scatter(points, f"{label} of the mixture [{unit}]", f"{label} of the estimates [{unit}]", "no gain", links)
 
 
 def predicted_scatter(points: Points, links: Links | None = None) -> Figure:
-    """What a model predicted of its estimates against what was measured; on the dashed line it was right.
-
-    Args:
-        points: predicted, measured; dB.
-        links: see `input_output_scatter`.
-    """
+    """Draw measured over predicted scores, dB; on the dashed line the model was right."""
     return _scatter(points, "predicted SI-SDR [dB]", "measured SI-SDR [dB]", "as predicted", links)
 
 
@@ -109,7 +99,7 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
     everything = np.concatenate([*drawn, np.empty(0)])
     if everything.size:
         ends = np.array([everything.min(), everything.max()])
-        # Mixtures of equal levels differ by tenths of a dB: an axis of no more than that would magnify nothing.
+        # Mixtures of equal levels differ by tenths of a dB; an axis of only that range would exaggerate them.
         axes.set_xlim(*np.array([-1, 1]) * max(1.0, 0.55 * np.ptp(ends)) + ends.mean())
         axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
         axes.annotate(on_line, (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
@@ -119,12 +109,7 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
 
 
 def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """A box (quartiles, whiskers to 5 and 95 %) and all points for every name, the mean as a diamond.
-
-    Args:
-        scores: name -> (N,); NaN is left out.
-        label: of the axis of scores.
-    """
+    """Draw a box (quartiles, whiskers to 5 and 95 %) and all (N,) points for every name, the mean as a diamond."""
     figure, axes = _figure(height=max(2.2, 0.55 * len(scores) + 1.1))
     generator = np.random.default_rng(0)
     for row, (color, (_, values)) in enumerate(_colored(scores)):
@@ -146,12 +131,7 @@ def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improve
 
 
 def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
-    """Waveforms one below the other on common axes.
-
-    Args:
-        signals: name -> (T,).
-        sample_rate: Hz.
-    """
+    """Draw waveforms (T,) one below the other on common axes."""
     figure = Figure(figsize=(4.8, max(1.4, 0.95 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True, sharey=True))
     for axes, (color, (name, waveform)) in zip(rows, _colored(signals), strict=False):
@@ -162,12 +142,9 @@ def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
 
 
 def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
-    """Spectrograms one below the other on one scale of colors.
+    """Draw spectrograms of signals (T,) one below the other on one scale of colors.
 
-    Args:
-        signals: name -> (T,).
-        sample_rate: Hz.
-        range_db: how far below the loudest bin of all signals colors go, dB.
+    Colors go down to `range_db` below the loudest bin of all signals.
     """
     figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
@@ -190,15 +167,15 @@ def signal_view(
     top_db: float | None = None,
     range_db: float = 70.0,
 ) -> Figure:
-    """A waveform above its spectrogram.
+    """Draw a waveform above its spectrogram.
 
     Args:
         waveform: (T,).
         sample_rate: Hz.
         color: of the waveform.
-        peak: upper end of the waveform's axis; by default its own peak. Give the same to compare.
-        top_db: level of the brightest color, dB; by default the loudest bin's. Give the same to compare.
-        range_db: how far below that colors go, dB.
+        peak: upper end of the waveform's axis, by default its own peak; signals to compare need the same.
+        top_db: level of the brightest color, dB, by default the loudest bin's; signals to compare need the same.
+        range_db: colors go down to this far below it, dB.
     """
     samples = np.asarray(waveform)
     figure = Figure(figsize=(4.8, 2.5))
@@ -214,20 +191,15 @@ def signal_view(
 
 
 def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
-    """The level of the loudest bin of a spectrogram in dB, what `signal_view` takes as `top_db`.
-
-    Args:
-        waveform: (T,).
-        sample_rate: Hz.
-    """
+    """Return the level of the loudest bin of the spectrogram of (T,) in dB, for `signal_view`'s `top_db`."""
     return float(_level_db(np.asarray(waveform), sample_rate).max())
 
 
 def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
-    """Axis label -> the quantities that any of the logs holds; those of no known kind have a panel each.
+    """Return axis label -> quantities that any of the logs holds; unknown kinds have a panel each.
 
-    A term of the objective that is all of the loss has none, nor has what never changes, such as the entropy of a hard
-    matching, nor what is the same as a quantity before it.
+    Left out are a term of the objective that is all of the loss, quantities that never change, such as the entropy of a
+    hard matching, and those equal to an earlier one.
     """
     logs = list(logs)
     names = list(dict.fromkeys(name for log in logs for kind in ("epoch", "step") for name in log.names(kind)))
@@ -251,13 +223,10 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
 
 
 def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequence[str]] | None = None) -> Figure:
-    """Quantities of training against the optimizer's steps, one panel below the other.
+    """Draw quantities of training over the optimizer's steps, one panel below the other.
 
     A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
-
-    Args:
-        logs: run -> its log.
-        panels: axis label -> names of quantities; by default all, as `training_panels` finds them.
+    `panels` maps axis labels to names of quantities; by default all, as `training_panels` finds them.
     """
     panels = training_panels(logs.values()) if panels is None else panels
     figure = Figure(figsize=(4.8, max(1, len(panels)) * 2.6), layout="constrained")
@@ -279,13 +248,7 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
 
 
 def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_label: str) -> Figure:
-    """Lines with markers, one a name.
-
-    Args:
-        series: name -> ((R,) x, (R,) y).
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-    """
+    """Draw lines with markers, one per name: ((R,) x, (R,) y)."""
     figure, axes = _figure()
     for color, (name, (x, y)) in _colored(series):
         axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
@@ -295,12 +258,7 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
 
 
 def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
-    """Empty axes side by side, one at least.
-
-    Args:
-        x_label: of all horizontal axes.
-        y_labels: of the vertical axis of each.
-    """
+    """Make empty axes side by side, one per label of a vertical axis, at least one."""
     figure = Figure(figsize=(4.8 * max(1, len(y_labels)), 3.2), layout="constrained")
     for axes, label in zip(np.atleast_1d(figure.subplots(1, max(1, len(y_labels)))), y_labels, strict=False):
         _style(axes)
@@ -344,7 +302,7 @@ def _equal(log: TrainingLog, name: str, other: str) -> bool:
 
 
 def _never_changes(log: TrainingLog, name: str) -> bool:
-    """Whether a quantity has one value throughout, of two records or more."""
+    """Whether a quantity has the same value in two or more records."""
     values = log.series(name)[1]
     values = values[np.isfinite(values)]
     return len(values) > 1 and bool((values == values[0]).all())
@@ -367,7 +325,7 @@ def _finite(values: ArrayLike) -> np.ndarray:
 
 
 def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str, peak: float | None = None) -> None:
-    """The lowest and highest sample of each of up to 500 stretches, which is all that a screen can show."""
+    """Draw the lowest and highest sample of each of up to 500 stretches, which is all that a screen can show."""
     if len(samples):
         starts = np.unique(np.linspace(0, len(samples), 501)[:-1].astype(int))
         low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
@@ -379,7 +337,7 @@ def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str
 
 
 def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
-    """(K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
+    """Return (K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
     from scipy.signal import ShortTimeFFT, get_window
 
     size = max(2, round(0.032 * sample_rate))
@@ -393,7 +351,7 @@ def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 def _draw_spectrogram(
     axes: Axes, level: np.ndarray, duration_seconds: float, sample_rate: int, top: float, range_db: float
 ) -> None:
-    # Steps of 2 dB, and pixels as they are: a fraction of the bytes in a page, and nothing that the eye would miss.
+    # Steps of 2 dB and unsmoothed pixels take a fraction of the bytes and look the same.
     axes.imshow(
         2 * np.round(level / 2), origin="lower", aspect="auto", cmap="magma", vmin=top - range_db, vmax=top,
         extent=(0, duration_seconds, 0, sample_rate / 2000), interpolation="none",

@@ -1,4 +1,4 @@
-"""What stands below the headline of a report: the figures that one wants first, and what to be careful about."""
+"""The part of a report below its headline: the most wanted figures, and warnings."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ import yaml
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 
 _LEVELS_DB = (0, 5, 10)
-# Below this a mean over mixtures says little, and quartiles nothing.
+# Of fewer mixtures neither means nor quartiles are reliable.
 _FEW_MIXTURES = 20
 
 
 def facts_row(run: Run) -> str:
-    """A row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, real-time factor.
+    """Return a row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, speed.
 
-    Of the run's first test set. Empty where none of them is known.
-
-    Args:
-        run: an experiment or an evaluation.
+    They are those of the run's first test set. The row is empty if none of them is known.
     """
     facts = [*(_of_scores(run.evaluations[0]) if run.evaluations else ()), *_of_model(run)]
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
@@ -31,7 +28,7 @@ def facts_row(run: Run) -> str:
 
 
 def few_mixtures(run: Run) -> str:
-    """A warning about test sets that are too small for their means to say much; empty where there are none."""
+    """Return a warning about test sets that are too small for reliable means; "" if there are none."""
     small = [
         f"{evaluation.name} ({evaluation.summary['n_utterances']})"
         for evaluation in run.evaluations
@@ -69,7 +66,7 @@ def _of_model(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _description(folder: Path) -> dict[str, Any]:
-    """What was noted when the model of an experiment was saved; nothing where there is none."""
+    """Return what was noted when an experiment's model was saved; empty without a model."""
     try:
         found = yaml.safe_load((folder / "model" / "model.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -1,4 +1,4 @@
-"""A table of several evaluations, best first, with the command that made each row."""
+"""Tables of several evaluations, best first, with the command that made each row."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import NO_SCORES
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 
-# Unit at the end of a column's name -> how it is written in a head line.
+# Unit at the end of a column's name -> its form in a heading.
 _UNITS = {"_db": " (dB)", "_nats_per_sample": " (nats/sample)"}
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
 
 
 def leaderboard(folders: Sequence[str | os.PathLike[str]], format: str = "md", sort_by: str | None = None) -> str:
-    """The table: a row a run, sorted by its score, a column a metric with mean and half the 95 % interval.
+    """Return a table: one row per run, sorted by score; one column per metric with mean and half the 95 % interval.
 
     Args:
-        folders: of evaluations; their names are the rows' names, with the parents' where two are the same.
-        format: "md", "latex" (booktabs) or "csv" (mean, low and high end in columns of their own).
+        folders: of evaluations; rows are named after them, with parent folders if two names are equal.
+        format: "md", "latex" (booktabs) or "csv" (mean, low and high end in separate columns).
         sort_by: metric, highest first; None: si_sdri_db, or the first that the first run has.
 
     Raises:
@@ -38,7 +38,7 @@ def leaderboard(folders: Sequence[str | os.PathLike[str]], format: str = "md", s
     if columns and by not in columns:
         raise UserError(f"sort_by: found {by!r}, expected one of {', '.join(columns)}")
     names = dict(zip(map(id, runs), _names(runs), strict=True))
-    # Python's sort is stable: runs of one score stay in the order given, and those without one come last.
+    # Python's sort is stable: equal runs stay in the order given, and those without a score come last.
     runs = sorted(runs, key=lambda run: -_score(run, by)["mean"] if _score(run, by).get("n") else float("inf"))
     return FORMATS[format](runs, [names[id(run)] for run in runs], columns)
 
@@ -48,10 +48,10 @@ def _score(run: EvaluationFolder, column: str) -> dict[str, Any]:
 
 
 def _names(runs: Sequence[EvaluationFolder]) -> list[str]:
-    """The folders' last parts, as many as tell them apart."""
+    """Return as many last parts of the folders as make them differ."""
     paths = [run.folder.resolve().parts for run in runs]
     by_length = (["/".join(parts[-length:]) for parts in paths] for length in range(1, max(map(len, paths)) + 1))
-    # The same folder twice has no names that differ.
+    # The same folder twice has no different names.
     return next((names for names in by_length if len(set(names)) == len(names)), [str(run.folder) for run in runs])
 
 
@@ -111,7 +111,7 @@ def _latex(runs: Sequence[EvaluationFolder], names: Sequence[str], columns: Sequ
             f"$\\mathbf{{{text}}}$" if top and len(runs) > 1 else f"${text}$" if text else "--"
             for text, top in _cells(run, columns, r"\pm", best)
         ]
-        # A comment: a command is wider than any column.
+        # Written as a comment, because a command is wider than any column.
         lines.append(f"% {name}: {' '.join(_command(run).split()) or 'command not recorded'}")
         lines.append(" & ".join([escaped(name), str(run.summary.get("n_utterances", "")), *cells]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])

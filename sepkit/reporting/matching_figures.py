@@ -16,12 +16,7 @@ from sepkit.reporting.figures import COLORS, curves
 
 
 def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
-    """Where free hypotheses are along the points' longest axis while the temperature falls, left to right.
-
-    Args:
-        points: (N, d), whose covariance has that axis.
-        found: what annealing found.
-    """
+    """Draw free hypotheses along the longest axis of (N, d) points while the temperature falls, left to right."""
     figure = curves({}, "temperature", "position on the longest axis")
     axes = figure.axes[0]
     center = points.mean(0)
@@ -39,12 +34,12 @@ def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
 
 
 def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db: float) -> Figure:
-    """How many places free hypotheses are at on average while the temperature falls.
+    """Draw the mean number of places of free hypotheses while the temperature falls.
 
     Args:
-        found: what annealing found.
-        spread_db: unit of temperatures, whose multiples 2 and 10 are marked.
-        expected_db: where uncorrelated sources split.
+        found: result of annealing.
+        spread_db: unit of temperatures; its multiples 2 and 10 are marked.
+        expected_db: temperature at which uncorrelated sources split.
     """
     mean = found.groups.double().mean(1).numpy()
     figure = curves({"mean over mixtures": (found.temperatures_db, mean)}, "temperature [dB]", "groups of hypotheses")
@@ -63,14 +58,14 @@ def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db:
 def entropy_by_temperature(
     temperatures: np.ndarray, entropies: np.ndarray, hypotheses: int, initial: float, share: float, unit: str
 ) -> Figure:
-    """The mean entropy of a soft assignment while the temperature falls, as a share of log n.
+    """Draw the mean entropy of a soft assignment while the temperature falls, as a share of log n.
 
     Args:
         temperatures: (S,).
         entropies: (S,) nats.
         hypotheses: n.
         initial: the proposed temperature.
-        share: of log n that it was chosen by.
+        share: of log n, from which the proposal follows.
         unit: of temperatures.
     """
     percent = 100 * entropies / np.log(hypotheses)
@@ -87,12 +82,7 @@ def entropy_by_temperature(
 
 
 def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
-    """Boxes of scores: median and quartiles, whiskers to the last score within 1.5 times the box, mean as a triangle.
-
-    Args:
-        scores: name -> (N,); NaN is left out.
-        label: of the axis of scores.
-
+    """Draw boxes of (N,) scores: median, quartiles, whiskers up to 1.5 times the box, and the mean as a triangle.
     Source: aMCL paper, figure 7.
     """
     figure = curves({}, "", label)
@@ -121,13 +111,9 @@ def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
 def scores_by_temperature(
     series: Mapping[str, tuple[ArrayLike, ArrayLike]], unit: str = "dB", label: str = "negative MCL SI-SDR on dev [dB]"
 ) -> Figure:
-    """A score while the temperature falls, a line with markers of its own for each run.
+    """Draw scores while the temperature falls, a line with its own markers for each run.
 
-    Args:
-        series: run -> ((S,) temperatures, (S,) scores); temperatures of zero are left out.
-        unit: of temperatures.
-        label: of the score.
-
+    `series` maps runs to ((S,) temperatures, (S,) scores); temperatures of zero are left out.
     Source: aMCL paper, figure 8.
     """
     positive = {}
@@ -146,10 +132,9 @@ def scores_by_temperature(
 
 
 def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
-    """The tree of hypotheses that part as the temperature falls, from top to bottom.
+    """Draw the tree of hypotheses that split as the temperature falls, from top to bottom.
 
-    Hypotheses stand side by side so that those which part late are neighbors; at each temperature a group stands in
-    the middle of its members.
+    Hypotheses that split late are neighbors. At each temperature a group stands in the middle of its members.
 
     Args:
         temperatures: S of them, falling; a zero, the hard minimum, is drawn below the others.
@@ -168,7 +153,7 @@ def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], l
     columns = [[float(np.mean([place[j] for j in range(n) if level[j] == g])) for g in level] for level in groups]
     for k in range(n):
         x = [level[k] for level in columns]
-        # Down along each level, then sideways: a split is a fork of right angles.
+        # Lines go down along each level, then sideways, so that a split is a fork of right angles.
         xs = [value for a, b in pairwise(x) for value in (a, b)] or x
         ys = [h for h in heights[1:] for _ in range(2)] or heights
         axes.plot([x[0], *xs], [heights[0], *ys], color=COLORS[0], linewidth=2.0, solid_capstyle="round")
@@ -191,7 +176,7 @@ def _cycle(values: Sequence[str]) -> Sequence[str]:
 
 
 def _falling(axes: Axes) -> None:
-    """Temperatures on a logarithmic axis from high to low, the way a run goes."""
+    """Set a logarithmic axis of temperatures from high to low, the order of a run."""
     axes.set_xscale("log")
     axes.invert_xaxis()
     if axes.get_ylabel().startswith("groups"):

@@ -1,4 +1,4 @@
-"""Pieces of an HTML page that needs nothing but itself: tables, figures, sound; everything given as text is escaped."""
+"""Pieces of a self-contained HTML page: tables, figures, sound. Everything given as text is escaped."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from PIL import Image
 
 from sepkit.data import audio
 
-# The page may load nothing: the browser refuses what a mistake of ours would ask for.
+# The page may load nothing: the browser refuses any outside address that slips in by mistake.
 _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass
 class Cell:
-    """A cell of a table.
+    """A cell of a table: its HTML, and its key for sorting.
 
-    Args:
-        html: what it shows.
-        key: what it sorts by; None sorts last. A number makes the column one of numbers.
+    A key of None sorts last. A number makes the column numeric.
     """
 
     html: str
@@ -35,18 +33,12 @@ class Cell:
 
     @classmethod
     def text(cls, text: object) -> Cell:
-        """A cell that shows, and sorts by, a text."""
+        """Make a cell that shows, and sorts by, a text."""
         return cls(escape(str(text)), str(text))
 
 
 def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
-    """A whole page.
-
-    Args:
-        title: of the page.
-        navigation: (identifier, title) of the sections.
-        body: HTML.
-    """
+    """Return a whole page; `navigation` has (identifier, title) of the sections, `body` is HTML."""
     assets = resources.files("sepkit.reporting") / "assets"
     style = (assets / "report.css").read_text(encoding="utf-8")
     script = (assets / "report.js").read_text(encoding="utf-8")
@@ -76,23 +68,17 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
 
 
 def section(name: str, title: str, *content: str) -> str:
-    """A section with a heading."""
+    """Return a section with a heading."""
     return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
 
 
 def details(title: str, content: str, is_open: bool = False) -> str:
-    """Content that unfolds."""
+    """Return content that unfolds."""
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table whose columns sort when their heading, a button, is pressed.
-
-    Args:
-        caption: above it.
-        header: one text a column.
-        rows: of cells.
-    """
+    """Return a table whose columns sort when their heading, a button, is pressed."""
     rows = list(rows)
     numeric = [any(isinstance(row[place].key, float | int) for row in rows) for place in range(len(header))]
     heads = "".join(
@@ -107,18 +93,18 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -
 
 
 def number(value: float | None, digits: int = 2, signed: bool = False) -> str:
-    """A number as it stands in a table; a dash where there is none."""
+    """Format a number for a table; a dash stands for None."""
     if value is None or not np.isfinite(value):
         return "-"
     return f"{value:{'+' if signed else ''}.{digits}f}"
 
 
 def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:
-    """A figure as inline SVG in the page's own font and text color, so that it is legible in light and dark.
+    """Return a figure as inline SVG in the page's own font and text color, legible in light and dark.
 
     Args:
-        figure: black where it is to have the color of text.
-        name: prefix of its identifiers, different from all others in the page.
+        figure: its black parts take the color of text.
+        name: prefix of its identifiers, unique in the page.
         description: for those who do not see it.
         caption: HTML below it.
 
@@ -149,7 +135,7 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
 
 
 def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float]) -> str:
-    """A point with its interval on a scale that the rows of a table share."""
+    """Draw a point with its interval on a scale that the rows of a table share."""
     left, right = scale
     span = (right - left) or 1.0
     x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, low, high))
@@ -162,25 +148,19 @@ def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float
 
 
 def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
-    """A player that holds its sound.
-
-    Args:
-        waveform: (T,), full scale 1.0.
-        sample_rate: Hz.
-        label: for those who do not see where it stands.
-    """
+    """Return a player that holds its sound, (T,) with full scale 1.0; `label` serves those who do not see its place."""
     sound, kind = audio.encode_sound(waveform, sample_rate)
     source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
     return f'<audio controls preload="metadata" aria-label="{escape(label)}" src="{source}"></audio>'
 
 
 def slug(text: str) -> str:
-    """The text as it can stand in an identifier."""
+    """Turn a text into part of an identifier."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
 def _smaller_png(encoded: str) -> str:
-    """The data address of the same picture with a palette: color maps need no more."""
+    """Return the data address of the same picture with a palette, which is enough for color maps."""
     buffer = io.BytesIO()
     picture = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
     picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)

@@ -8,18 +8,15 @@ from typing import Any
 from sepkit.evaluation.labels import NO_SCORES, label_of
 from sepkit.reporting.compared_runs import digits_of
 
-# Told only where they were asked for, or say more than the others: summary.json has them all.
+# Printed only on request, or if they tell more than the others; summary.json has them all.
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 
 def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> list[str]:
-    """The scores of summary.json as an aligned table: a row a metric, with its mean, 95 % interval and mixtures.
+    """Return the scores of summary.json as an aligned table: one row per metric with mean, 95 % interval and mixtures.
 
     Several manifests stand side by side, each with its mean, and the drop of SI-SDR improvement from the first.
-
-    Args:
-        summary: what `sepkit evaluate` wrote.
-        asked: columns that were asked for by name; None: what is usual.
+    `asked` names columns; None: the usual ones.
     """
     parts = summary.get("by_manifest") or []
     names = [
@@ -46,11 +43,7 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines: the first column to the left, the others to the right, two blanks between.
-
-    Args:
-        rows: of equal length.
-    """
+    """Align rows of equal length as lines: the first column to the left, others to the right, two blanks between."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -13,11 +13,7 @@ from sepkit.reporting.figures import COLORS
 
 
 def growth_figure(plan: Plan) -> Figure:
-    """Draw the growth exponent I over the initial beta, both ends of the hot phase, and where the plan is.
-
-    Args:
-        plan: of `plan_inverse_temperature`.
-    """
+    """Draw the growth exponent I over the initial beta, both ends of the hot phase, and the plan."""
     data = plan.data
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Variational models trained towards different rates: what rates they reached, and what distortion they have there."""
+"""Compare variational models trained towards different rates: the rates reached, and the distortion there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sepkit.reporting.markdown import escaped, markdown_table
 
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
-# What is steered -> the latents whose rates it sums.
+# Steered quantity -> the latents whose rates it sums.
 _STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
 _MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
 
@@ -32,8 +32,8 @@ class Target:
     Args:
         name: "total", "encoding" or "masks".
         target: nats.
-        reached: nats, over the training mixtures of the last epoch; None where there is no log of it.
-        per: what they are nats of.
+        reached: nats, over the training mixtures of the last epoch; None without a log of it.
+        per: unit that the nats are counted per.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Target:
 
     @property
     def met(self) -> bool | None:
-        """Whether what was reached is within 10 % of the target; None where that is not known."""
+        """Whether the rate reached is within 10 % of the target; None if unknown."""
         return None if self.reached is None else abs(self.reached - self.target) <= _REACHED * self.target
 
 
 @dataclass
 class Point:
-    """One model on one test set: means over mixtures, NaN for what was not measured.
+    """One model on one test set: means over mixtures, NaN for missing measurements.
 
     Args:
         run: its name.
@@ -69,10 +69,10 @@ class Point:
 
 
 def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | None = None) -> str:
-    """The Markdown that is now in the file, with FILE_rate_distortion.png and rate_distortion.csv beside it.
+    """Write a Markdown file, with FILE_rate_distortion.png and rate_distortion.csv beside it; return the text.
 
-    Tables of the rates that trainings were steered to and reached; of the best model of each test set, and of how much
-    worse the model with the highest rate is; and of all models on each test set. The report draws the CSV file.
+    Tables show the target rates and those reached, the best model of each test set with the loss of the model with the
+    highest rate, and all models on each test set. The report draws the CSV file.
 
     Args:
         runs: experiments, measured on one test set or more.
@@ -98,12 +98,9 @@ def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | Non
 
 
 def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
-    """Names of test sets, each once, that of the training data's kind first.
+    """Return the names of test sets, each once, with the one like the training data first.
 
-    Args:
-        names: in order of appearance.
-        seen: which one is; None: "test" where there is one, else the first.
-
+    `seen` names that one; None: "test" if it exists, else the first.
     Raises:
         UserError: `seen` is none of them.
     """
@@ -115,7 +112,7 @@ def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
 
 
 def targets_of(run: Run) -> list[Target]:
-    """What the training of a run was steered towards; none where it was not."""
+    """Return the rates that the training of a run was steered towards; empty if it was not."""
     settings = run.settings
     per = str(settings.get(f"{_STEERING}.per", "tick"))
     epochs = [record for record in (run.log.records if run.log else ()) if record.get("kind") == "epoch"]
@@ -131,12 +128,7 @@ def targets_of(run: Run) -> list[Target]:
 
 
 def points_of(runs: Sequence[Run], test_set: str) -> list[Point]:
-    """The models that were measured on a test set, by their rate there.
-
-    Args:
-        runs: of variational models.
-        test_set: name of the evaluation.
-
+    """Return the models that were measured on a test set, ordered by their rate there.
     Raises:
         UserError: an evaluation without rates, or with neither distortion nor SI-SDR.
     """
@@ -187,11 +179,11 @@ def _sections(runs: Sequence[Run], points: dict[str, list[Point]], figure: str) 
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
-    """Targets, what training reached, and the rates on every test set."""
+    """Return a table of targets, the rates that training reached, and the rates on every test set."""
     targets = {run.name: targets_of(run) for run in runs}
     units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["tick"]
     if len(units) > 1:
-        raise UserError(f"runs: their targets are nats per {' and per '.join(units)}; summarize them apart")
+        raise UserError(f"runs: found targets in nats per {' and per '.join(units)}; summarize them separately")
     by_run = {name: {point.run: point for point in models} for name, models in points.items()}
     rows = []
     for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):
@@ -231,7 +223,7 @@ def _optimum_table(points: dict[str, list[Point]]) -> str:
                 cells += [""] * 4
                 continue
             digits, of_best = digits_of(name), models[best]
-            # By rate: the last one that was measured has the highest.
+            # Ordered by rate, so the last measured value has the highest rate.
             worse = abs(values[np.isfinite(values)][-1] - values[best])
             cells += [f"{values[best]:.{digits}f}", escaped(of_best.run), f"{of_best.rate_nats_per_dimension:.3f}"]
             cells.append(f"{worse:.{digits}f}")
@@ -240,7 +232,7 @@ def _optimum_table(points: dict[str, list[Point]]) -> str:
 
 
 def _test_set_table(models: Sequence[Point]) -> str:
-    """All models by rate, the best values in bold."""
+    """Return a table of all models by rate, the best values in bold."""
     columns = ("blr_nll_nats_per_sample", "si_sdr_db", "si_sdri_db")
     best = {name: optimum(name, np.array([getattr(point, name) for point in models])) for name in columns}
     rows = []
@@ -260,7 +252,7 @@ def _named(target: Target) -> str:
 
 
 def _of_dimension(target: Target, known: Point | None) -> str:
-    """What a sum of both rates is over the number of latent values of a tick, which any point of the run tells."""
+    """Return a target per latent value of a tick, if it sums both rates; any point tells the number of values."""
     if target.reached is None or known is None or (target.name, target.per) != ("total", "tick"):
         return ""
     if not known.rate_nats_per_tick > 0:

@@ -1,4 +1,4 @@
-"""One HTML file that shows how good a run, or several, are: scores, figures, sound, training, configuration."""
+"""One HTML file that shows the quality of one or several runs: scores, figures, sound, training, configuration."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
 from sepkit.version import __version__
 
-# Of further metrics, those that are not the leading one in another guise.
+# Further metrics that do not repeat the leading one in another form.
 _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
 
-# Of a summary, what is not about how it came to be.
+# Parts of a summary that do not concern its origin.
 _SHOWN_ELSEWHERE = frozenset({"metrics", "skipped", "failures", "by", "by_manifest", "comparison"})
 
 
@@ -44,15 +44,15 @@ def write_report(
     load_separator: LoadSeparator | None = None,
     title: str | None = None,
 ) -> Path:
-    """The path of the report on one run, or of the comparison of several: one HTML file that opens offline.
+    """Write the report on one run, or the comparison of several, to one HTML file that opens offline; return its path.
 
-    Examples are chosen by the first run's scores. Their estimates are read where the evaluation was of files, and made
-    again where it was of a model; what cannot be had is said in the page.
+    Examples are chosen by the first run's scores. Their estimates are read if files were evaluated, and made again if a
+    model was; the page says what is missing.
 
     Args:
         runs: runs, or folders that `load_run` reads.
         out: the file.
-        examples: how many of the worst, of the median and of the best mixtures of each test set to show.
+        examples: number of worst, median and best mixtures of each test set to show.
         load_separator: makes a separator of a model's name; None: models are not run.
         title: of the page.
 
@@ -111,7 +111,7 @@ def _distributions(
 
 
 def _to_compare(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[tuple[str, dict[str, EvaluationFolder]]]:
-    """What shares a figure: the runs on one set; of a single run, its sets."""
+    """Yield groups of evaluations that share a figure: the runs on one set, or the sets of a single run."""
     if len(runs) == 1 and test_sets:
         yield "", {test_set.name: evaluation for test_set in test_sets for evaluation in test_set.evaluations.values()}
     elif len(runs) > 1:
@@ -119,7 +119,7 @@ def _to_compare(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[t
 
 
 def _links(evaluation: EvaluationFolder, made_of: Mapping[tuple[str, str], str]) -> dict[int, str]:
-    """Row -> example, of utterances that there are examples of."""
+    """Return row -> example, for utterances that have examples."""
     return {row: made_of[key] for row, key in enumerate(evaluation.keys()) if key in made_of}
 
 
@@ -204,7 +204,7 @@ def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
 def _examples(
     test_sets: Sequence[TestSet], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
 ) -> Iterator[str]:
-    """Examples as HTML; `made_of` gets test set -> key of an utterance -> name of its example."""
+    """Yield examples as HTML; add test set -> key of an utterance -> name of its example to `made_of`."""
     first = True
     for test_set in test_sets:
         metric = test_set.leading
@@ -257,7 +257,7 @@ def _environment(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every leaf."""
+    """Yield (dotted key, text) of every leaf."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))

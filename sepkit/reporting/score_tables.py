@@ -21,7 +21,7 @@ _MAX_UTTERANCES = 200
 
 
 def headlines(test_sets: Sequence[TestSet]) -> str:
-    """The leading score of every run on every set in large type; one sentence where there are none or too many."""
+    """Return the leading score of every run on every set in large type; a sentence if there are none or too many."""
     runs = {run for test_set in test_sets for run in test_set.evaluations}
     cards = [
         _headline(test_set, run, test_set.leading, bool(len(runs) > 1), bool(len(test_sets) > 1))
@@ -52,12 +52,7 @@ def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, n
 
 
 def score_tables(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """All metrics of all runs on all sets, what was left out, and runs against the first one.
-
-    Args:
-        runs: all of them.
-        test_sets: what they were measured on.
-    """
+    """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one."""
     if not test_sets:
         return
     metrics = list(dict.fromkeys(name for test_set in test_sets for name in test_set.metrics))
@@ -89,7 +84,7 @@ def _score_cell(score: Mapping[str, Any] | None, digits: int, best: float | None
 
 
 def _left_out(runs: Sequence[Run]) -> Iterator[str]:
-    """What the means are not over."""
+    """Yield the mixtures that the means leave out."""
     for run in runs:
         for evaluation in run.evaluations:
             name, summary = escape(f"{run.name}, {evaluation.name}"), evaluation.summary
@@ -122,7 +117,7 @@ def _statistics(test_sets: Sequence[TestSet]) -> str:
 
 
 def _paired(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """Every run less the first one, mixture by mixture."""
+    """Yield every run minus the first one, mixture by mixture."""
     compared: list[tuple[TestSet, str, str, PairedDifference]] = []
     for test_set in test_sets:
         if test_set.leading is None:
@@ -165,11 +160,7 @@ def _paired_row(
 
 
 def matching_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """What became of the hypotheses, and how many speakers were found, where evaluations tell.
-
-    Args:
-        test_sets: what was measured.
-    """
+    """Yield tables of the use of hypotheses, and of the number of speakers found, for evaluations that have them."""
     told = [
         (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
         for test_set in test_sets
@@ -221,11 +212,7 @@ def _count(count: int | None) -> Cell:
 
 
 def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """The leading metric by every property of the mixtures that utterances.csv knows.
-
-    Args:
-        test_sets: what was measured.
-    """
+    """Yield the leading metric by every property of the mixtures in utterances.csv."""
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:
@@ -247,11 +234,7 @@ def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
 
 
 def utterance_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """The scores of every mixture, worst first, up to 200 of each evaluation.
-
-    Args:
-        test_sets: what was measured.
-    """
+    """Yield the scores of every mixture, worst first, up to 200 of each evaluation."""
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:

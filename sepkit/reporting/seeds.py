@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed as one row: mean and deviation over trainings, not over utterances."""
+"""Summarize runs that differ only in their seed as one row: mean and deviation over trainings, not over utterances."""
 
 from __future__ import annotations
 
@@ -31,25 +31,20 @@ _DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")
 _DROP_METRICS = ("si_sdri_db", "blr_nats_per_sample")
 # Columns from summary.json's "matching", where evaluation wrote it: name -> (head of the column, factor).
 _MATCHING = {"collapse_rate": ("collapsed hypotheses [%]", 100.0)}
-# Where runs of one group may differ: these change no result, or say how long a run took.
+# Runs of one group may differ in these settings: they change no result, or say how long a run took.
 _IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "trainer.keep_every_epochs", "data.workers")
 
 
 @dataclass
 class SeedGroup:
-    """Runs of one configuration.
-
-    Args:
-        name: for tables.
-        runs: in the order given.
-    """
+    """Runs of one configuration, in the order given, with a name for tables."""
 
     name: str
     runs: list[Run]
 
     @property
     def seeds(self) -> list[str]:
-        """Of the runs: as their configurations or else their folders' names say, "?" where neither does."""
+        """The seeds of the runs, from their configurations or else their folders' names; "?" if neither has one."""
         return [_seed_of(run) for run in self.runs]
 
     def differences(self) -> list[str]:
@@ -60,13 +55,12 @@ class SeedGroup:
 
 
 def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGroup]:
-    """The runs by group, in order of appearance.
+    """Group the runs, in order of appearance.
 
     Args:
         runs: one or more.
-        pattern: a regular expression that finds the group's name in the folder's: its first group in parentheses, or
-            all that it matches; None: the name without `_seed` and the number after it.
-
+        pattern: a regular expression on the folder's name; its first group in parentheses, or the whole match, names
+            the group. None: the name without `_seed` and the number after it.
     Raises:
         UserError: no regular expression, or one that does not fit a folder's name.
     """
@@ -95,7 +89,7 @@ def write_seed_table(
     figures: Sequence[FigureKind] = (),
     drop_from: Sequence[str] = (),
 ) -> str:
-    """The Markdown that is now in the file, with figures beside it (FILE_boxes.png, FILE_temperature.png).
+    """Write a Markdown file, with figures beside it (FILE_boxes.png, FILE_temperature.png); return the text.
 
     Args:
         runs: one or more.
@@ -104,9 +98,9 @@ def write_seed_table(
             all that were measured if those were not.
         pattern: see `group_runs`.
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
-            paper); "temperature": SI-SDR on dev against temperature, a curve a run (Fig. 8).
-        drop_from: see `drop_pairs`; tables of drops stand first, of the metrics, by default SI-SDR improvement and the
-            log evidence as far as they were measured; below each, differences between groups paired by seed.
+            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8).
+        drop_from: see `drop_pairs`. Tables of drops come first; their metrics are by default SI-SDR improvement and the
+            log evidence as far as they were measured. Below each stand differences between groups paired by seed.
 
     Raises:
         UserError: nothing measured, an unknown metric or test set, a bad pattern, or no run with a temperature to draw.
@@ -150,14 +144,9 @@ def write_seed_table(
 
 
 def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str]) -> str:
-    """A Markdown table: a row a group, a column a metric with mean and sample standard deviation over seeds.
+    """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
     The last columns name the best and the worst seed by the first metric. A single seed has no deviation.
-
-    Args:
-        groups: rows.
-        test_set: name of the evaluation.
-        metrics: columns.
     """
     columns = [
         name for name in _MATCHING if any(_matching(e, name) is not None for e in _evaluations(groups, test_set))
@@ -183,14 +172,14 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
 
 
 def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str]]:
-    """(seen, unseen) test sets.
+    """Return (seen, unseen) pairs of test sets.
 
     Args:
         asked: SEEN=UNSEEN each, or SEEN alone for its drop to every set that is not asked for as seen.
-        sets: names of the test sets there are.
+        sets: names of all test sets.
 
     Raises:
-        UserError: a set that there is not, or none to compare with.
+        UserError: an unknown set, or no other set to compare with.
     """
     split = [tuple(item.split("=", 1)) for item in asked]
     unknown = [name for names in split for name in names if name not in sets]
@@ -206,17 +195,12 @@ def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str
 
 
 def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
-    """A Markdown table: a row a group, and for each pair of test sets the score on both and the drop between them.
+    """Return a Markdown table: one row per group; for each pair of test sets the score on both and the drop between.
 
-    Mean and sample standard deviation over seeds, that of the drop over each run's own drop; in parentheses its share
-    of the mean score on the seen set, where that is in dB and above zero.
-
-    Args:
-        groups: rows.
-        pairs: seen and unseen test sets.
-        metric: whose drop; where less is better, the drop is how much more it is.
+    Mean and sample deviation are over seeds, for the drop over each run's own drop. In parentheses is the drop's share
+    of the mean score on the seen set, if that is in dB and above zero. If less is better, the drop is the increase.
     """
-    # A set that several pairs start from is shown once.
+    # A set that several pairs start from has one column.
     columns: list[tuple[str, str | None]] = []
     for seen, unseen in pairs:
         columns += [(seen, None)] * ((seen, None) not in columns) + [(unseen, None)] * ((unseen, None) not in columns)
@@ -243,17 +227,11 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
 
 
 def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
-    """A Markdown table of how much larger each group's drop is than that of the first group, paired by seed.
+    """Return a Markdown table of how much larger each group's drop is than that of the first group, paired by seed.
 
-    Runs of one seed share the order of the data and often what is easy and hard in it, so that their difference is
-    surer than the difference of two means. Mean and sample standard deviation over seeds of that difference, and its
-    95 % confidence interval by Student's t with one degree of freedom fewer than seeds. Empty where no two groups
-    have two seeds in common.
-
-    Args:
-        groups: the first is the one that others are compared with.
-        pairs: seen and unseen test sets.
-        metric: whose drop, as in `drop_table`.
+    Runs of one seed share the order of the data and often its easy and hard parts, so their difference varies less than
+    the difference of two means. The table has its mean and sample deviation over seeds, and its 95 % confidence
+    interval by Student's t with one degree of freedom fewer than seeds. It is empty if no two groups share two seeds.
     """
     first, *others = groups
     lines = []
@@ -273,7 +251,7 @@ def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, st
 
 
 def _drops_by_seed(group: SeedGroup, seen: str, unseen: str, metric: str) -> dict[str, float]:
-    """Seed -> drop, of the seeds that stand for one run."""
+    """Return seed -> drop, for the seeds of exactly one run."""
     drops: dict[str, float] = {}
     for seed, run in zip(group.seeds, group.runs, strict=True):
         scores = [_mean_on(run, name, metric) for name in (seen, unseen)]
@@ -294,7 +272,7 @@ def _paired(differences: Sequence[float], digits: int) -> str:
 
 
 def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Run -> ((E,) temperatures, (E,) negative MCL SI-SDR on dev in dB) of the epochs that were validated.
+    """Return run -> ((E,) temperatures, (E,) negative MCL SI-SDR on dev in dB) of the validated epochs.
 
     Runs whose log has no temperature are left out.
 
@@ -323,7 +301,7 @@ def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.nd
 
 
 def _with_dev_scores(run: Run) -> Run:
-    """The run; if nothing measures models of its task, with the dev scores of its best model as an evaluation "dev"."""
+    """Return the run; if its task has no evaluation, add the best model's dev scores as an evaluation "dev"."""
     file = run.folder / "model" / "model.yaml"
     separates = (run.config or {}).get("task", "separation") == "separation"
     if separates or run.evaluations or not file.is_file():

@@ -1,4 +1,4 @@
-"""What `sepkit find-temperature` writes: its findings as JSON and as a figure."""
+"""Write the findings of `sepkit find-temperature` as JSON and as a figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sepkit.reporting.matching_figures import bifurcations, entropy_by_temperatu
 
 
 def temperature_figure(findings: Findings) -> Figure:
-    """Draw where hypotheses split, or the entropy of their assignment, against temperature."""
+    """Draw the splits of hypotheses, or the entropy of their assignment, over temperature."""
     found = findings.found
     if isinstance(found, PointSplits):
         return bifurcations(found.points.numpy(), found.annealing)

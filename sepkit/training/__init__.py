@@ -1,6 +1,6 @@
-"""How models are trained: the generic task, separation, callbacks, and `train`."""
+"""Train models: the generic task, separation, callbacks, and `train`."""
 
 import warnings
 
-# torchmetrics 0.11.4, as far as asteroid lets it go, imports pkg_resources: nothing that a user can mend.
+# torchmetrics 0.11.4, the latest that asteroid allows, imports pkg_resources; users cannot change that.
 warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)

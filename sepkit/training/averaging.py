@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, which is what is validated and kept."""
+"""An exponential moving average of a model's weights; the average is validated and saved."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 def average_of(model: nn.Module, decay: float) -> AveragedModel:
-    """A copy of the model whose weights follow those of `model` at each call of its `update_parameters(model)`.
+    """Return a copy of the model whose weights follow those of `model` at each call of `update_parameters(model)`.
 
         average = d average + (1 - d) weights,   d = min(decay, (1 + t) / (10 + t)) at update t
 
     The copy is its attribute `module`. Buffers are those of the model at the last update. No gradient reaches it.
 
-    Args:
-        model: what is trained.
-        decay: d of a long training, at least 0 and less than 1.
+    `decay` is d of a long training, at least 0 and less than 1.
     """
     average = AveragedModel(model, multi_avg_fn=_Average(decay))
     average.requires_grad_(False)
@@ -25,16 +23,12 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
 
 
 def decay_at(update: int, decay: float) -> float:
-    """d at this update, from 1 on: it grows with their number, so that the weights at the start are soon forgotten."""
+    """Return d at this update, from 1 on; it grows, so that the first weights are soon forgotten."""
     return min(decay, (1 + update) / (10 + update))
 
 
 class _Average:
-    """What `AveragedModel` does at an update.
-
-    Args:
-        decay: see `average_of`.
-    """
+    """The update of `AveragedModel`; for `decay` see `average_of`."""
 
     def __init__(self, decay: float) -> None:
         self.decay = decay

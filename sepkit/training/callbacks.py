@@ -1,4 +1,4 @@
-"""What happens around the steps: resumable state, best and last models, halving, early stopping, records."""
+"""Callbacks around the steps: resumable state, best and last models, halving, early stopping, records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD_EVERY_STEPS = 50
 
 
 def resume_file(out: Path) -> Path:
-    """Where the state of the run in the experiment folder `out` is kept."""
+    """Return the path of the run's state in the experiment folder `out`."""
     return out / "resume" / "last.ckpt"
 
 
@@ -50,12 +50,12 @@ class Keeper(Callback):
         self.epochs_since_change = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The best score so far, and how long ago it was."""
+        """Return the best score so far, and how long ago it was."""
         names = ("best_score", "epochs_since_best", "epochs_since_change")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go back to that."""
+        """Restore the best score, and how long ago it was."""
         vars(self).update(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
@@ -64,7 +64,7 @@ class Keeper(Callback):
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """Judge the epoch, and save the models."""
+        """Compare the epoch with the best one, and save the models."""
         task = pl_module
         self._keep(trainer, task)
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
@@ -94,7 +94,7 @@ class Keeper(Callback):
                 say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
     def _save_unjudged(self, task: Task) -> None:
-        """Save the last model of a run whose last epoch was not validated; without validations it is the best, too."""
+        """Save the last model if its epoch was not validated; without any validation it is the best, too."""
         save_model(task.kept_model, self.out / "last_model", _info(task))
         if not (self.out / "model").exists():
             save_model(task.kept_model, self.out / "model", _info(task))
@@ -117,7 +117,7 @@ class Keeper(Callback):
     def _is_best(self, score: float) -> bool:
         if self.best_score is None:
             return not (self.out / "model").exists() or not math.isnan(score)
-        # A resumed run repeats the end of its last epoch; the model saved there may be better than it remembers.
+        # A resumed run repeats the end of its last epoch; the model saved there may be better than the restored score.
         return score >= read_description(self.out / "model")["info"].get("score", -math.inf)
 
 
@@ -141,19 +141,19 @@ class Resume(Callback):
 
     @property
     def seconds(self) -> float:
-        """Time spent in training, earlier runs included."""
+        """Time spent in training, including earlier runs."""
         return self._seconds_before + time.monotonic() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """Time spent."""
+        """Return the time spent."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Count on from there."""
+        """Continue counting from the saved time."""
         self._seconds_before = state_dict["seconds"]
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """Listen to signals, from here on without losing a step."""
+        """Handle signals, from here on without losing a step."""
         self._started = time.monotonic()
         self._last_attempt = pl_module.position.attempts
         if self._seconds_before >= self._budget_seconds:
@@ -179,7 +179,7 @@ class Resume(Callback):
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """Save if the epoch was judged or a state is due; an epoch that was cut short was saved where it was cut."""
+        """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""
         position = pl_module.position
         if position.batches_done < position.batches_per_epoch:
             return
@@ -197,7 +197,7 @@ class Resume(Callback):
         return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
     def _on_signal(self, number: int, task: Task) -> None:
-        # A second one is not waited for.
+        # A second signal ends the process at once.
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         self.stopped_by = signal.Signals(number).name
         task.stop_wanted = True
@@ -257,7 +257,7 @@ class Recorder(Callback):
     def on_train_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Show how the step went, and record it every 50 steps."""
+        """Show the step's progress, and record it every 50 steps."""
         if not trainer.is_global_zero:
             return
         task = pl_module
@@ -270,7 +270,7 @@ class Recorder(Callback):
             self._record_step(trainer, task)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        """Record the epoch and say how it went."""
+        """Record the epoch and print its line."""
         if not trainer.is_global_zero:
             return
         task = pl_module
@@ -334,7 +334,7 @@ class Recorder(Callback):
             self._board.add_scalar(f"{kind}/{name}", value, position.attempts)
 
     def _forget_after(self, step: int) -> None:
-        """Drop the records of steps that will be repeated, and a line that a kill cut short."""
+        """Drop the records of steps that will be repeated, and a half-written last line."""
         file = self.out / "metrics.jsonl"
         if not file.exists():
             return
@@ -352,7 +352,7 @@ def _step_of(line: str) -> float:
 
 
 def _score(task: Task, monitor: Monitor) -> float:
-    """The monitored score, its sign such that larger is better; NaN where nothing could be scored."""
+    """Return the monitored score, negated if smaller is better; NaN if nothing could be scored."""
     score = task.validation.get(monitor.name, math.nan)
     return score if monitor.larger_is_better else -score
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: blocks do not keep their inner values, and compute them again in the backward pass."""
+"""Gradient checkpointing: blocks discard their inner values and compute them again in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from sepkit.models.maskers.fast.recomputed import is_recomputable
 def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     """Make each block keep only its input for the backward pass; gradients stay the same.
 
-    Where the blocks of Conv-TasNet do so by themselves, faster (see `recomputed`), they are left alone.
-
-    Args:
-        model: with `blocks`, or a masker with `blocks`; on the device and in the precision of training.
-
+    Blocks of Conv-TasNet that already do so, faster (see `recomputed`), are left alone. The model has `blocks`, or a
+    masker with `blocks`; it is on the device and in the precision of training.
     Raises:
         UserError: the masker has no blocks, or blocks with batch normalization.
     """
@@ -47,11 +44,7 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
 
 
 class _Checkpointed:
-    """A forward method that the backward pass calls again.
-
-    Args:
-        forward: the method.
-    """
+    """A forward method that the backward pass calls again."""
 
     def __init__(self, forward: Any) -> None:
         self._forward = forward

@@ -16,12 +16,8 @@ def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
 
         min(1, (steps + 1) / warmup_steps) * (1 - (1 - final_rate_share) * share of the decay that has passed)
 
-    The decay is a line over the last `decay_share` of the budget.
-
-    Args:
-        config: the trainer's.
-        steps: steps taken before this one.
-        progress: share of the budget that is used up, 0 to 1.
+    The decay is a line over the last `decay_share` of the budget, of which the share `progress` is used up. `steps`
+    were taken before this one.
     """
     warm = min(1.0, (steps + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if not config.decay_share:
@@ -33,12 +29,8 @@ def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
 class RateSchedule(Callback):
     """Set the learning rate before every step.
 
-    The budget is used up when `trainer.max_minutes` or `trainer.max_epochs` is, whichever comes first. A rate that
-    follows from the time is not the same in a second run; one that follows from epochs alone is.
-
-    Args:
-        config: warm-up, decay and budget.
-        seconds: time spent in training, earlier runs included.
+    The budget is used up when `trainer.max_minutes` or `trainer.max_epochs` is, whichever comes first. A decay by time
+    differs between runs; one by epochs does not. `seconds` returns the time spent in training, earlier runs included.
     """
 
     def __init__(self, config: TrainerConfig, seconds: Callable[[], float]) -> None:
@@ -54,13 +46,13 @@ class RateSchedule(Callback):
         if config.max_minutes is not None:
             progress = max(progress, self.seconds() / (60 * config.max_minutes))
             if trainer.world_size > 1:
-                # Clocks differ, and a rate of its own would lead each rank to weights of its own.
+                # Clocks differ between ranks, and different rates would lead to different weights.
                 progress = trainer.strategy.broadcast(progress)
         set_factor(trainer.optimizers[0], rate_factor(config, position.steps, progress))
 
 
 def set_factor(optimizer: Optimizer, factor: float) -> None:
-    """Set the learning rates to what plateaus have left of them, times a factor."""
+    """Set the learning rates to a factor times their value after halvings on plateaus."""
     for group in optimizer.param_groups:
         group["lr"] = factor * group.setdefault("plateau_lr", group["lr"])
 

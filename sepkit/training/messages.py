@@ -1,4 +1,4 @@
-"""What training says to the person who started it."""
+"""Messages of training to its user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that speaks for all ranks."""
+    """Whether this process prints for all ranks."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands."""
+"""The position of a run: epochs, batches, steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Monitor(NamedTuple):
 
 @dataclass
 class Position:
-    """Where a run stands; what exact resume needs beside weights and optimizer.
+    """The position of a run: the part of exact resume that is not weights or optimizer.
 
     Args:
         epoch: epochs begun before this one.
@@ -46,7 +46,7 @@ class Position:
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any]) -> Position:
-        """The position that `asdict` made plain data of."""
+        """Make the position from plain data of `asdict`."""
         known: dict[str, Any] = dict(saved)
         known["sums"] = {_RENAMED.get(name, name): value for name, value in saved["sums"].items()}
         return cls(**known)

@@ -1,4 +1,4 @@
-"""`train`: from a configuration to a trained model, resumable at any point."""
+"""`train` turns a configuration into a trained model, and can be resumed at any point."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
 from sepkit.training.task import Task, matmul_precision
 
-# What may differ between the command that began a run and the one that resumes it. All else would be ignored (the
-# optimizer's state and the model are restored) or would make another experiment of it.
+# Settings that may differ between the command that began a run and the one that resumes it. Others would be ignored,
+# since model and optimizer are restored, or would change the experiment.
 CHANGEABLE = frozenset(
     {
         "trainer.max_epochs",
@@ -53,7 +53,7 @@ CHANGEABLE = frozenset(
 
 
 def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = None) -> Path:
-    """Train as `config` says and return the folder of the best model (EXP/model); run again, go on from the last state.
+    """Train as `config` says and return the folder of the best model (EXP/model); another call resumes.
 
     Writes into the experiment folder: `config.yaml`, `model` (best validation score), `last_model`, `resume` (state of
     the run), `metrics.jsonl`, `tensorboard`, and `bad_batches` if there were any.
@@ -61,7 +61,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     Args:
         config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
         out: folder of the experiment (EXP); made if absent.
-        limit_batches: at most this many batches in an epoch and in a validation, to try things out.
+        limit_batches: at most this many batches in an epoch and in a validation, for trials.
 
     Raises:
         UserError: a configuration, manifest or folder that training cannot start with, or a configuration other than
@@ -94,11 +94,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
 
 
 def task_type(config: TaskConfig) -> type[Task]:
-    """The class that is registered for a configuration.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the class that is registered for a configuration; raise UserError if there is none."""
     return registered(config)
 
 
@@ -118,7 +114,7 @@ def _check_device(trainer: TrainerConfig) -> None:
 
 
 def _precision(trainer: TrainerConfig) -> Any:
-    """The precision asked for; on this machine, if it is `auto`."""
+    """Return the requested precision; for `auto`, the best one on this machine."""
     if trainer.precision != "auto":
         return trainer.precision
     if trainer.accelerator != "cpu" and torch.cuda.is_available():
@@ -145,7 +141,7 @@ def _check_devices(config: TaskConfig, task: Task) -> None:
     world = config.trainer.devices * config.trainer.num_nodes
     if len(task.train_data) < world:
         found = f"{len(task.train_data)} training {task.examples} for {world} devices"
-        raise UserError(f"trainer.devices: found {found}, expected one each at least")
+        raise UserError(f"trainer.devices: found {found}, expected at least one of each")
 
 
 def _check_batch_norm(trainer: TrainerConfig, model: torch.nn.Module) -> None:
@@ -162,7 +158,7 @@ def _check_batch_norm(trainer: TrainerConfig, model: torch.nn.Module) -> None:
 
 
 def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
-    # To a CPU "high" may mean other things.
+    # On a CPU "high" may mean something else.
     on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
     return matmul_precision("high" if trainer.tf32 and on_gpu else "highest")
 
@@ -171,7 +167,7 @@ def _check_same_run(config: TaskConfig, out: Path) -> None:
     if not zipfile.is_zipfile(resume_file(out)):
         raise UserError(f"{resume_file(out)}: damaged, expected the state of a run; remove it to begin anew")
     file = out / "config.yaml"
-    # What a later sepkit has added stands at its default in older runs.
+    # Fields added by a later sepkit have their defaults in older runs.
     began = from_dict(TaskConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
     before, now = _flatten(to_dict(began)), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]
@@ -197,7 +193,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
     options = config.trainer
     several = options.devices * options.num_nodes > 1
     resume = Resume(out, options)
-    # Buffers are equal on all ranks by construction; broadcasting them would tie ranks together in validation.
+    # Buffers are equal on all ranks by construction; broadcasting them would make ranks wait in validation.
     strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if several else "auto"
     return Trainer(
         default_root_dir=out,
@@ -205,7 +201,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         devices=options.devices,
         num_nodes=options.num_nodes,
         strategy=strategy,
-        # Requeueing is left to the recipe: the same command again resumes.
+        # Recipes requeue: the same command again resumes.
         plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
         precision=_precision(options),
         sync_batchnorm=options.sync_batchnorm,
@@ -247,7 +243,7 @@ def _describe(config: TaskConfig, task: Task) -> str:
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Lightning without its notices and tips; its errors stay."""
+    """Hide Lightning's notices and tips; show its errors."""
     names = ("lightning", "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -265,7 +261,7 @@ def _quiet_lightning() -> Iterator[None]:
 
 @contextmanager
 def _one_line_from_workers() -> Iterator[None]:
-    """A user's mistake found by a data worker arrives wrapped in that worker's traceback; this takes it out again."""
+    """Unwrap a user's mistake found by a data worker from that worker's traceback."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""The task `separation`: mixtures in, estimates of their sources out."""
+"""The task `separation`: from mixtures to estimates of their sources."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SeparationTask(Task):
     # ------------------------------------------------------------------------------------------------------- the data
 
     def make_data_sets(self) -> tuple[MixtureDataset, MixtureDataset | None]:
-        """Segments of the mixtures of the manifests; those of dev are the beginnings."""
+        """Return segments of the manifests' mixtures; those of dev are the beginnings."""
         data, rate = self.config.data, self.config.model.sample_rate
         assert data.train is not None
         train_data = MixtureDataset(
@@ -81,11 +81,11 @@ class SeparationTask(Task):
         return train_data, dev_data
 
     def collate(self, items: Sequence[Example]) -> Batch:
-        """The padded batch."""
+        """Return the padded batch."""
         return collate(items)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """The batch on the device, copied while the host goes on."""
+        """Copy the batch to the device while the host continues."""
         return batch.to(device, non_blocking=True)
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class SeparationTask(Task):
 
     @property
     def objective(self) -> Objective:
-        """What is minimized."""
+        """The loss and its terms."""
         assert self._objective is not None
         return self._objective
 
@@ -126,18 +126,18 @@ class SeparationTask(Task):
         self.objective.set_progress(self.position.epoch if by_epoch else self.progress)
 
     def losses(self, model: EncoderMaskerDecoder, batch: Batch) -> Losses:
-        """The objective of the estimates."""
+        """Return the objective of the estimates."""
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         if not result.loss.requires_grad:
-            # No utterance has an active source; the other ranks still wait for this one's gradients.
+            # No utterance has an active source, but other ranks wait for this one's gradients.
             result.loss = result.loss + 0.0 * separation.estimates.sum()
         self._last = batch, separation.estimates.detach()
         return result
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
-        """The objective in at least float32, outside autocast."""
-        # Costs are differences of large numbers; TF32 has three digits.
+        """Return the objective in at least float32, outside autocast."""
+        # Costs are differences of large numbers, for which TF32's three digits are too few.
         with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
             if separation.estimates.dtype in (torch.float16, torch.bfloat16):
                 separation.estimates = separation.estimates.float()
@@ -157,12 +157,12 @@ class SeparationTask(Task):
         return self.objective.scheduled
 
     def means(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Means over mixtures, and `collapse_rate`: the share of hypotheses that were the best for no source at all."""
+        """Return means over mixtures, and `collapse_rate`: the share of hypotheses that were best for no source."""
         means = super().means(sums)
         return means | _collapse_rate(means)
 
     def recent(self) -> dict[str, float]:
-        """SI-SDR of the last training batch, dB."""
+        """Return the SI-SDR of the last training batch, dB."""
         assert self._last is not None
         batch, estimates = self._last
         scores = self.si_sdr_db(estimates, batch)
@@ -171,7 +171,7 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------------- validation
 
     def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
-        """Loss, statistics and SI-SDR of each mixture; and, for a model with scores, its speakers' and their number."""
+        """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number."""
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
@@ -180,7 +180,7 @@ class SeparationTask(Task):
         if len(result.terms) > 1:
             columns |= result.terms
         if "si_sdr_db" in matched:
-            # One speaker alone is the mixture: there is nothing to improve, and tens of dB to lose.
+            # A single speaker is the mixture: separation can gain nothing, and lose tens of dB.
             alone = (batch.active.sum(1) == 1) & (before > SAME_SI_SDR_DB)
             columns["si_sdri_db"] = (matched["si_sdr_db"] - before).where(~alone, math.nan)
         rows = rows_of(columns)
@@ -190,7 +190,7 @@ class SeparationTask(Task):
         return rows
 
     def si_sdr_db(self, estimates: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """SI-SDR of each utterance, (B,) dB, mean over active sources, NaN without any, outside autocast.
+        """Return the SI-SDR of each utterance, (B,) dB, mean over active sources, NaN without any, outside autocast.
 
         "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
         there are fewer hypotheses than sources.
@@ -199,7 +199,7 @@ class SeparationTask(Task):
             return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Means over the mixtures with an active source, and the threshold that counts speakers best in all."""
+        """Return means over the mixtures with an active source, and the threshold that counts speakers best overall."""
         speakers = [row.pop("speakers") for row in rows if "speakers" in row]
         means = super().summarize([row for row in rows if not math.isnan(row["mcl_si_sdr_db"])])
         if "dev_si_sdri_db" in means:
@@ -209,7 +209,7 @@ class SeparationTask(Task):
         return means | _collapse_rate(means, "dev_") | _calibrate(speakers)
 
     def choose_monitor(self) -> Monitor:
-        """SI-SDR under the matching that the model is trained for, or the loss."""
+        """Choose SI-SDR under the matching that the model is trained for, or the loss."""
         assert self.dev_data is not None
         chosen, hypotheses = self.config.trainer.monitor, self.config.model.hypotheses
         if chosen == "auto":
@@ -223,11 +223,11 @@ class SeparationTask(Task):
         return Monitor(_MONITORS[chosen], larger_is_better=chosen != "loss")
 
     def describe_batch(self) -> str:
-        """How many mixtures, and how long."""
+        """Describe the number and length of a batch's mixtures."""
         return f"{super().describe_batch()} of {self.config.data.segment_seconds:g} s"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """SI-SDR on dev."""
+        """Describe SI-SDR on dev."""
         parts = []
         if "dev_si_sdri_db" in scores:
             parts.append("dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores))
@@ -238,13 +238,13 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------- resuming, smoke
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the spread, and what the objective remembers."""
+        """Add the spread, and the objective's state."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["spread"] = self.spread
         checkpoint["objective"] = self.objective.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go back to the saved position and to what the objective remembers."""
+        """Restore the saved position, and the objective's state."""
         # sepkit 0.1.0 kept the spread with the position.
         before = checkpoint["position"].pop("spread", 1.0)
         super().on_load_checkpoint(checkpoint)
@@ -253,7 +253,7 @@ class SeparationTask(Task):
 
     @classmethod
     def shrink(cls, config: TrainConfig, folder: Path) -> TrainConfig:
-        """Two segments of 1 s in a batch; without `data.train`, of a set of tones that is written to `folder`."""
+        """Cut batches to two segments of 1 s; without `data.train`, write a set of tones to `folder`."""
         config = super().shrink(config, folder)
         data = config.data
         if data.train is None:
@@ -275,7 +275,7 @@ class SeparationTask(Task):
             raise RuntimeError(f"the saved model gives estimates of shape {tuple(estimates.shape)}, or not finite ones")
 
     def _measure_spread(self) -> float:
-        """The mean spread of (up to 256) training mixtures, dB, if temperatures are multiples of it; otherwise 1."""
+        """Return the mean spread of (up to 256) training mixtures, dB, if temperatures are multiples of it; else 1."""
         if not self._assignment.needs_spread:
             return 1.0
         if not self._cost.measures_spread:
@@ -289,7 +289,7 @@ class SeparationTask(Task):
         spreads = [spread for spread in spreads if not math.isnan(spread)]
         if not spreads:
             raise UserError(
-                f"{data.manifest.path}: no mixture has two sources, so that they have no spread; use unit: cost"
+                f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
             )
         return mean(spreads)
 
@@ -308,7 +308,7 @@ class SeparationTask(Task):
 
 
 def latents_of(model: EncoderMaskerDecoder) -> Latents:
-    """What an objective needs to know of the model's latents."""
+    """Return the facts about the model's latents that an objective uses."""
     return Latents(
         encoding=model.encoding_family.variational,
         masks=model.mask_family.variational,
@@ -318,13 +318,13 @@ def latents_of(model: EncoderMaskerDecoder) -> Latents:
 
 
 def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
-    """The share of hypotheses whose usage is zero, where usage is known."""
+    """Return the share of hypotheses whose usage is zero, if usage is known."""
     usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
     return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
 
 
 def _speakers(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
-    """Of each mixture the scores of its distinct hypotheses, and how many speak: what the threshold is found from."""
+    """Return each mixture's scores of distinct hypotheses, and number of speakers, which determine the threshold."""
     distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
     counts = batch.active.sum(1).tolist()
     rows = zip(scores.tolist(), distinct, counts, strict=True)
@@ -332,7 +332,7 @@ def _speakers(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[lis
 
 
 def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
-    """The threshold that counts speakers best, and how often it is right; empty for a model without scores."""
+    """Return the threshold that counts speakers best, and its share of right counts; empty without scores."""
     if not speakers:
         return {}
     scores, counts = zip(*speakers, strict=True)
@@ -341,7 +341,7 @@ def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
 
 
 def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
-    """Mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
+    """Return mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
 
     Raises:
         UserError: the mixtures are silent.
@@ -360,7 +360,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
-    """Build both, and refuse what does not go together."""
+    """Build both, and refuse combinations that do not work."""
     cost = build(config.objective.cost)
     if config.model.estimate_scales and not cost.takes_scales:
         raise UserError(
@@ -374,5 +374,5 @@ def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]
 
 
 def _spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
-    """Up to `count` indices all over a data set."""
+    """Return up to `count` indices, evenly spread over a data set."""
     return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))

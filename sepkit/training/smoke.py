@@ -17,9 +17,9 @@ STEPS = 2
 def smoke(config: TaskConfig) -> str:
     """Try a configuration and return a line that says what passed.
 
-    Two training steps, a validation, a save, a resume with the same again, and a load. Batches are cut to 2 examples
-    on one device; model, objective, optimizer and precision are the configuration's own. Without `data.train` a
-    separator gets a small set of tones. All is written to a temporary folder.
+    It runs two training steps, a validation, a save, a resume of the same again, and a load. Batches are cut to 2
+    examples on one device; model, objective, optimizer and precision are the configuration's own. Without `data.train`
+    a separator gets a small set of tones. Everything is written to a temporary folder.
 
     Raises:
         UserError: the configuration cannot be trained with.

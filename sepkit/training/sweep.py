@@ -1,4 +1,4 @@
-"""A sweep: variants of one configuration, each trained in a run of its own."""
+"""Sweeps: train variants of one configuration, one run each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _POLL_SECONDS = 0.2
 
 
 def run_name(target_rate: float) -> str:
-    """Name of the folder of the run towards this rate."""
+    """Return the name of the folder of the run towards this rate."""
     return f"rate_{target_rate:g}"
 
 
 def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, TrainConfig]:
-    """Name -> configuration of a run towards each target, with `objective.rates.steering.total` set to it.
+    """Return name -> configuration of a run towards each target, as `objective.rates.steering.total`.
 
     Args:
-        config: what all have in common; its steering says what a target is nats of, and how weights change.
+        config: shared by all runs; its steering gives the unit of targets and the changes of weights.
         target_rates: of the sum of both rates, different from each other.
 
     Raises:
@@ -46,11 +46,11 @@ def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, Train
     names = [run_name(rate) for rate in target_rates]
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
-        raise UserError(f"--target-rates: found several that would be {repeated[0]}; expected different rates")
+        raise UserError(f"--target-rates: found several that would be named {repeated[0]}; expected different rates")
     steering = config.objective.rates.steering
     if steering is not None and (steering.encoding is not None or steering.masks is not None):
         raise UserError(
-            "objective.rates.steering: a target of one rate beside --target-rates, which are of their sum; remove it"
+            "objective.rates.steering: found a target of one rate beside --target-rates, of their sum; remove it"
         )
     variants = {}
     for rate in target_rates:
@@ -60,11 +60,9 @@ def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, Train
 
 
 def over_seeds(variants: Mapping[str, TaskConfig], seeds: Sequence[int]) -> dict[str, TaskConfig]:
-    """Name -> configuration of each variant with each `trainer.seed`: seed_0, or rate_40_seed_0.
+    """Return name -> configuration of each variant with each `trainer.seed`: seed_0, or rate_40_seed_0.
 
-    Args:
-        variants: name -> configuration; the name "" is left out of the new names.
-        seeds: different from each other.
+    The variant's name "" is left out of the new names.
 
     Raises:
         UserError: a seed below 0, or one that stands twice.
@@ -80,15 +78,15 @@ def over_seeds(variants: Mapping[str, TaskConfig], seeds: Sequence[int]) -> dict
 
 
 def sweep(variants: Mapping[str, TaskConfig], out: Path | str, jobs: int = 1, imports: Sequence[str] = ()) -> Path:
-    """Train every variant and return the folder of the runs; run again, each goes on where it stopped.
+    """Train every variant and return the folder of the runs; another call resumes each.
 
-    Every run is `sepkit train` in a process of its own: OUT/NAME is an experiment like any other, made from
-    OUT/NAME.yaml. With several at once each writes to OUT/NAME.log. A run that fails does not stop the others.
+    Every run is `sepkit train` in its own process: OUT/NAME is an ordinary experiment, made from OUT/NAME.yaml. If
+    several run at once, each writes to OUT/NAME.log. A run that fails does not stop the others.
 
     Args:
         variants: name of the run -> configuration.
         out: folder of the runs, made if absent.
-        jobs: how many run at once; give each its own cores or accelerator.
+        jobs: number of runs at once; give each its own cores or accelerator.
         imports: Python files that register a user's own choices.
 
     Raises:
@@ -143,7 +141,7 @@ def _start(arguments: list[str], log: Path | None) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _termination_interrupts() -> Iterator[None]:
-    """SIGTERM, as schedulers send it, ends this process the way Ctrl-C does."""
+    """Make SIGTERM, which schedulers send, end this process as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""The Lightning task: how anything is trained. `separation.py` and the studies say what.
+"""The generic Lightning task: how to train. `separation.py` and the studies define what to train.
 
-Optimization is manual, so that every rank agrees on a bad loss before the backward pass, and a skipped step is skipped
-everywhere. All randomness of a step follows from (seed, batches seen, rank): a resumed run needs no random state.
+Optimization is manual, so that all ranks agree on a bad loss before the backward pass, and skip the same steps. All
+randomness of a step follows from (seed, batches seen, rank), so a resumed run needs no random state.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ MAX_SAVED_BAD_BATCHES = 100
 class Task(LightningModule):
     """A model, its data and its losses, as Lightning's Trainer runs them. A subclass is one choice of `task:`.
 
-    A subclass says what is trained, in these methods; only the first two are necessary:
+    A subclass defines what is trained, in these methods; only the first two are necessary:
 
     * `make_data_sets`: the training set and the dev set. An item is `data[epoch, index]`.
     * `losses`: the losses of a batch.
     * `scores` and `summarize`: the dev scores of a batch, and of a whole validation.
-    * `begin`: what a new run does once.
-    * `before_step`, `after_step`, `after_epoch`: what changes as training goes on.
+    * `begin`: work that a new run does once.
+    * `before_step`, `after_step`, `after_epoch`: changes during training.
 
     It is registered for its configuration: `@register(MyTaskConfig)`.
 
     Args:
         config: of the task.
         out: folder of the experiment, for bad batches.
-        resuming: whether a saved state is going to be loaded; a run that begins calls `begin`.
+        resuming: whether a saved state will be loaded; otherwise the run calls `begin`.
 
     Raises:
         UserError: data or a model that training cannot start with.
@@ -93,7 +93,7 @@ class Task(LightningModule):
 
     @abstractmethod
     def make_data_sets(self) -> tuple[Any, Any | None]:
-        """The training set and the dev set; None: no validation. They have a length, and items `data[epoch, index]`.
+        """Return the training set and the dev set (None: no validation), with lengths and items `data[epoch, index]`.
 
         Raises:
             UserError: data that cannot be read or trained with.
@@ -101,14 +101,14 @@ class Task(LightningModule):
 
     @abstractmethod
     def losses(self, model: Any, batch: Any) -> Losses:
-        """The losses of a batch under the model that is trained, or under the one that is validated."""
+        """Return the losses of a batch under the model that is trained, or under the one that is validated."""
 
     def collate(self, items: Sequence[Any]) -> Any:
-        """The batch of some items of the data sets: tensors, or a dataclass, mapping or list of tensors."""
+        """Return the batch of some items of the data sets: tensors, or a dataclass, mapping or list of tensors."""
         return default_collate(list(items))
 
     def begin(self) -> None:
-        """Do what a new run does once, such as measuring the training set; a resumed run does not.
+        """Do the work that only a new run does, such as measuring the training set.
 
         Raises:
             UserError: weights that do not fit, or data that cannot be trained with.
@@ -117,37 +117,37 @@ class Task(LightningModule):
             say(str(load_weights_into(self.model, self.config.init_from)))
 
     def before_step(self) -> None:
-        """Prepare for a batch: set what follows from progress (`position.epoch`, `progress`)."""
+        """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt to a step that was taken, from the means of losses, terms and statistics over its examples."""
+        """React to a completed step, given the means of losses, terms and statistics over its examples."""
 
     def after_epoch(self, means: Mapping[str, float]) -> list[str]:
         """Return warnings about an epoch, from its means."""
         return []
 
     def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
-        """Plain scores of each example of a dev batch, by name; the losses if there are no others."""
+        """Return plain scores of each example of a dev batch, by name; by default the losses."""
         result = self.losses(model, batch)
         columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
         return rows_of(columns)
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Dev scores, named `dev_...`, from the rows of all examples of the dev set."""
+        """Return dev scores, named `dev_...`, from the rows of all examples of the dev set."""
         names = set.intersection(*(set(row) for row in rows)) if rows else set()
         return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
 
     def recent(self) -> dict[str, float]:
-        """Scores of the last training batch, for progress bar and records."""
+        """Return scores of the last training batch, for progress bar and records."""
         return {}
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The present value of everything that changes as training goes on, by name."""
+        """The present value of everything that changes during training, by name."""
         return {}
 
     def choose_monitor(self) -> Monitor | None:
-        """The dev score that picks the best model and halves the learning rate; None: the last model is the best.
+        """Return the dev score that picks the best model and halves the learning rate; None: the last model is best.
 
         Raises:
             UserError: a score that this task does not have.
@@ -158,11 +158,11 @@ class Task(LightningModule):
         return Monitor("dev_loss", larger_is_better=False)
 
     def describe_batch(self) -> str:
-        """A batch of one device in words."""
+        """Describe a batch of one device."""
         return f"{self.config.data.batch_size} {self.examples}"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """Dev scores in words, for the line that is printed after an epoch."""
+        """Describe dev scores, for the line that is printed after an epoch."""
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
     has_own_sweep: ClassVar[bool] = False
@@ -185,19 +185,19 @@ class Task(LightningModule):
 
     @property
     def kept_model(self) -> Any:
-        """The model that is validated and saved: the average of the weights if there is one."""
+        """Return the model that is validated and saved: the average of the weights if there is one."""
         return self.model if self.average is None else self.average.module
 
     # ------------------------------------------------------------------------------------------------------- the data
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Loader of this rank's batches, from the saved position on."""
+        """Return the loader of this rank's batches, from the saved position on."""
         self._sampler = self._make_sampler(self.train_data, shuffle=True)
         self._sampler.load_state_dict({"epoch": self.position.epoch, "batches_done": self.position.batches_done})
         return self._make_loader(self.train_data, self._sampler)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Loader of this rank's validation batches."""
+        """Return the loader of this rank's validation batches."""
         if self.dev_data is None:
             return []
         sampler = self._make_sampler(self.dev_data, shuffle=False)
@@ -231,7 +231,7 @@ class Task(LightningModule):
     # ------------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer that the configuration names, in one fused kernel."""
+        """Return the configured optimizer, in one fused kernel."""
         trainer = self.config.trainer
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         shared: dict[str, Any] = {"lr": trainer.learning_rate, "weight_decay": trainer.weight_decay, "fused": True}
@@ -247,7 +247,7 @@ class Task(LightningModule):
                 checkpoint_blocks(self.model)
 
     def on_train_start(self) -> None:
-        """Check that the run goes on with the batches it began with."""
+        """Check that the run continues with the same number of batches."""
         saved, found = self.position.batches_per_epoch, int(self.trainer.num_training_batches)
         if self.position.batches_done and saved != found:
             raise UserError(
@@ -257,19 +257,19 @@ class Task(LightningModule):
         self.position.batches_per_epoch = found
 
     def on_train_epoch_start(self) -> None:
-        """Move on to the next epoch's order."""
+        """Start the next epoch's order."""
         self.position.enter_epoch()
         assert self._sampler is not None
         self._sampler.set_epoch(self.position.epoch)
 
     @property
     def progress(self) -> float:
-        """Epochs of steps taken, with fractions."""
+        """Epochs of steps taken, a fraction included."""
         position, accumulate = self.position, self.config.trainer.accumulate_batches
         return position.steps / math.ceil(position.batches_per_epoch / accumulate)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """One batch: losses, agreement on them, backward, and at the end of a window the optimizer's step."""
+        """Process one batch: losses, agreement on them, backward, and after a window of batches a step."""
         position, accumulate = self.position, self.config.trainer.accumulate_batches
         first = position.batches_done % accumulate == 0
         last = (position.batches_done + 1) % accumulate == 0 or position.batches_done + 1 == position.batches_per_epoch
@@ -294,15 +294,15 @@ class Task(LightningModule):
     def _seed_step(self) -> None:
         seed = _step_seed(self.config.trainer.seed, self.position.batches, self.global_rank)
         if self.device.type == "cpu":
-            # torch.manual_seed would also note the seed, with a traceback, for every GPU that may yet wake up.
+            # torch.manual_seed would also note the seed, with a traceback, for every GPU that is not initialized yet.
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
 
     def _agree(self, result: Losses) -> int:
-        """Examples in the batches of all ranks; 0 if the loss of any rank is not finite.
+        """Return the number of examples in the batches of all ranks; 0 if the loss of any rank is not finite.
 
-        One sum over ranks tells all: a single non-finite value makes it non-finite everywhere.
+        One sum over ranks suffices, because a single non-finite value makes it non-finite everywhere.
         """
         named = {"loss": result.loss} | result.terms | result.statistics
         names = ["examples", "counted", *named]
@@ -338,7 +338,7 @@ class Task(LightningModule):
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             scale = 1.0
             if scaler is not None:
-                # A fused optimizer leaves unscaling to itself unless it was done before, as clipping needs.
+                # A fused optimizer unscales gradients itself unless that was done before, as clipping requires.
                 scale = scaler.get_scale()
                 scaler.unscale_(optimizer.optimizer)
             limit = trainer.gradient_clip_norm if trainer.gradient_clip_norm > 0 else math.inf
@@ -346,7 +346,7 @@ class Task(LightningModule):
             finite = math.isfinite(self.gradient_norm.item())
             if finite or scaler is not None:
                 optimizer.step()
-            # An overflow while the scaler still has room to shrink is its search for a scale, not a bad step.
+            # While the scaler can still shrink, an overflow is part of its search for a scale, not a bad step.
             if not finite and scale <= 1.0:
                 self._reject(batch, losses, everywhere=True)
             position.steps += finite
@@ -384,14 +384,14 @@ class Task(LightningModule):
             torch.save(content, temporary)
 
     def epoch_means(self) -> dict[str, float]:
-        """Means over the examples of this epoch so far, on all ranks: the loss, its terms and its statistics.
+        """Return means over this epoch's examples so far, on all ranks: the loss, its terms and its statistics.
 
         Statistics are means over the examples that they are about (`Losses.counted`).
         """
         return self.means(self.position.sums)
 
     def means(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """The means that belong to sums over examples, in the manner of `Position.sums`."""
+        """Return the means of sums over examples, such as `Position.sums`."""
         sums = dict(sums)
         count, counted = sums.pop("examples", 0.0), sums.pop("counted", 0.0)
         if not count:
@@ -407,7 +407,7 @@ class Task(LightningModule):
         self.validated_epoch = self.position.epoch
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Score a batch; each example counts once, on however many ranks it stands."""
+        """Score a batch; an example that several ranks hold counts once."""
         self._rows |= dict(zip(self._dev_indices[batch_idx], self.scores(self.kept_model, batch), strict=True))
 
     def on_validation_epoch_end(self) -> None:
@@ -426,20 +426,20 @@ class Task(LightningModule):
         checkpoint["position"] = asdict(self.position)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go back to the saved position."""
+        """Restore the saved position."""
         self.position = Position.from_saved(checkpoint["position"])
         self.position.enter_epoch()
 
 
 def rows_of(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """A row for each example from columns (B,), which move to the host at once."""
+    """Turn columns (B,), which move to the host together, into a row for each example."""
     first = next(iter(columns.values()))
     values = torch.stack([column.to(first) for column in columns.values()], dim=1).tolist()
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of one value or more; it does not depend on their order."""
+    """Return the mean of one or more values, independent of their order."""
     values = list(values)
     return math.fsum(values) / len(values)
 
@@ -461,5 +461,5 @@ def _step_seed(seed: int, step: int, rank: int) -> int:
 
 
 def _leave_interrupts_to_parent(worker: int) -> None:
-    # Ctrl-C reaches every process of the terminal; a worker that died of it would take the step being saved with it.
+    # Ctrl-C reaches every process of the terminal; a worker that died of it would break the step that is being saved.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

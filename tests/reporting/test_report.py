@@ -151,7 +151,7 @@ def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_
     # Not the estimates that were evaluated: the page says so.
     assert text.count("have changed since") == 3
     text = write_report([folder], tmp_path / "report.html").read_text()
-    assert text.count("neither a folder of estimates nor a model is at hand") == 3
+    assert text.count("found neither a folder of estimates nor a model") == 3
 
 
 def test_what_is_gone_is_said(experiments: list[Path], tmp_path: Path) -> None:

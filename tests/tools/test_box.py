@@ -68,6 +68,17 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     assert f"{summary['metrics']['si_sdri_db']['mean']:.2f}" in card
     separator = sepkit.load_model(out)
     assert separator.quality is not None and separator.model.info["epoch"] == 3
+    # Of what ships, the card alone: from another evaluation, with the loss that it named.
+    summary["model"], summary["metrics"]["si_sdri_db"]["mean"] = "boxed", 4.25
+    sexes = {"sex_pair": {"F-F": {"si_sdri_db": {"mean": 1.5, "n": 2}}, "F-M": {"si_sdri_db": {"mean": 7.5, "n": 1}}}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"by": sexes}))
+    assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 0
+    renewed = (out / "README.md").read_text()
+    assert "4.25" in renewed and "blr_nll and rates, matched by pit" in renewed
+    assert "| female with female | 2 | 1.50 |" in renewed and "| female with male | 1 | 7.50 |" in renewed
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"model": "another"}))
+    assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 2
+    assert (out / "README.md").read_text() == renewed
     # Again: with other weights nothing of the old ones stays.
     save_model(build_model(separator.model.config), experiment / "model", {"epoch": 4})
     assert box.main([*arguments, "--samples", "2"]) == 0

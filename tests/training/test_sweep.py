@@ -85,7 +85,7 @@ def test_a_failure_is_named_and_the_others_go_on(
     [
         ([0.0], 1, "--target-rates: found 0, expected numbers above 0"),
         ([1.0, float("nan")], 1, "--target-rates: found 1, nan"),
-        ([2.0, 2.0], 1, "several that would be rate_2"),
+        ([2.0, 2.0], 1, "several that would be named rate_2"),
         ([1.0], 0, "--jobs: found 0"),
     ],
 )
@@ -99,7 +99,7 @@ def test_impossible_sweeps_are_refused(
 
 def test_targets_of_single_rates_are_refused(variational: TrainConfig, tmp_path: Path) -> None:
     variational.objective.rates = RatesConfig(steering=SteeringConfig(masks=3.0))
-    with pytest.raises(UserError, match="a target of one rate beside --target-rates"):
+    with pytest.raises(UserError, match="found a target of one rate beside --target-rates"):
         towards_rates(variational, [1.0])
 
 

@@ -1,6 +1,6 @@
-"""`python -m tools.bench [LINE ...]` runs the lines named, or all; writes tools/bench/results/LINE.json and README.md.
+"""`python -m tools.bench [LINE ...]` runs these lines, or all; it writes tools/bench/results/LINE.json and README.md.
 
-`python -m tools.bench --table` writes README.md alone, from the results that are there.
+`python -m tools.bench --table` only writes README.md, from the existing results.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ LINES = ("accelerator", "assignment", "data", "evaluate", "metrics", "scaling", 
 
 
 def main(names: list[str], folder: Path = FOLDER) -> int:
-    """Exit code: 0; 1 where a line failed, which is in its results, while the others went on; 2 for an unknown line.
-
-    Args:
-        names: of lines, or --table.
-        folder: of README.md and results/.
-    """
+    """Return the exit code: 0; 1 if a line failed (its results say so, and the others ran); 2 for an unknown line."""
     unknown = [name for name in names if name not in (*LINES, "--table")]
     if unknown:
         print(f"{', '.join(unknown)}: unknown, expected {', '.join(LINES)} or --table", file=sys.stderr)
@@ -50,16 +45,16 @@ def main(names: list[str], folder: Path = FOLDER) -> int:
 
 
 def _run(name: str, path: Path) -> dict[str, Any] | None:
-    """The results of a line, or why there are none; None where those of another machine stay as they are."""
+    """Return the results of a line, or why there are none; None if another machine's results are kept."""
     try:
         module = importlib.import_module(f"tools.bench.{name}")
-        # A line that needs what not every machine has says what is missing.
+        # A line may need things that not every machine has, and then says what is missing.
         missing = module.missing() if hasattr(module, "missing") else None
         if missing is None:
             return module.run()
     except Exception as error:
         traceback.print_exc()
-        # The page goes to others: no folder of this machine's stands in it.
+        # The page is public, so this machine's folders are removed from it.
         reason = " ".join(str(error).replace(os.environ.get("SEPKIT_DATA") or "\0", "$SEPKIT_DATA").split())
         return {"failed": f"{type(error).__name__}: {reason}"}
     print(f"{name}: left out, {missing}", flush=True)

@@ -24,16 +24,16 @@ from tools.bench.timing import Ratio, environment, seconds_of, take_turns
 BATCH, NUM_SAMPLES = 8, 32000
 SPEAKERS = (2, 3, 5, 8, 10, 16, 20)
 LEVELS_DB = (6.0, 40.0)
-# With all threads only these are timed, at the first level.
+# With all threads only these numbers of speakers are timed, at the first level.
 SPEAKERS_ALL_THREADS = (2, 8)
 TEMPERATURE_DB = 1.0
 SECONDS, LEAST_TURNS = 1.5, 5
 TOO_SLOW_SECONDS = 10.0
-# Largest difference allowed from the loss in float64, in dB: ours, and a peer's, who else computes something else.
+# Largest allowed difference from the loss in float64, in dB: of ours, and of a peer's (beyond it, the loss is another).
 TOLERANCE_DB, PEER_TOLERANCE_DB = 1e-4, 0.5
 OURS = ("pit", "mcl", "amcl")
 PEERS = ("asteroid", "fast_bss_eval", "torchmetrics")
-# What is asked for: (speakers, with gradient) -> times faster than asteroid; never slower than fast_bss_eval.
+# Targets: (speakers, with gradient) -> times faster than asteroid; never slower than fast_bss_eval.
 TARGETS = {(2, False): 8.0, (2, True): 4.0, (8, False): 25.0, (8, True): 20.0}
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -42,20 +42,20 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def run(
     speakers: Sequence[int] = SPEAKERS, levels_db: Sequence[float] = LEVELS_DB, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """Times of the loss, and of loss and gradient, for a batch of 8 mixtures of 4 s at 8 kHz, n = m speakers.
+    """Time the loss, and loss with gradient, for a batch of 8 mixtures of 4 s at 8 kHz, n = m speakers.
 
     The estimates are the sources in another order plus noise at the given level. All compute minus the SI-SDR of
-    signals less their means; PIT is compared with each peer, and MCL and annealed MCL (at 1 dB) are timed beside it.
-    Beside each time stands the largest difference of an utterance's loss from one computed pair by pair in float64,
-    and that of the gradient, relative to its norm. At 40 dB peers that work in float32 show their rounding there.
+    signals less their means. PIT is compared with each peer; MCL and annealed MCL (at 1 dB) are timed beside it. Each
+    row also has the largest difference of an utterance's loss from one computed pair by pair in float64, and that of
+    the gradient, relative to its norm. At 40 dB peers that work in float32 show their rounding there.
 
-    Each peer meets ours in a process of its own, with the allocator as it comes: what a loss costs depends much on what
-    ran before it. Where some other program has made the heap grow, memory is no longer fetched from the kernel and
-    given back at every call, and a peer that makes many temporary tensors is several times faster (asteroid at two
+    Each peer and ours run in a process of their own, with the allocator's own settings, because the cost of a loss
+    depends on what ran before it. Once another program has made the heap grow, memory is no longer fetched from the
+    kernel and returned at every call. A peer with many temporary tensors is then several times faster (asteroid at two
     speakers: 12 ms alone, 2.3 ms after torchmetrics).
 
     One thread is timed by the processor's time, which other programs disturb less; more threads by the wall clock.
-    asteroid's PITLossWrapper refuses 10 speakers and more by an assertion: there its parts are called without it.
+    asteroid's PITLossWrapper refuses 10 or more speakers by an assertion, so there its parts are called directly.
 
     Args:
         speakers: the numbers of speakers.
@@ -89,11 +89,11 @@ def _in_a_process_of_its_own(n: int, peer: str, levels_db: Sequence[float], seco
 
 
 def _rows(n: int, peer: str, levels_db: Sequence[float], seconds: float, threads: int) -> list[dict[str, Any]]:
-    # asteroid makes a tensor of a list of arrays; torchmetrics imports what setuptools is about to drop.
+    # asteroid makes a tensor of a list of arrays; torchmetrics imports a module that setuptools will drop.
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
     timed = [_row(n, peer, level_db, gradient, seconds) for gradient in (False, True) for level_db in levels_db]
-    # Checked afterwards: the large temporary tensors of float64 would make the heap grow.
+    # Checked afterwards, because large temporary tensors of float64 would make the heap grow.
     return [check() for check in timed]
 
 
@@ -124,7 +124,7 @@ def _contestants(n: int) -> dict[str, Loss]:
 
 
 def _row(n: int, peer: str, level_db: float, gradient: bool, seconds: float) -> Callable[[], dict[str, Any]]:
-    """Times a row now; the function that is returned checks it, prints it and makes its record."""
+    """Time a row; return a function that checks it, prints it and makes its record."""
     generator = torch.Generator().manual_seed(n)
     sources, noise = torch.randn(2, BATCH, n, NUM_SAMPLES, generator=generator)
     estimates = (0.7 * (sources.flip(1) + 10 ** (-level_db / 20) * noise)).requires_grad_(gradient)
@@ -181,7 +181,7 @@ def _row(n: int, peer: str, level_db: float, gradient: bool, seconds: float) -> 
 def _differences(
     contestants: dict[str, Loss], estimates: Tensor, sources: Tensor, gradient: bool, title: str
 ) -> dict[str, dict[str, float]]:
-    """Name -> {"loss_db": largest over utterances, "gradient": largest, relative to its norm (if asked for)}."""
+    """Return name -> {"loss_db": largest over utterances, "gradient": largest, relative to its norm (if asked for)}."""
     expected = _in_float64(estimates, sources)
     found: dict[str, dict[str, float]] = {}
     for name, loss in contestants.items():
@@ -201,7 +201,7 @@ def _differences(
 
 
 def _in_float64(estimates: Tensor, sources: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Head -> losses (B,) and their gradients (B, n, T), pair by pair from the definitions."""
+    """Return head -> losses (B,) and their gradients (B, n, T), pair by pair from the definitions."""
     n = estimates.shape[1]
     estimates, sources = estimates.double().requires_grad_(), sources.double()
     references = sources - sources.mean(-1, keepdim=True)
@@ -222,7 +222,7 @@ def _in_float64(estimates: Tensor, sources: Tensor) -> dict[str, tuple[Tensor, T
     found = {}
     for name, weight in weights.items():
         gradient = torch.zeros_like(estimates)
-        # Pairs without weight contribute nothing, one at a time the others need little memory.
+        # Pairs without weight contribute nothing. Taken one at a time, the others need little memory.
         for i, j in (weight.amax(0) > 1e-12).nonzero().tolist():
             value = (weight[:, i, j] * pair(i, j)).sum() / n
             gradient += torch.autograd.grad(value, estimates)[0]
@@ -231,12 +231,12 @@ def _in_float64(estimates: Tensor, sources: Tensor) -> dict[str, tuple[Tensor, T
 
 
 def _asked(speakers: int, gradient: bool, peer: str) -> float | None:
-    """Times faster than a peer that is asked for."""
+    """Return the target for times faster than a peer, or None."""
     return {"asteroid": TARGETS.get((speakers, gradient), 1.0), "fast_bss_eval": 1.0}.get(peer)
 
 
 def _missed_targets(rows: list[dict[str, Any]]) -> list[str]:
-    """One line for each ratio at the first level below what is asked for; printed too."""
+    """Return and print one line for each ratio at the first level that misses its target."""
     missed = []
     for row in rows:
         if row["level_db"] != LEVELS_DB[0]:

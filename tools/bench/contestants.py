@@ -1,6 +1,6 @@
-"""Makers of what `separate` times: ours and a peer's model of the same weights, in memory and from disk to disk.
+"""Makers of the contestants of `separate`: ours and a peer's model of the same weights, in memory and on disk.
 
-A maker runs in a process of its own and imports no more than its side needs. `prepare` writes what both read.
+A maker runs in its own process and imports only what its side needs. `prepare` writes the files that both read.
 """
 
 from __future__ import annotations
@@ -86,13 +86,9 @@ _SEPFORMER_SIZES = {
 
 
 def prepare(folder: Path, name: str, sizes: Mapping[str, int], seconds: float) -> str:
-    """Writes weights (model/) and the mixture (mixture.wav, mixture.npy); tells what is in it.
+    """Write weights (model/) and the mixture (mixture.wav, mixture.npy); return a description of the mixture.
 
-    Args:
-        folder: that is there.
-        name: of the model.
-        sizes: arguments of the peer's class that differ from its own.
-        seconds: of the mixture.
+    `sizes` are arguments of the peer's class that differ from its own.
     """
     import torch
 
@@ -154,7 +150,7 @@ def _sepformer_parts(sizes: Mapping[str, int]) -> dict[str, nn.Module]:
 
 
 def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = False) -> Call:
-    """Our model's estimates (2, T) of the mixture.
+    """Make a call that returns our model's estimates (2, T) of the mixture.
 
     Args:
         folder: see `prepare`.
@@ -177,7 +173,7 @@ def ours(folder: Path, name: str, low_precision: bool = False, raised: bool = Fa
 
 
 def theirs(folder: Path, name: str, sizes: Mapping[str, int], double: bool = False) -> Call:
-    """The peer's estimates (2, T) of the mixture.
+    """Make a call that returns the peer's estimates (2, T) of the mixture.
 
     Args:
         folder: see `prepare`.
@@ -319,18 +315,18 @@ def theirs_on_disk(folder: Path, name: str, sizes: Mapping[str, int], chunk_seco
 
 
 def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
-    """max |a - b| / max |b|, b being what is expected."""
+    """Return max |a - b| / max |b| for the expected b."""
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
 def snr_db(expected: np.ndarray, found: np.ndarray) -> float:
-    """The least of the signal-to-noise ratios of the estimates, 10 log10(||b||^2 / ||a - b||^2)."""
+    """Return the least signal-to-noise ratio of the estimates, 10 log10(||b||^2 / ||a - b||^2)."""
     noise = found.astype(np.float64) - expected
     return float(10 * np.log10((np.square(expected).sum(-1) / np.square(noise).sum(-1)).min()))
 
 
 def likeness_db(expected: np.ndarray, folder: Path) -> float:
-    """The lower SI-SDR of the two estimates in wavs of a folder to those of an array, in the better order."""
+    """Return the lower SI-SDR of the two estimates in wavs of a folder to those of an array, in the better order."""
     from sepkit.data import audio
     from sepkit.evaluation.metrics import si_sdr_db
 
@@ -339,10 +335,10 @@ def likeness_db(expected: np.ndarray, folder: Path) -> float:
 
 
 def improvements_db(model: str, voices: np.ndarray, whole_seconds: float) -> dict[str, float]:
-    """Mean SI-SDR improvement of a trained model on the sum of two sources.
+    """Return the mean SI-SDR improvement of a trained model on the sum of two sources.
 
-    "one_order" has the better order of the estimates throughout, "any_order" the better one of each window of 5 s:
-    where a model or a stitcher swaps speakers, the first falls and the second does not.
+    "one_order" takes the better order of the estimates throughout, "any_order" the better one of each window of 5 s. If
+    a model or a stitcher swaps speakers, the first falls and the second does not.
 
     Args:
         model: see `sepkit.load_model`.
@@ -354,7 +350,7 @@ def improvements_db(model: str, voices: np.ndarray, whole_seconds: float) -> dic
     from tools.bench.inputs import SAMPLE_RATE
 
     def in_better_order(estimates: np.ndarray, voices: np.ndarray) -> np.ndarray:
-        # A silent source has no score, and takes what is left.
+        # A silent source has no score, and takes the remaining estimate.
         return max(
             (estimates, estimates[::-1]), key=lambda ordered: np.nan_to_num(si_sdr_db(ordered, voices), nan=0.0).sum()
         )

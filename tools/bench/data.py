@@ -1,4 +1,4 @@
-"""Preparation and the data path: two processes against one, and how many seconds of mixture one core makes a second."""
+"""Preparation and the data path: two processes against one, and seconds of mixture per second of one core."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ TARGETS = {
     "reverberated_times_real_time": 30.0,
     "seek_over_whole_file": 2.0,
 }
-# A step of PCM16, which is what written and described mixtures may differ by.
+# A step of PCM16, by which written and described mixtures may differ.
 _STEP = 1 / 32768
 
 
 def run(num_mixtures: int = 1000, num_items: int = 300) -> dict[str, Any]:
-    """Figures about a corpus in LibriMix's layout, made of speech_mini: 16 kHz FLAC of 10 to 15 s.
+    """Measure a corpus in LibriMix's layout, made of speech_mini: 16 kHz FLAC of 10 to 15 s.
 
-    Times real time is seconds of mixture for each second of the core's time; `wall` beside it counts the time that
-    other programs had the core, too.
+    Times real time is seconds of mixture for each second of the core's time; `wall` beside it includes the time of
+    other programs on the core.
 
     Args:
-        num_mixtures: that are written.
+        num_mixtures: number of mixtures written.
         num_items: of the dataset, each turn.
 
     Raises:
@@ -84,7 +84,7 @@ def run(num_mixtures: int = 1000, num_items: int = 300) -> dict[str, Any]:
 
 
 def _make_corpus(folder: Path, num_mixtures: int) -> None:
-    """LibriSpeech/train-clean-100, wham_noise/tr and metadata/ with a table of two-speaker mixtures."""
+    """Write LibriSpeech/train-clean-100, wham_noise/tr and metadata/ with a table of two-speaker mixtures."""
     data = Path(os.environ.get("SEPKIT_DATA", "data"))
     generator = np.random.default_rng(0)
     utterances: list[tuple[str, str]] = []
@@ -123,7 +123,7 @@ def _by_speaker(folder: Path) -> dict[str, list[Path]]:
 
 
 def _write_long(path: Path, parts: Sequence[Path], generator: np.random.Generator) -> None:
-    """A recording as long as those of LibriSpeech: the parts, again and again."""
+    """Write a recording as long as those of LibriSpeech by repeating the parts."""
     samples = np.concatenate([audio.read(part, sample_rate=SOURCE_RATE) for part in parts])
     count = round(generator.uniform(*UTTERANCE_SECONDS) * SOURCE_RATE)
     audio.write(path, np.resize(samples, count), SOURCE_RATE, subtype="PCM_16")
@@ -138,7 +138,7 @@ def _options(folder: Path, out: Path, **more: Any) -> LibriMixOptions:
 
 
 def _preparation(folder: Path) -> dict[str, Any]:
-    """Writing the official tree (float32, six wavs a mixture) with two processes and with one."""
+    """Write the official tree (float32, six wavs per mixture) with two processes and with one."""
     seconds: dict[int, list[float]] = {2: [], 1: []}
     digests = set()
     for turn in range(2):
@@ -165,7 +165,7 @@ def _digest(folder: Path) -> str:
 
 
 def _on_the_fly(folder: Path, num_items: int) -> dict[str, Any]:
-    """Crops of 4 s at 8 kHz of mixtures described by 16 kHz FLAC."""
+    """Read crops of 4 s at 8 kHz of mixtures described by 16 kHz FLAC."""
     manifest = folder / "described" / "train.jsonl"
     whole = MixtureDataset(manifest)
     written = {path.stem: path for path in (folder / "written1_0").rglob("mix_clean/*.wav")}
@@ -179,7 +179,7 @@ def _on_the_fly(folder: Path, num_items: int) -> dict[str, Any]:
 
 
 def _reverberated(folder: Path, num_items: int) -> dict[str, Any]:
-    """New mixtures, every one in a simulated room whose impulse responses are in the cache."""
+    """Make new mixtures, each in a simulated room whose impulse responses are in the cache."""
     num_items = min(num_items, 100)  # each needs a room, which takes long to simulate
     config = DynamicMixingConfig(enabled=True, reverberation_probability=1.0, reverberation_cache=str(folder / "rooms"))
     dataset = MixtureDataset(
@@ -193,7 +193,7 @@ def _reverberated(folder: Path, num_items: int) -> dict[str, Any]:
 
 
 def _seek(folder: Path) -> dict[str, Any]:
-    """Crops of 4 s out of FLAC files, by seeking and by reading all of each file."""
+    """Read crops of 4 s of FLAC files, by seeking and by reading each file whole."""
     generator = np.random.default_rng(0)
     paths = sorted((folder / "LibriSpeech").rglob("*.flac"))[:30]
     count = round(SEGMENT_SECONDS * SOURCE_RATE)
@@ -212,7 +212,7 @@ def _seek(folder: Path) -> dict[str, Any]:
 
 
 def _throughput(dataset: MixtureDataset, num_items: int) -> dict[str, Any]:
-    """Seconds of mixture a second of this process's time, and of wall time: medians over turns."""
+    """Return seconds of mixture per second of this process's time, and of wall time: medians over turns."""
     keys = [index % len(dataset) for index in range(num_items)]
     of_core, of_wall = [], []
     dataset[keys[0]]

@@ -21,22 +21,19 @@ from tools.bench.timing import environment
 SAMPLE_RATE, SECONDS = 8000, 4
 METRICS = ("si_sdr", "sdr", "stoi", "pesq")
 COLUMNS = {"si_sdr": "si_sdr_db", "sdr": "sdr_db", "stoi": "stoi", "pesq": "pesq"}
-# Largest difference allowed, in the metric's unit.
+# Largest allowed difference, in the metric's unit.
 TOLERANCES = {"si_sdr": 1e-3, "sdr": 1e-3, "stoi": 1e-4, "pesq": 1e-4}
 TURNS = 2
 
 
 def run(num_mixtures: int = 200) -> dict[str, Any]:
-    """Wall times of SI-SDR, SDR, STOI and PESQ for mixtures of 4 s of two speakers of speech_mini.
+    """Return wall times of SI-SDR, SDR, STOI and PESQ for mixtures of 4 s of two speakers of speech_mini.
 
     Both read the same wavs. asteroid's get_metrics always scores the mixture too, as the input; sepkit does so for
     SI-SDR and SDR, whose improvements it reports. `asteroid_estimates_only` is therefore timed as well: the metrics
     behind get_metrics without those of the mixture.
 
-    `sepkit_first_call` is what it takes where the processes have yet to start and import; all others are warm.
-
-    Args:
-        num_mixtures: how many.
+    `sepkit_first_call` includes the start and the imports of the processes; all others are warm.
 
     Raises:
         RuntimeError: the scores differ.
@@ -58,7 +55,7 @@ def run(num_mixtures: int = 200) -> dict[str, Any]:
         for turn in range(TURNS):
             for name, function in runs.items():
                 seconds[name].append(_timed(lambda f=function, t=turn: f(entries, t))[0])
-            # The slow ones take a share of the mixtures each turn.
+            # The slow ones take only a share of the mixtures each turn.
             share = entries[turn::TURNS]
             took, rows = _timed(lambda s=share: [_theirs(corpus, entry) for entry in s])
             seconds["asteroid"].append(took * len(entries) / len(share))
@@ -85,7 +82,7 @@ def run(num_mixtures: int = 200) -> dict[str, Any]:
 
 
 def _write_corpus(folder: Path, count: int) -> list[MixtureEntry]:
-    """Mixtures with two estimates each: the source, a tenth of the mixture, and noise."""
+    """Write mixtures with two estimates each: the source, a tenth of the mixture, and noise."""
     generator = np.random.default_rng(0)
     entries = []
     for number, pair in enumerate(_pairs(count)):
@@ -107,7 +104,7 @@ def _write_corpus(folder: Path, count: int) -> list[MixtureEntry]:
 
 
 def _pairs(count: int) -> list[tuple[Path, Path]]:
-    """Recordings of 4 s and more of two different speakers, the same pairs every time."""
+    """Return recordings of at least 4 s of two different speakers, the same pairs every time."""
     folder = Path(os.environ.get("SEPKIT_DATA", "data")) / "speech_mini" / "wav8k" / "test"
     by_speaker: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.flac")):
@@ -152,7 +149,7 @@ def _theirs(corpus: Path, entry: MixtureEntry, estimates_only: bool = False) -> 
 
 
 def _differences(path: Path, theirs: list[dict[str, Any]]) -> dict[str, float]:
-    """Metric -> the largest difference over all sources.
+    """Return metric -> the largest difference over all sources.
 
     Raises:
         RuntimeError: one is beyond its tolerance.

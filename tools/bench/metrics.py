@@ -1,4 +1,4 @@
-"""SDR and SI-SDR as `sepkit evaluate` computes them, against mir_eval and asteroid's choice."""
+"""SDR and SI-SDR as `sepkit evaluate` computes them, against mir_eval and asteroid's packages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tools.bench.inputs import two_voices
 from tools.bench.timing import Ratio, environment, take_turns
 
 SECONDS, LEAST_TURNS = 20.0, 5
-# Largest difference allowed, in dB: three digits behind the point are what tables of separation never show.
+# Largest allowed difference, in dB; tables of separation never show a third digit behind the point.
 TOLERANCE_DB = 1e-3
 
 Scores = Callable[[], Any]
 
 
 def run(seconds: float = SECONDS, mixture_seconds: float = 5.0) -> dict[str, Any]:
-    """Times for a mixture of two speakers and its two estimates, on one thread, by the processor's time.
+    """Time the metrics of a mixture of two speakers and its two estimates, on one thread, by the processor's time.
 
     SDR, SIR and SAR of BSS Eval 3 (filters of 512 taps) are mir_eval's bss_eval_sources without its search for the
     permutation, which always computes all three; `sepkit evaluate` computes SDR alone, in float64 too. The estimates
-    are the sources, a tenth of the mixture and noise. What two processes gain is in the line `evaluate`.
+    are the sources plus a tenth of the mixture plus noise. The line `evaluate` shows the gain of two processes.
 
     Args:
         seconds: for about this long each.

@@ -1,4 +1,4 @@
-"""What this machine can do at most, and what a model asks of it: multiply-adds, and memory that is read and written."""
+"""Peak rates of this machine, and the needs of a model: multiply-adds, and memory that is read and written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VECTOR_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of this machine, at a number of threads.
+    """Peak rates of this machine, at a number of threads.
 
     Args:
         gflops: 1e9 operations a second of a product of two float32 matrices, a multiply-add being two.
@@ -33,12 +33,12 @@ class Peaks:
 def measure_peaks(
     threads: int, seconds: float = 2.0, matrices: Sequence[int] = _MATRICES, vector_bytes: int = _VECTOR_BYTES
 ) -> Peaks:
-    """The best of what is seen in some seconds.
+    """Return the best rates seen in some seconds.
 
     Args:
         threads: of torch, which stays so.
-        seconds: for about so long each.
-        matrices: rows and columns of those whose product is tried.
+        seconds: for about this long each.
+        matrices: rows and columns of the matrices whose products are tried.
         vector_bytes: of each of three vectors.
     """
     torch.set_num_threads(threads)
@@ -62,7 +62,7 @@ def _least_seconds(function: Callable[[], Any], seconds: float) -> float:
 
 
 class _Traffic(TorchDispatchMode):
-    """Adds up the bytes of what operations read and write."""
+    """Adds up the bytes that operations read and write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Traffic(TorchDispatchMode):
 
 
 def bytes_moved(function: Callable[[], Any]) -> int:
-    """Bytes that the operations of a call read and write, as though no cache kept any of it."""
+    """Return the bytes that the operations of a call read and write if no cache keeps any of them."""
     with _Traffic() as traffic:
         function()
     return traffic.bytes

@@ -1,4 +1,4 @@
-"""Functions in processes of their own, called in turns, so that their times and their memory are theirs alone.
+"""Functions in separate processes, called in turns, so that times and memory are those of each alone.
 
 Nothing heavy is imported here: memory is counted from `import torch` on.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from sepkit.inference.memory import resident_peak_mib
 
-# Calls shorter than this are made once untimed before each timed one: the other process had the caches.
+# Calls shorter than this are first made once untimed, because the other process had the caches.
 _SHORT_SECONDS = 2.0
 
 
@@ -26,8 +26,8 @@ class Memory:
     """Resident memory of a process at its peak, in MB above that after `import torch`.
 
     Args:
-        before: the first call: imports, weights, inputs.
-        peak: of all.
+        before: including the first call: imports, weights, inputs.
+        peak: of all calls.
     """
 
     before: float
@@ -35,10 +35,10 @@ class Memory:
 
 
 class Contestant:
-    """A function in a process of its own, which waits between calls.
+    """A function in its own process, which waits between calls.
 
     Args:
-        maker: "module:function"; called there, it gives the function without arguments that is timed.
+        maker: "module:function"; called there, it returns the function without arguments that is timed.
         arguments: of the maker.
         threads: of torch.
     """
@@ -52,7 +52,7 @@ class Contestant:
             raise
 
     def seconds(self, clock: str = "perf_counter") -> float:
-        """The time of one call.
+        """Return the time of one call.
 
         Args:
             clock: a function of `time`; process_time leaves out the time in which other programs had the processor.
@@ -60,15 +60,15 @@ class Contestant:
         return self._do(_seconds, clock)
 
     def save(self, path: Path) -> None:
-        """One call more, whose result (a tensor) goes to a .npy file."""
+        """Call once more, and save the result (a tensor) to a .npy file."""
         self._do(_save, path)
 
     def result(self) -> Any:
-        """What one call more returns."""
+        """Call once more, and return the result."""
         return self._do(_result)
 
     def memory(self) -> Memory:
-        """Of all so far."""
+        """Return the memory of all calls so far."""
         return self._do(_memory)
 
     def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -84,14 +84,9 @@ class Contestant:
 
 
 def take_turns_apart(contestants: Mapping[str, Contestant], turns: int, clock: str) -> dict[str, list[float]]:
-    """The seconds of every call of every contestant, called A B A B ... after one call each to warm up.
+    """Return the seconds of every call of every contestant, called A B A B ... after one call each to warm up.
 
-    One turn alone is of calls so long that nothing has to warm up.
-
-    Args:
-        contestants: by name.
-        turns: how many.
-        clock: see `Contestant.seconds`.
+    With a single turn there is no call to warm up, because such calls are long. For `clock` see `Contestant.seconds`.
     """
     if turns == 1:
         return {name: [contestant.seconds(clock)] for name, contestant in contestants.items()}
@@ -106,13 +101,13 @@ def take_turns_apart(contestants: Mapping[str, Contestant], turns: int, clock: s
 
 
 def once(function: str, *arguments: Any, threads: int = 1) -> Any:
-    """What "module:function" returns in a new process."""
+    """Return the result of "module:function" in a new process."""
     with Contestant("tools.bench.processes:bound", function, *arguments, threads=threads) as contestant:
         return contestant.result()
 
 
 def bound(function: str, *arguments: Any) -> Callable[[], Any]:
-    """ "module:function" with its arguments."""
+    """Bind "module:function" to its arguments."""
     module, name = function.split(":")
     return lambda: getattr(importlib.import_module(module), name)(*arguments)
 

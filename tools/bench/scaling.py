@@ -1,4 +1,4 @@
-"""How time and memory grow with duration, sources, hypotheses and batch: slopes on logarithmic axes."""
+"""Growth of time and memory with duration, sources, hypotheses and batch: slopes on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTS = (2, 3, 4, 6, 8, 12, 16, 20)
 BATCHES = (1, 2, 4, 8, 16)
 BATCH, NUM_SAMPLES = 8, 32000
 LEAST_TURNS = 5
-# What a fit to noisy times may be above the exponent that is meant.
+# Allowance above the intended exponent for a fit to noisy times.
 SLACK = 0.1
 _THREE_CALLS_BELOW_SECONDS = 5.0
 
@@ -42,19 +42,19 @@ def run(
     batches: Sequence[int] = BATCHES,
     seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """Times on one thread, by the processor's time, and the exponents of power laws fitted to them.
+    """Measure times on one thread, by the processor's time, and the exponents of power laws fitted to them.
 
     By duration: `sepkit separate` from disk to disk in a process for each duration, with a Conv-TasNet of 0.1 million
-    weights, and its peak memory above that after `import torch`. The exponents are of recordings in chunks alone, where
-    time ought to be linear and memory constant. By sources, n: cost and optimal matching of n estimates and n sources,
-    whose pairs are n^2, and the model with n masks. By hypotheses: MCL of n estimates and two sources. By batch: the
-    model on that many mixtures. An exponent below the one that is asked means that some of the work does not grow.
+    weights, and its peak memory above that after `import torch`. The exponents are of recordings in chunks alone, for
+    which time should be linear and memory constant. By sources, n: cost and optimal matching of n estimates and n
+    sources, which are n^2 pairs, and the model with n masks. By hypotheses: MCL of n estimates and two sources. By
+    batch: the model on that many mixtures. An exponent below the target means that some of the work does not grow.
 
     Args:
         durations_seconds: of recordings.
         counts: of sources and of hypotheses.
-        batches: how many mixtures.
-        seconds: for about so long each row that is no duration.
+        batches: numbers of mixtures.
+        seconds: for about this long each row that is no duration.
     """
     torch.set_num_threads(1)
     rows = [*_by_duration(durations_seconds)]
@@ -64,19 +64,14 @@ def run(
 
 
 def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
-    """The slope of the straight line, by least squares, through the logarithms.
-
-    Args:
-        values: at least two, positive.
-        measured: positive.
-    """
+    """Return the slope of the least-squares line through the logarithms of at least two positive values."""
     return float(np.polyfit(np.log(values), np.log(measured), 1)[0])
 
 
 def _row(
     what: str, axis: str, values: Sequence[float], measured: Sequence[float], exponent: float, unit: str = "seconds"
 ) -> dict[str, Any]:
-    """A record; `exponent` is the one that is meant."""
+    """Return a record; `exponent` is the intended one."""
     found, most = fit_exponent(values, measured), exponent + SLACK
     print(f"{what} by {axis}: exponent {found:.2f} (at most {most:.1f} asked)", flush=True)
     return {
@@ -94,7 +89,7 @@ def _row(
 
 
 def separates(folder: Path) -> Call:
-    """Maker of a call that separates folder/mixture.wav as the command does, with its allocator."""
+    """Make a call that separates folder/mixture.wav as the command does, with its allocator."""
     from sepkit.cli._allocator import raise_thresholds
     from sepkit.inference import load_model, separate_files
 
@@ -149,14 +144,14 @@ def _model(hypotheses: int) -> Any:
 def _in_memory(
     counts: Sequence[int], batches: Sequence[int]
 ) -> list[tuple[str, str, float, Sequence[int], Mapping[int, Call]]]:
-    """What, by what, the exponent that is meant, values, and a call for each."""
+    """Return what is measured, by what, the intended exponent, values, and a call for each."""
     signals = torch.randn(BATCH, max(counts), NUM_SAMPLES, generator=torch.Generator().manual_seed(0))
     estimates = signals.flip(1) + 0.5 * torch.randn(signals.shape, generator=torch.Generator().manual_seed(1))
     mixtures = torch.from_numpy(two_voices(NUM_SAMPLES / SAMPLE_RATE)[0].sum(0)).repeat(max(batches), 1)
     model = _model(2)
 
     def matching(n: int) -> Call:
-        # The last n of both hold each other's partners, in another order.
+        # The last n of both are each other's partners, in another order.
         pairs = estimates[:, :n].contiguous(), signals[:, -n:].contiguous()
         return lambda: PIT()(pairwise_neg_si_sdr(*pairs))
 

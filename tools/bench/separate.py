@@ -26,10 +26,10 @@ from tools.bench.processes import Contestant, Memory, take_turns_apart
 from tools.bench.timing import Ratio, environment
 
 TURNS = 5
-# Of outputs that are comparable, from those of the peer's module in float64.
+# Largest difference of comparable outputs from those of the peer's module in float64.
 TOLERANCE = 1e-5
 CHUNK_SECONDS = 10.0
-# Above that after `import torch`, of a recording of any length in chunks.
+# Largest memory above that after `import torch`, for a recording of any length in chunks.
 MOST_MEMORY_MB = 250.0
 LEAST_SNR_DB = 50.0
 MOST_LOSS_DB = 0.1
@@ -52,9 +52,9 @@ class Row:
         way: "whole": the module on a tensor; "chunked": from disk to disk in chunks, as `sepkit separate` and
             asteroid's file_separate do; "bfloat16": as whole, ours with that precision; "allocator": as whole, ours
             with the thresholds that the command raises, against ours without.
-        least_ratio: times faster than the peer that is asked for.
+        least_ratio: target for times faster than the peer.
         sizes: arguments of the peer's class that differ from its own.
-        turns: how many.
+        turns: number of turns.
     """
 
     model: str
@@ -67,14 +67,14 @@ class Row:
 
     @property
     def peer(self) -> str:
-        """Whose the other side is."""
+        """Name of the other side."""
         if self.way == "allocator":
             return "sepkit, allocator as it comes"
         return "speechbrain" if self.model == SEPFORMER else "asteroid"
 
     @property
     def what(self) -> str:
-        """What is timed, in words."""
+        """Description of the row."""
         length = f"{self.seconds:g} s" if self.seconds < 120 else f"{self.seconds / 60:g} min"
         ways = {
             "whole": "whole file",
@@ -85,7 +85,7 @@ class Row:
         return f"{self.model}, {length}, {ways[self.way]}"
 
 
-# The network of the literature's 2.6 million weights; asteroid's own default has 128 channels between paths.
+# The literature's network of 2.6 million weights; asteroid's own default has 128 channels between paths.
 DPRNN_SIZES = {"bn_chan": 64}
 
 ROWS = (
@@ -105,34 +105,34 @@ ROWS = (
 
 
 def run(rows: Sequence[Row] = ROWS, peak_seconds: float = 2.0, quality_seconds: float = QUALITY_SECONDS) -> Any:
-    """Times, real-time factors, peak memory and differences of pairs, and what chunks cost in SI-SDR.
+    """Measure times, real-time factors, peak memory and differences of pairs, and the cost of chunks in SI-SDR.
 
-    Each side lives in a process of its own, and they are called in turns. Both run in evaluation mode without
-    gradients. On one thread times are the processor's, else the wall clock's. Peak memory is that of all calls, imports
-    and weights, above what `import torch` takes. `difference` is the largest of an estimate's samples from the peer's
-    module in float64, relative to the largest of those.
+    Each side has its own process, and they are called in turns. Both run in evaluation mode without gradients. On one
+    thread times are the processor's, else the wall clock's. Peak memory is that of all calls, imports and weights,
+    above that after `import torch`. `difference` is the largest of an estimate's samples from the peer's module in
+    float64, relative to the largest of those.
 
     In chunks both go from a wav file to wav files, with windows of 10 s that begin every 5 s. asteroid's overlap-add
-    puts a window of silence before and after the recording, and so has four chunks more. `likeness_db` is the SI-SDR of
-    the joined estimates to the whole-file estimates of the module in float64; with weights that nobody trained it tells
-    how much the windows matter to such a network, no more.
+    puts a window of silence before and after the recording, so it has four chunks more. `likeness_db` is the SI-SDR of
+    the joined estimates to the whole-file estimates of the module in float64. With untrained weights it only shows how
+    much the windows matter to such a network.
 
-    The loss of SI-SDR improvement by chunks needs a model that separates: the one that the variable SEPKIT_BENCH_MODEL
-    names, or else the one that ships with sepkit.
+    The loss of SI-SDR improvement by chunks needs a trained model: the one that the variable SEPKIT_BENCH_MODEL names,
+    or else the one that ships with sepkit.
 
-    `share_of_peak` is the part of the sgemm rate of as many threads that a side attains, counting the multiply-adds of
-    the model as its authors wrote it; `share_of_bandwidth` the bytes that its operations read and write each second,
-    over the memory bandwidth: above 1 where caches serve.
+    `share_of_peak` is the part of the sgemm rate of as many threads that a side reaches, counting the multiply-adds of
+    the model as its authors wrote it. `share_of_bandwidth` is the bytes that its operations read and write each second,
+    over the memory bandwidth; caches can make it larger than 1.
 
     Args:
-        rows: which.
-        peak_seconds: for how long to measure what the machine can do.
-        quality_seconds: of the mixture that a trained model is tried on.
+        rows: the pairs.
+        peak_seconds: duration of the measurement of peak rates.
+        quality_seconds: length of the mixture for a trained model.
 
     Raises:
         RuntimeError: outputs that ought to be equal differ.
     """
-    # asteroid and what it imports warn of their own future.
+    # asteroid and its imports give deprecation warnings.
     warnings.simplefilter("ignore")
     threads = _all_threads()
     peaks = {
@@ -190,7 +190,7 @@ def _row(row: Row, threads: int, peaks: Mapping[str, Mapping[str, float]]) -> di
 
 
 def _sides(row: Row, folder: Path) -> list[tuple[str, tuple[Any, ...]]]:
-    """Maker and arguments of ours and theirs."""
+    """Return maker and arguments of ours and theirs."""
     if row.way == "chunked":
         chunk = CHUNK_SECONDS if row.seconds > CHUNK_SECONDS else row.seconds / 3
         return [
@@ -217,10 +217,10 @@ def _times(row: Row, times: dict[str, list[float]], memory: dict[str, Memory], c
 
 
 def _checked(row: Row, folder: Path, threads: int) -> dict[str, Any]:
-    """How near both come to the peer's module in float64.
+    """Return the differences of both sides from the peer's module in float64.
 
     Raises:
-        RuntimeError: not near enough.
+        RuntimeError: a difference is too large.
     """
     if row.way == "chunked" and row.seconds > LONGESTWHOLE_SECONDS:
         return {}
@@ -256,7 +256,7 @@ def _attained(
 
 
 def _quality(seconds: float) -> dict[str, Any]:
-    """What chunks cost a trained model."""
+    """Return the cost of chunks for a trained model."""
     from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
 
     model = os.environ.get("SEPKIT_BENCH_MODEL") or (DEFAULT_MODEL if DEFAULT_MODEL in shipped_models() else None)
@@ -284,7 +284,7 @@ def _quality(seconds: float) -> dict[str, Any]:
 
 
 def _architecture(model: str) -> str:
-    """Name of a folder of a model and its masker."""
+    """Return the name of a model's folder and its masker."""
     from sepkit.inference import load_model
 
     masker = type(load_model(model, predict=False).model.masker).__name__

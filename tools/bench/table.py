@@ -1,4 +1,4 @@
-"""tools/bench/README.md: what is in results/*.json, as tables."""
+"""Write tools/bench/README.md: tables of results/*.json."""
 
 from __future__ import annotations
 
@@ -47,25 +47,14 @@ Cells = dict[str, str]
 
 @dataclass
 class Section:
-    """What is told of a line.
-
-    Args:
-        rows: cells by column.
-        remarks: sentences after the table.
-    """
+    """The part of the page about a line: cells by column, and sentences after the table."""
 
     rows: list[Cells]
     remarks: list[str]
 
 
 def write_table(lines: Iterable[str], results: Path = FOLDER / "results", path: Path = FOLDER / "README.md") -> Path:
-    """Writes the page and returns its path.
-
-    Args:
-        lines: in the order of the page.
-        results: folder of LINE.json.
-        path: of the page.
-    """
+    """Write the page on `lines`, in their order, and return its path; `results` is the folder of LINE.json."""
     parts = [INTRODUCTION, *(_section(line, results / f"{line}.json") for line in sorted(lines))]
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
@@ -89,7 +78,7 @@ def _section(line: str, path: Path) -> str:
 
 
 def _markdown(rows: list[Cells]) -> str:
-    """A table of the columns that any row fills, in the order in which they come up."""
+    """Return a table of the columns that any row fills, in the order in which they come up."""
     columns = list(dict.fromkeys(column for row in rows for column, cell in row.items() if cell))
     lines = [columns, ["---"] * len(columns), *([row.get(column, "") for column in columns] for row in rows)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) if rows else ""
@@ -113,12 +102,12 @@ def _environment(environment: Mapping[str, Any]) -> str:
 
 
 def ratio_cell(ratio: Mapping[str, Any] | None) -> str:
-    """Median and range in words."""
+    """Format median and range."""
     return "" if ratio is None else f"{ratio['median']:.2f} [{ratio['range'][0]:.2f}, {ratio['range'][1]:.2f}]"
 
 
 def met_cell(checks: Iterable[bool]) -> str:
-    """Whether all is reached that was asked for; nothing where nothing was."""
+    """Return whether all targets are reached; "" without targets."""
     found = list(checks)
     return "" if not found else "yes" if all(found) else "**no**"
 
@@ -128,7 +117,7 @@ def _both(values: Mapping[str, float] | None, form: str) -> str:
 
 
 def _of_pairs(result: Mapping[str, Any]) -> Section:
-    """Of lines whose rows are pairs: ratio, least_ratio, and whatever else of a pair is known."""
+    """Return the section of a line whose rows are pairs: ratio, least_ratio, and all else that is known of a pair."""
     rows = [_pair(row) for row in result["rows"]]
     remarks = []
     if result.get("peaks"):
@@ -184,7 +173,7 @@ def _pair(row: Mapping[str, Any]) -> Cells:
 
 
 def _difference(row: Mapping[str, Any]) -> str:
-    """How alike the outputs are, with the unit where it is none of the whole line's."""
+    """Format the difference of outputs, with its unit if that is not the whole line's."""
     if row.get("difference_db") is not None:
         return f"{row['difference_db']:.0e} dB"
     if row.get("losses_db"):

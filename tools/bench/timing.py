@@ -1,4 +1,4 @@
-"""Timing of functions in turns, so that whatever else the machine does falls on all of them."""
+"""Time functions in turns, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 @dataclass
 class Ratio:
-    """How many times faster one function is than another.
+    """How many times faster one function is than another: above 1, ours is faster.
 
     Args:
-        median: over turns of theirs / ours: above 1, ours is faster.
+        median: over turns of theirs / ours.
         range: smallest and largest of a turn.
     """
 
@@ -27,7 +27,7 @@ class Ratio:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """From the times of the same turns."""
+        """Make it from the times of the same turns."""
         ratios = [their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True)]
         return cls(statistics.median(ratios), (min(ratios), max(ratios)))
 
@@ -44,7 +44,7 @@ class Comparison:
         theirs_seconds: median.
         ratio: median over pairs of theirs / ours: above 1, ours is faster.
         ratio_range: smallest and largest ratio of a pair.
-        pairs: how many.
+        pairs: number of pairs.
     """
 
     ours_seconds: float
@@ -57,13 +57,9 @@ class Comparison:
 def compare(
     ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float = 3.0, least_pairs: int = 7
 ) -> Comparison:
-    """The comparison of two functions, called A B A B ... (see `take_turns`) after one call each to warm up.
+    """Compare two functions, called A B A B ... (see `take_turns`) after one call each to warm up.
 
-    Args:
-        ours: without arguments.
-        theirs: without arguments.
-        seconds: go on for about this long.
-        least_pairs: but for at least this many pairs.
+    It continues for about this many seconds, and for at least this many pairs.
     """
     ours()
     theirs()
@@ -79,16 +75,16 @@ def take_turns(
     least_turns: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """The seconds of every call of every function, called A B C A B C ...; warm them up before.
+    """Return the seconds of every call of every function, called A B C A B C ...; warm them up before.
 
-    A call that is not timed goes before each: what one function frees decides whether the next one gets its memory
-    from the kernel, page by page, and that cost is to fall on the function that causes it.
+    An untimed call precedes each timed one. Memory that one function frees decides whether the next one gets its memory
+    from the kernel, page by page; this cost should fall on the function that causes it.
 
     Args:
         functions: without arguments, by name.
-        seconds: go on for about this long.
-        least_turns: but for at least this many turns.
-        clock: `time.process_time` leaves out the time in which other programs had the processor: for one thread.
+        seconds: continue for about this long.
+        least_turns: and for at least this many turns.
+        clock: `time.process_time` leaves out the time of other programs; for one thread.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     began, turns = clock(), 0
@@ -101,14 +97,14 @@ def take_turns(
 
 
 def seconds_of(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
-    """The time of one call."""
+    """Return the time of one call."""
     began = clock()
     function()
     return clock() - began
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """What the figures depend on: machine, threads, versions."""
+    """Return what the figures depend on: machine, threads, versions."""
     import torch
 
     return {
@@ -123,7 +119,7 @@ def environment(*packages: str) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """What the processor calls itself, and the wide instructions that it has."""
+    """Return the processor's name, and the wide instructions that it has."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

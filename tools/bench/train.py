@@ -33,7 +33,7 @@ from tools.bench.timing import Ratio, environment, take_turns
 
 BATCH, NUM_SAMPLES, SAMPLE_RATE = 4, 24000, 8000
 SECONDS, LEAST_TURNS = 60.0, 5
-# Of the losses before the first step, and after it.
+# Largest allowed difference of the losses before the first step, and after it.
 TOLERANCE_DB = 1e-4
 
 
@@ -46,9 +46,9 @@ class Row:
         ours: builds a step of ours.
         theirs: builds a step of the peer.
         peer: its name.
-        least_ratio: times faster than the peer that is asked for; below 1, how much slower may be.
+        least_ratio: target for times faster than the peer; below 1, ours may be slower.
         same_loss: whether both minimize the same function of the same weights.
-        most_memory_ratio: share of the peer's peak memory that is asked for; None: nothing is.
+        most_memory_ratio: target for the share of the peer's peak memory; None: no target.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
 
 
 class Step:
-    """One step on one batch: forward, loss, gradients, clipping, Adam. Calling it gives the loss, which it lowers.
+    """One step on one batch: forward, loss, gradients, clipping, Adam. Calling it takes the step and returns the loss.
 
     Args:
         model: in training mode.
@@ -87,15 +87,14 @@ class Step:
 
 
 def run(seconds: float = SECONDS) -> dict[str, Any]:
-    """Step times and peak memory of a batch of 4 x 3 s at 8 kHz, float32, on one thread and on all.
+    """Measure step times and peak memory of a batch of 4 x 3 s at 8 kHz, float32, on one thread and on all.
 
     A peer of another toolkit has the same weights, batch, clipping and learning rate, and asteroid's own loss and Adam
-    as its recipes make it. A variational model is compared with the deterministic one of the same sizes, both ours.
-    Times are the processor's on one thread, else the wall clock's; peak memory is that of a process that does
-    nothing but three steps, above what it has after its imports.
+    as in its recipes. A variational model is compared with our deterministic one of the same sizes. Times are the
+    processor's on one thread, else the wall clock's. Peak memory is that of a process that only takes three steps,
+    above that after its imports.
 
-    Args:
-        seconds: for about this long each row.
+    Each row takes about this many seconds.
 
     Raises:
         RuntimeError: losses of the same weights differ, before the first step or after it.
@@ -118,7 +117,7 @@ def run(seconds: float = SECONDS) -> dict[str, Any]:
 
 
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a new process, with the allocator as it comes."""
+    """Return the result of a function in a new process, with the allocator's own settings."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 

@@ -1,7 +1,6 @@
-"""Weak scaling of `sepkit train`: one process a device, each with a batch of its own; 1, 2 on CPUs, up to 8 GPUs.
+"""Weak scaling of `sepkit train`: one process per device, each with its own batch; 1, 2 on CPUs, up to 8 GPUs.
 
-`python -m tools.bench weak_scaling`; the training is the command itself under torchrun, on mixtures of
-tones.
+`python -m tools.bench weak_scaling` runs it. The training is the command itself under torchrun, on mixtures of tones.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SAMPLE_RATE = 8000
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is trained.
+    """Size of the training.
 
     Args:
         masker: of the model.
@@ -49,13 +48,10 @@ REHEARSAL = Sizes(ConvTasNetConfig(4, 8, 4, blocks=2, repeats=1), 1, 0.2, 2, 2)
 
 
 def run(sizes: Sizes = FULL, most: int | None = None) -> dict[str, Any]:
-    """Samples a second by number of processes, and efficiency: those of one process, times how many there are, are 1.
+    """Measure samples a second by number of processes, and efficiency: the rate over N times that of one process.
 
-    Each process has one thread on CPUs (gloo), or one GPU (nccl). Medians of epochs.
-
-    Args:
-        sizes: how much.
-        most: processes; None: 2 on CPUs, else as many as there are GPUs, to 8.
+    Each process has one thread on CPUs (gloo), or one GPU (nccl). Rates are medians of epochs. `most` limits the number
+    of processes; None: 2 on CPUs, else the number of GPUs up to 8.
     """
     gpus = torch.cuda.device_count()
     counts = [count for count in (1, 2, 4, 8) if count <= (most or min(8, gpus) or 2)]
@@ -83,7 +79,7 @@ def run(sizes: Sizes = FULL, most: int | None = None) -> dict[str, Any]:
 
 
 def _rates(folder: Path, count: int, sizes: Sizes, on_gpu: bool) -> list[float]:
-    """Samples a second of each epoch but the first."""
+    """Return samples a second of each epoch but the first."""
     here = folder / str(count)
     samples = sizes.steps * sizes.batch * count
     manifest = write_synthetic_set(

@@ -1,6 +1,7 @@
-"""Which threshold of an audiogram to measure next, and when to stop: a partial VAE and its use (thesis, part A).
+"""Adaptive audiometry: which threshold of an audiogram to measure next, and when to stop (thesis, part A).
 
-`audiogram` names the dimensions, `synthetic`, `nhanes` and `tables` make and read data, `network` and `model` are the
-partial VAE, `masks` and `task` train it, `predictive` and `acquisition` say what is known and what to measure next,
-`stopping` when it is enough, `simulation` and `measures` play and score whole sessions, `session` is for users.
+The method is a partial VAE. `audiogram` names the dimensions; `synthetic`, `nhanes` and `tables` make and read data;
+`network` and `model` are the partial VAE; `masks` and `task` train it; `predictive` and `acquisition` say what is known
+and what to measure next; `stopping` says when it is enough; `simulation` and `measures` play and score whole sessions;
+`session` is for users.
 """

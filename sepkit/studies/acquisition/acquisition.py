@@ -1,4 +1,4 @@
-"""Which dimension to measure next: rewards of measuring each, of which the largest is chosen."""
+"""Rewards of measuring each dimension next; the largest is chosen."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ variance of the means. information_gain: how far a measurement is expected to mo
 REWARDS: tuple[str, ...] = get_args(Reward)
 
 _OUTCOMES = 16
-# Where nothing else depends on it: the same outcomes for every question.
+# The outcomes drawn are the same for every question.
 _SEED = 0
 
 
 def rewards(vae: TrainedVAE, prediction: Prediction, kind: Reward = "largest_variance") -> np.ndarray:
-    """(B, D) what measuring each dimension is worth; -inf for those that are observed or never measured.
+    """Return (B, D) rewards of measuring each dimension; -inf for those that are observed or never measured.
 
     Args:
         vae: the model.
-        prediction: what it believes now.
+        prediction: the present belief.
         kind: of reward.
 
     Raises:
@@ -45,28 +45,28 @@ def rewards(vae: TrainedVAE, prediction: Prediction, kind: Reward = "largest_var
 
 
 def next_dimension(worth: np.ndarray) -> np.ndarray:
-    """(B,) places of the largest rewards; the first of equal ones."""
+    """Return (B,) places of the largest rewards; the first of equal ones."""
     return worth.argmax(1)
 
 
 def acquisition_value(vae: TrainedVAE, prediction: Prediction) -> np.ndarray:
-    """(B,) the mean predictive variance over all measurable dimensions; observed ones count with a measurement's own.
+    """Return (B,) the mean variance over all measurable dimensions: predictive, or a measurement's own if observed.
 
-    A mean over the unobserved alone would jump from measurement to measurement, and end nowhere.
+    A mean over unobserved dimensions alone would jump between measurements, and have nothing left at the end.
     """
     return np.square(prediction.deviation)[:, vae.measurable].mean(1)
 
 
 def information_gain(vae: TrainedVAE, prediction: Prediction, outcomes: int = _OUTCOMES) -> np.ndarray:
-    """(B, D) the mean of KL(q(z | x_O, x_d) || q(z | x_O)) over outcomes of measuring d, nats; 0 where observed.
+    """Return (B, D) the mean of KL(q(z | x_O, x_d) || q(z | x_O)) over outcomes of measuring d, nats; 0 if observed.
 
-    What EDDI's reward is where the latent variable itself is what one wants to know: its second term, which discounts
-    what the target tells of z, is then 0.
+    This is EDDI's reward with the latent variable as the target: its second term, which discounts what the target tells
+    about z, is then 0.
 
     Args:
         vae: the model.
-        prediction: what it believes now.
-        outcomes: how many, drawn from the predictive distribution.
+        prediction: the present belief.
+        outcomes: number, drawn from the predictive distribution.
 
     Source: Ma et al. 2019, eq. 5 and 8.
     """

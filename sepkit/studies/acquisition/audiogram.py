@@ -1,4 +1,4 @@
-"""Audiograms as people type and store them: thresholds by ear and frequency, and CSV files of them."""
+"""Audiograms as typed and stored by people: thresholds by ear and frequency, and CSV files of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Audiograms:
 
     Args:
         names: of the D dimensions.
-        ids: one a datum.
+        ids: one per datum.
         values: (N, D) as measured, NaN where missing.
-        truth: (N, D) without the noise of the measurement, where it is known (synthetic data).
-        splits: train, dev or test, one a datum; "" where the file says nothing.
-        notes: what is taken but worth saying, one line each.
+        truth: (N, D) without measurement noise, where it is known (synthetic data).
+        splits: train, dev or test, one per datum; "" where the file has none.
+        notes: remarks about accepted values, one line each.
     """
 
     names: list[str]
@@ -51,11 +51,11 @@ class Audiograms:
 
     @property
     def complete(self) -> np.ndarray:
-        """(N,) bool, whether nothing is missing."""
+        """(N,) bool, whether all values are there."""
         return np.asarray(np.isfinite(self.values).all(axis=1))
 
     def __getitem__(self, chosen: np.ndarray) -> Audiograms:
-        """Those that an index array or a boolean mask picks."""
+        """Return those that an index array or a boolean mask picks."""
         places = np.arange(len(self))[chosen]
         return Audiograms(
             self.names,
@@ -68,7 +68,7 @@ class Audiograms:
 
 
 def check_value(dimension: DimensionConfig, value: float) -> str | None:
-    """A note about a value off the dimension's grid, None for one on it.
+    """Return a note about a value off the dimension's grid, None for one on it.
 
     Raises:
         UserError: a value beyond the dimension's limits, or not finite.
@@ -88,11 +88,11 @@ def check_value(dimension: DimensionConfig, value: float) -> str | None:
 def named_values(
     measured: Mapping[str, float] | Iterable[str], dimensions: Sequence[DimensionConfig]
 ) -> tuple[dict[str, float], list[str]]:
-    """Values by name, checked, and notes about them; of a name that stands twice the later value.
+    """Check values and return them by name, with notes about them; a later value replaces an earlier one of that name.
 
     Args:
         measured: name -> value, or words such as `right_1000=35`.
-        dimensions: that there are.
+        dimensions: all known ones.
 
     Raises:
         UserError: a word of another form, an ear or a frequency that does not exist, or a value that is not possible.
@@ -124,7 +124,7 @@ def _split_word(word: str) -> tuple[str, float]:
 
 
 def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
-    """What is wrong with a name, in the words of audiometry where the dimensions are those of an audiogram."""
+    """Describe what is wrong with a name, in the words of audiometry for dimensions of an audiogram."""
     if name in known:
         return f"{name}: is given from the beginning and never measured; give it by its own option (--{name})"
     measurable = [other for other in known if not known[other].known]
@@ -140,13 +140,13 @@ def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
 
 
 def truth_file(path: str | Path) -> Path:
-    """Where the noise-free values of the data in `path` are, if anywhere: dev_truth.csv beside dev.csv."""
+    """Return the path of the noise-free values of the data in `path`: dev_truth.csv for dev.csv."""
     path = Path(path)
     return path.with_name(f"{path.stem}_truth{path.suffix}")
 
 
 def write_audiograms(path: str | Path, data: Audiograms) -> Path:
-    """The path of the CSV file (id, dimensions, split) that is now there, with its truth beside it if that is known."""
+    """Write a CSV file (id, dimensions, split), with its truth beside it if that is known; return its path."""
     tables = [(Path(path), data.values)]
     if data.truth is not None:
         tables.append((truth_file(path), data.truth))
@@ -165,14 +165,14 @@ def read_audiograms(
     dimensions: Sequence[DimensionConfig] | None = None,
     refused: list[str] | None = None,
 ) -> Audiograms:
-    """The audiograms in a CSV file with the columns id, those of the dimensions, and if you like split.
+    """Read the audiograms in a CSV file with the columns id, those of the dimensions, and optionally split.
 
-    The noise-free values are read from FILE_truth.csv where that exists.
+    The noise-free values are read from FILE_truth.csv if that exists.
 
     Args:
         path: of the file; empty cells are missing values.
         dimensions: expected; None: those of an audiogram.
-        refused: takes a line for each row that cannot be used, and the other rows go on; None: such a row is an error.
+        refused: gets a line for each unusable row, which is left out; None: such a row is an error.
 
     Raises:
         UserError: no such file, a missing column, no row, no complete row, or, without `refused`, a bad row.
@@ -221,7 +221,7 @@ def read_audiograms(
 
 
 def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Line numbers and cells of the rows."""
+    """Return line numbers and cells of the rows."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream)
@@ -229,7 +229,7 @@ def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, st
             missing = [name for name in ("id", *names) if name not in columns]
             if missing:
                 raise UserError(
-                    f"{path}: found no column {', '.join(missing)}; expected id, {', '.join(names)} and, if you like, "
+                    f"{path}: found no column {', '.join(missing)}; expected id, {', '.join(names)} and, optionally, "
                     "split"
                 )
             return [(reader.line_num, row) for row in reader]
@@ -250,12 +250,12 @@ def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) ->
             value = float(text)
         except ValueError:
             raise UserError(
-                f"{dimension.name}: found {text!r}, expected a number, or nothing where it is missing"
+                f"{dimension.name}: found {text!r}, expected a number, or nothing for a missing value"
             ) from None
         note = check_value(dimension, value)
         if note is not None:
             notes.append(note)
         values.append(value)
     if all(math.isnan(value) for value, dimension in zip(values, dimensions, strict=True) if not dimension.known):
-        raise UserError("found nothing measured, expected a threshold at least")
+        raise UserError("found nothing measured, expected at least one threshold")
     return values, notes

@@ -1,4 +1,4 @@
-"""The stopping rule of a model, fitted on validation data; and the partial ELBOs that are usual in training."""
+"""Fit a model's stopping rule on validation data, and measure the partial ELBOs that are usual in training."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LOW_PERCENT = 1.0
 
 
 def calibrate(model: str | Path, manifest: str | Path, first: int | None = None) -> tuple[StoppingRule, Path]:
-    """The rule fitted on sessions with the data in `manifest`, and its path beside the model.
+    """Fit the rule on sessions with the data in `manifest`; return it, and its path beside the model.
 
-    Errors are measured against the noise-free values where these are known, else against the data.
+    Errors are measured against the noise-free values if these are known, else against the data.
 
     Args:
         model: folder that `sepkit train` wrote.
-        manifest: CSV file, dev.csv for example; none that the model was trained on.
-        first: how many of its audiograms, from the beginning; None: all.
+        manifest: CSV file, dev.csv for example, that the model was not trained on.
+        first: number of its audiograms, from the beginning; None: all.
 
     Raises:
         UserError: no such model or file, data of other dimensions, or too few of them.
@@ -47,7 +47,7 @@ def calibrate(model: str | Path, manifest: str | Path, first: int | None = None)
 
 
 def read_for(vae: TrainedVAE, manifest: str | Path, refused: list[str] | None = None) -> Audiograms:
-    """The data in a CSV file that has the dimensions of a model.
+    """Read the data in a CSV file that has the dimensions of a model.
 
     Raises:
         UserError: see `read_audiograms`.
@@ -61,21 +61,16 @@ def read_for(vae: TrainedVAE, manifest: str | Path, refused: list[str] | None = 
 
 
 def complete_data(data: Audiograms, first: int | None = None) -> Audiograms:
-    """Those in which nothing is missing; all of them, or the first."""
+    """Return the complete data: all of them, or the first."""
     complete = np.flatnonzero(data.complete)
     return data[complete if first is None else complete[:first]]
 
 
 def low_elbos(vae: TrainedVAE, values: np.ndarray, draws: np.ndarray, seed: int = 0) -> np.ndarray:
-    """(D + 1,) the partial ELBO that 1 % of these data are below, by the number of observed dimensions.
+    """Return (D + 1,) the partial ELBO that 1 % of these data are below, by the number of observed dimensions.
 
-    Each time, random dimensions of each datum are observed: those that are known from the beginning come first.
-
-    Args:
-        vae: the model.
-        values: (N, D) complete data.
-        draws: samples of z.
-        seed: of the choice of dimensions.
+    For each number, random dimensions of each datum are observed, those known from the beginning first. Values are
+    (N, D) complete data, draws are samples of z.
     """
     dimensions = values.shape[1]
     numbers = np.random.default_rng([seed, 1]).random(values.shape)

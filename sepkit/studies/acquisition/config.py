@@ -129,7 +129,7 @@ class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
     stack: StackConfig = field(default_factory=StackConfig)
 
     def steered_to(self, rate: float) -> SteeringConfig:
-        """Steering towards a rate, nats, as the configuration has it or else from a weight of 0.05."""
+        """Return steering towards a rate in nats: the configuration's, or else from a weight of 0.05."""
         return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
 
     def check(self) -> None:

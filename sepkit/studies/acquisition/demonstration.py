@@ -1,7 +1,8 @@
-"""One model shown closely: figures of its representation and of a session, and what it asks of some people."""
+"""Show one model closely: figures of its representation and of a session, and its questions to some people."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ PEOPLE: dict[str, tuple[float, dict[str, float]]] = {
 def example_sequence(
     model: AudiogramModel, age: float, thresholds: dict[str, float], stop_at_db: float = _THRESHOLD_DB
 ) -> list[dict[str, object]]:
-    """What the model asks for until it says stop: step, expected error, whether it is out of range, true error, next.
+    """Return the steps until the model stops: step, expected error, whether it is out of range, true error, next.
 
     Args:
         model: a calibrated one.
@@ -80,7 +81,7 @@ def example_sequence(
 
 
 def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRESHOLD_DB) -> str:
-    """The Markdown that is now in the file OUT: sequences for people typed in by hand.
+    """Write sequences for people typed in by hand to the Markdown file OUT; return the text.
 
     Raises:
         UserError: no such model, or one of other dimensions.
@@ -92,8 +93,8 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
         last = steps[-1]
         expected = last["expected_error_db"]
         order = " ".join(str(step["next"]) for step in steps if step["next"] is not None)
-        # Few measurements may fit an ordinary person: when would more of them have told?
-        told = [step["measured"] for step in example_sequence(loaded, age, thresholds, 0.0) if step["out_of_range"]]
+        # A few measurements may fit an ordinary person: find out when more of them show the difference.
+        whole = example_sequence(loaded, age, thresholds, 0.0)
         rows.append(
             [
                 f"{name}, {age:g} years",
@@ -101,8 +102,8 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
                 str(last["measured"]),
                 "" if expected is None else f"{expected:.1f}",
                 f"{last['error_db']:.1f}",
-                ", ".join(str(step["measured"]) for step in steps if step["out_of_range"]) or "never",
-                ", ".join(map(str, told)) or "never",
+                told_after(steps),
+                told_after(whole),
             ]
         )
     header = [
@@ -119,6 +120,17 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
     return text
 
 
+def told_after(steps: Sequence[dict[str, object]]) -> str:
+    """After how many measurements a person is said to be out of range, such as "3, 5 to 14"; "never"."""
+    runs: list[list[int]] = []
+    for place in (place for place, step in enumerate(steps) if step["out_of_range"]):
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or "never"
+
+
 def draw_figures(
     model: str | Path,
     manifest: str | Path,
@@ -127,15 +139,15 @@ def draw_figures(
     archetypes: str | Path | None = None,
     first: int | None = None,
 ) -> Path:
-    """The folder, with figures 1 to 5 of the thesis as PNG files.
+    """Draw figures 1 to 5 of the thesis as PNG files; return their folder.
 
     Args:
         model: folder that `sepkit train` wrote; with two latent dimensions its representation is drawn too.
         manifest: test data.
         dev: validation data, for the rules of stopping.
         out: the folder.
-        archetypes: what synthetic data are combinations of.
-        first: how many data of each file; None: all.
+        archetypes: of which synthetic data are combinations.
+        first: number of data of each file; None: all.
 
     Raises:
         UserError: no such model or file.

@@ -1,4 +1,4 @@
-"""Models on known data, results as files: whole sessions, information curves, stopping, rate and distortion."""
+"""Evaluate models on known data and write files: whole sessions, information curves, stopping, rate and distortion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIMULATION = "simulation.json"
 _FORMAT = 1
 _ORDER_SAMPLES = 16
 _ORDER_DATA = 256
-# Masks of each test datum: at half a nat the rate of 512 data under one mask each has a deviation of 4.5 % over draws.
+# Masks per test datum. With one mask each, a rate of half a nat on 512 data has a deviation of 4.5 % over draws.
 _MASK_DRAWS = 16
 _SHOWN_SESSIONS = 4
 _BASELINE = ("measurements",)
@@ -43,10 +43,10 @@ class Settings:
     """How sessions are played.
 
     Args:
-        strategies: by which the next dimension is chosen.
+        strategies: ways to choose the next dimension.
         thresholds_db: errors that are good enough, dB.
         samples: of z.
-        first: how many data, from the beginning of each file; None: all complete ones.
+        first: number of data, from the beginning of each file; None: all complete ones.
         seed: of random orders and masks.
     """
 
@@ -57,7 +57,7 @@ class Settings:
     seed: int = 0
 
     def check(self) -> None:
-        """Raises UserError for what is not possible."""
+        """Raise UserError for impossible settings."""
         unknown = [name for name in self.strategies if name not in STRATEGIES]
         if unknown or not self.strategies:
             raise UserError(f"--strategies: found {', '.join(unknown) or 'none'}, expected of {', '.join(STRATEGIES)}")
@@ -71,13 +71,13 @@ class Settings:
 
 @dataclass
 class Simulation:
-    """What sessions of one model with one set of data came to.
+    """The results of one model's sessions with one set of data.
 
     Args:
         summary: plain data, as in simulation.json.
         sessions: by strategy.
-        stops: by strategy's first threshold: where each session of the first strategy stops, by rule.
-        data: that were used.
+        stops: stopping index of each session of the first strategy at the first threshold, by rule.
+        data: those used.
     """
 
     summary: dict[str, Any]
@@ -87,14 +87,14 @@ class Simulation:
 
 
 def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: Audiograms | None = None) -> Simulation:
-    """Whole sessions by each strategy, and where rules stop those of the first one.
+    """Play whole sessions by each strategy, and find where rules stop those of the first one.
 
     Args:
-        model: that chooses and estimates.
+        model: chooses and estimates.
         data: complete ones that the model was not trained on.
         settings: how sessions are played.
         dev: complete validation data, for the single best order and for the rules of stopping that are compared; None:
-            the rule beside the model alone.
+            only the rule beside the model.
 
     Raises:
         UserError: settings that are not possible, or "single_best" without validation data.
@@ -131,7 +131,7 @@ def _even(samples: int, latent: int) -> int:
 
 
 def _curves(sessions: Sessions) -> dict[str, Any]:
-    """Information curves and the areas below them, means and standard deviations over the data."""
+    """Return information curves and the areas below them, means and standard deviations over the data."""
     curves = {"rmse_db": sessions.rmse, "rmse_measured_db": sessions.rmse_measured, "nll_nats": sessions.nll}
     found: dict[str, Any] = {}
     for name, values in curves.items():
@@ -150,7 +150,7 @@ def _rounded(values: np.ndarray) -> list[float]:
 def _stopping(
     model: AudiogramModel, sessions: Sessions, validation: Sessions | None, thresholds: Sequence[float]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Scores of each rule at each threshold, and where the rules stop at the first threshold."""
+    """Return scores of each rule at each threshold, and where the rules stop at the first threshold."""
     rules = {}
     if validation is not None:
         rules = {"ridge": fit_stopping(validation, FEATURES), "number": fit_stopping(validation, _BASELINE)}
@@ -178,14 +178,7 @@ def _stopping(
 def rate_and_distortion(
     vae: TrainedVAE, values: np.ndarray, observed: np.ndarray, samples: int = 16
 ) -> dict[str, float]:
-    """Mean rate, partial distortion and negative partial ELBO of data of which a part is observed, nats.
-
-    Args:
-        vae: the model.
-        values: (N, D).
-        observed: (N, D) bool.
-        samples: of z.
-    """
+    """Return mean rate, partial distortion and negative partial ELBO of (N, D) partly observed data, nats."""
     draws = latent_draws(_even(samples, vae.config.latent), vae.config.latent)
     rates, distortions = [], []
     for start in range(0, len(values), 1024):
@@ -208,7 +201,7 @@ def simulate_all(
     dev: str | Path | None = None,
     training: str | Path | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Folders with the results of each model, OUT or with several OUT/NAME, and lines about rows that were refused.
+    """Write the results of each model to OUT, or several to OUT/NAME; return folders, and lines about refused rows.
 
     A folder that is complete already, with the same settings, is left as it is.
 
@@ -227,7 +220,7 @@ def simulate_all(
     names = [_name_of(Path(model)) for model in models]
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
-        raise UserError(f"--model: found several that would be {repeated[0]} below {out}; simulate them apart")
+        raise UserError(f"--model: found several that would be {repeated[0]} below {out}; simulate them separately")
     folders: list[Path] = []
     refused: list[str] = []
     read: dict[tuple[str, str], Audiograms] = {}
@@ -276,7 +269,7 @@ def _is_done(folder: Path, asked: Mapping[str, Any]) -> bool:
 
 
 def _training_of(model: Path) -> dict[str, Any]:
-    """What the model's experiment was: seed, missingness, target rate and epochs, as far as that is known."""
+    """Return what is known of the model's training: seed, missingness, target rate and epochs."""
     for folder in (model, model.parent):
         if (folder / "config.yaml").is_file():
             config = read_yaml(folder / "config.yaml")
@@ -295,7 +288,7 @@ def _training_of(model: Path) -> dict[str, Any]:
 def _rates(
     vae: TrainedVAE, simulation: Simulation, read: Mapping[tuple[str, str], Audiograms], key: str, settings: Settings
 ) -> dict[str, Any]:
-    """Rate and distortion on test data, and on training and test data under the training's own masks."""
+    """Measure rate and distortion on test data, and on training and test data under the training's own masks."""
     dimensions = len(vae.names)
     training = simulation.summary["training"]
     missing = MissingnessConfig(**training["missingness"]) if training.get("missingness") else MissingnessConfig()
@@ -307,7 +300,7 @@ def _rates(
         data = read["training", key]
         own = observed_in(missing, len(data), dimensions, training.get("seed") or 0, 0) & ~np.isnan(data.values)
         found["train"] = rate_and_distortion(vae, np.nan_to_num(data.values), own)
-        # Means over few random masks differ by more than data do: these are the same masks, one for one.
+        # Means over a few random masks vary more than over data, so the same masks are used again.
         again = np.resize(whole.values, data.values.shape)
         found["test_same_masks"] = rate_and_distortion(vae, np.nan_to_num(again), own & ~np.isnan(again))
     return found
@@ -317,7 +310,7 @@ def _rates(
 
 
 def write_simulation(folder: Path, simulation: Simulation, model: AudiogramModel) -> Path:
-    """The folder with information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json."""
+    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json; return the folder."""
     names = model.vae.names
     _write_rows(folder / "information.csv", _information_rows(simulation))
     _write_rows(folder / "sequences.csv", _sequence_rows(simulation, names))
@@ -357,7 +350,7 @@ def _sequence_rows(simulation: Simulation, names: Sequence[str]) -> Iterator[dic
 
 
 def _audiogram_rows(simulation: Simulation, model: AudiogramModel) -> Iterator[dict[str, Any]]:
-    """The first sessions where their rule stops (else after five measurements), for the report to draw."""
+    """Yield the first sessions where their rule stops (else after five measurements), for the report to draw."""
     vae, data = model.vae, simulation.data
     sessions = next(iter(simulation.sessions.values()))
     stops = simulation.stops.get("ridge", np.full(len(data), min(5, sessions.orders.shape[1])))

@@ -17,12 +17,7 @@ from sepkit.studies.acquisition.simulation import Sessions
 
 
 def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
-    """The audiograms that synthetic data are combinations of (thesis, figure 1a).
-
-    Args:
-        vae: whose dimensions they have.
-        archetypes: (A, D).
-    """
+    """Draw the (A, D) archetypes that synthetic data are combinations of (thesis, figure 1a)."""
     figure = Figure(figsize=(2.6 * len(archetypes), 2.9), layout="constrained")
     for axes, row in zip(np.atleast_1d(figure.subplots(1, len(archetypes), sharey=True)), archetypes, strict=True):
         draw_audiogram(axes, {vae.names[place]: float(row[place]) for place in vae.measurable})
@@ -32,13 +27,9 @@ def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
 
 
 def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray, side: int = 5) -> Figure:
-    """Encodings of data and archetypes, and what a grid of latent values is decoded to (thesis, figure 1b and 1c).
+    """Draw encodings of data and archetypes, and the decoded grid of latent values (thesis, figure 1b and 1c).
 
-    Args:
-        vae: of two latent dimensions.
-        values: (N, D) data.
-        archetypes: (A, D).
-        side: of the grid.
+    The model has two latent dimensions; values are (N, D), archetypes (A, D), and the grid has `side` points a side.
     """
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     grid_of_two = figure.add_gridspec(1, 2)
@@ -69,14 +60,14 @@ def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.nd
 def session_figure(
     vae: TrainedVAE, predictions: Sequence[Prediction], reference: np.ndarray, full: Prediction, chosen: Sequence[int]
 ) -> Figure:
-    """A session, a row a step: estimate and truth, predicted deviation, posterior (thesis, figure 2).
+    """Draw a session, one row per step: estimate and truth, predicted deviation, posterior (thesis, figure 2).
 
     Args:
-        vae: the model; of latents, the first two are drawn.
+        vae: the model; its first two latents are drawn.
         predictions: of one datum each, after more and more measurements.
         reference: (D,) the whole datum.
-        full: what is believed when everything is measured.
-        chosen: place of the dimension that is measured next, a step.
+        full: the belief when everything is measured.
+        chosen: place of the dimension measured next, one per step.
     """
     rows = len(predictions)
     figure = Figure(figsize=(10, 2.7 * rows), layout="constrained")
@@ -117,7 +108,7 @@ def _draw_posterior(axes: Axes, prediction: Prediction, color: str) -> None:
 
 
 def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None = None) -> Figure:
-    """RMSE by number of measurements, and relative to one of the curves (thesis, figures 3b and 6).
+    """Draw RMSE by number of measurements, and relative to one of the curves (thesis, figures 3b and 6).
 
     Args:
         curves: name -> (models, M + 1) dB; lines are means, bands standard deviations.
@@ -137,11 +128,9 @@ def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None
 
 
 def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
-    """Errors against what predicts them; a dot is a moment of a session (thesis, figure 4).
+    """Draw errors over their predictors; a dot is a moment of a session (thesis, figure 4).
 
-    Args:
-        sessions: with test data.
-        predicted: (N, M + 1) by the stopping rule, dB.
+    `predicted` is (N, M + 1) by the stopping rule, dB.
     """
     count, columns = sessions.rmse.shape
     numbers = np.tile(np.arange(columns), (count, 1))
@@ -163,12 +152,7 @@ def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
 
 
 def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figure:
-    """How far from the oracle's each rule's stopping index lies: histograms over sessions (thesis, figure 5).
-
-    Args:
-        stops: rule -> (N,) index.
-        oracle: (N,).
-    """
+    """Draw histograms of how far each rule's stopping index (N,) is from the oracle's (thesis, figure 5)."""
     figure = Figure(figsize=(4 * len(stops), 3.0), layout="constrained")
     reach = int(max(np.abs(values - oracle).max() for values in stops.values()))
     bins = np.arange(-reach - 0.5, reach + 1.5)
@@ -185,11 +169,7 @@ def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figu
 
 
 def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """How much larger the distortion on test data is than on training data, by epochs of training.
-
-    Args:
-        curves: name -> (epochs, nats) pairs.
-    """
+    """Draw how much larger the distortion on test data is than on training data: (epochs, nats) pairs by name."""
     figure = panels("epochs", ["test minus training distortion [nats]"])
     for place, (name, points) in enumerate(curves.items()):
         x, y = zip(*sorted(points), strict=True)

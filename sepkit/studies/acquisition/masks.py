@@ -1,7 +1,7 @@
-"""What training hides and adds, as functions of (seed, epoch, index): missing values, dequantization, order, noise.
+"""Random parts of training as functions of (seed, epoch, index): missing values, dequantization, order, noise.
 
-A table of random numbers is drawn for a whole epoch at once, row by row: row i depends on (seed, epoch, i) alone,
-whatever the number of rows and whoever asks.
+A table of random numbers is drawn for a whole epoch at once, row by row: row i depends on (seed, epoch, i) alone, not
+on the number of rows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 
 
 def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
-    """(count, dimensions) bool, what each datum shows in an epoch; with static missingness the same in all.
+    """Return (count, dimensions) bool, what each datum shows in an epoch; static missingness is the same in all.
 
-    For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho; then a share of data is hidden
-    wholly and another not at all.
+    For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho. Then a share of data is hidden
+    entirely and another share not at all.
 
     Source: thesis, part A, section 3.1.
     """
@@ -31,17 +31,17 @@ def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: in
 
 
 def dequantization(steps: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:
-    """(count, D) uniform in +- half a step of each dimension; drawn anew every epoch."""
+    """Return (count, D) uniform in +- half a step of each dimension; drawn anew every epoch."""
     return (_generator(_DEQUANTIZATION, seed, epoch).random((count, len(steps))) - 0.5) * steps
 
 
 def order_of(count: int, seed: int, epoch: int) -> np.ndarray:
-    """(count,) the order of the data in an epoch."""
+    """Return (count,) the order of the data in an epoch."""
     return _generator(_ORDER, seed, epoch).permutation(count)
 
 
 def latent_noise(rows: int, latent: int, seed: int, step: int) -> np.ndarray:
-    """(rows, latent) standard normal numbers of a training step."""
+    """Return (rows, latent) standard normal numbers of a training step."""
     return _generator(_LATENT, seed, step).standard_normal((rows, latent))
 
 

@@ -1,4 +1,4 @@
-"""How good estimates and stopping are: information curves, the areas below them, offsets of stopping."""
+"""Measures of estimates and of stopping: information curves, the areas below them, offsets of stopping."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 
 def rmse(estimate: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """(B,) root of the mean squared error over all D dimensions, in the unit of the data: thesis, eq. 4."""
+    """Return (B,) root mean squared error over all D dimensions, in the unit of the data: thesis, eq. 4."""
     return np.sqrt(np.square(estimate - reference).mean(-1))
 
 
 def area(curves: np.ndarray) -> np.ndarray:
-    """(B,) area below information curves: the sum of the error after 1, 2 ... M measurements.
+    """Return (B,) area below information curves: the sum of the error after 1, 2 ... M measurements.
 
     Args:
-        curves: (B, M + 1) errors after 0, 1 ... M measurements; what is known before the first does not count.
+        curves: (B, M + 1) errors after 0, 1 ... M measurements; the error before the first does not count.
 
     Source: thesis, eq. 6, whose sum is over m, not over the dimensions as printed.
     """
@@ -22,7 +22,7 @@ def area(curves: np.ndarray) -> np.ndarray:
 
 
 def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:
-    """(B,) the first number of measurements, 1 or more, with an error below the threshold; M where there is none.
+    """Return (B,) the first number of measurements, 1 or more, with an error below the threshold; M if there is none.
 
     With true errors it is the oracle's index, with predicted ones that of a rule.
 
@@ -35,5 +35,5 @@ def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def mean_offset(stops: np.ndarray, oracle: np.ndarray) -> float:
-    """O, the mean of |s - s_hat| over sequences: thesis, eq. 7."""
+    """Return O, the mean of |s - s_hat| over sequences: thesis, eq. 7."""
     return float(np.abs(stops - oracle).mean())

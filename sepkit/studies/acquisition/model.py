@@ -25,7 +25,7 @@ _HALF_LOG_2PI = 0.9189385332046727
 
 @dataclass
 class PartialELBO:
-    """Minus the partial ELBO of each datum in its two parts, of S models and B data.
+    """The two parts of minus the partial ELBO, of S models and B data.
 
     Args:
         distortion: (S, B) D_p, minus the log density of the observed values at a sample of z, nats.
@@ -37,7 +37,7 @@ class PartialELBO:
 
 
 class _Embedding(nn.Module):
-    """What describes each dimension: e_d and b_d."""
+    """The descriptors of each dimension: e_d and b_d."""
 
     def __init__(self, dimensions: int, width: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ class _Embedding(nn.Module):
 
 
 class PartialVAE(SavedModel):
-    """S partial VAEs of one shape; one that is used is a stack of one.
+    """S partial VAEs of one shape; a single model is a stack of one.
 
     Args:
-        config: what each of them is, and how many there are.
-        seeds: one a model, of its first weights; None: all 0.
+        config: what each of them is, and their number.
+        seeds: of each model's first weights; None: all 0.
 
     Raises:
         UserError: no dimension that can be measured, or widths below 1.
@@ -90,29 +90,29 @@ class PartialVAE(SavedModel):
 
     @classmethod
     def from_config(cls, config: PartialVAEConfig) -> PartialVAE:
-        """A new stack of models."""
+        """Return a new stack of models."""
         return cls(config)
 
     def facts(self) -> dict[str, Any]:
-        """Names of the dimensions."""
+        """Return the names of the dimensions."""
         return {"dimensions": [dimension.name for dimension in self.config.dimensions]}
 
     def __len__(self) -> int:
         return len(self.center)
 
     def draw(self, seeds: Sequence[int]) -> None:
-        """Draws the weights of each model anew from its own seed."""
+        """Draw the weights of each model anew from its own seed."""
         fresh = PartialVAE(self.config, seeds)
         self.load_state_dict(dict(fresh.named_parameters()), strict=False)
 
     def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
-        """Takes over the mean and the deviation of the training data, (S or 1, D) each, in the data's units."""
+        """Set the mean and the deviation of the training data, (S or 1, D) each, in the data's units."""
         for name, values in (("center", center), ("scale", scale)):
             buffer = getattr(self, name)
             buffer.copy_(torch.as_tensor(np.asarray(values), dtype=buffer.dtype).unsqueeze(1).expand_as(buffer))
 
     def forward(self, values: Tensor, observed: Tensor, noise: Tensor | None = None) -> PartialELBO:
-        """The parts of the partial ELBO.
+        """Return the parts of the partial ELBO.
 
         Args:
             values: (S or 1, B, D) in the data's units; anything, NaN too, where not observed.
@@ -133,7 +133,7 @@ class PartialVAE(SavedModel):
         return PartialELBO((nll * seen).sum(-1), rate.sum((-2, -1)))
 
     def unstack(self) -> list[PartialVAE]:
-        """Each model as a stack of one."""
+        """Return each model as a stack of one."""
         models = []
         for state in split(self.state_dict()):
             model = PartialVAE(replace(self.config, models=1))
@@ -143,7 +143,7 @@ class PartialVAE(SavedModel):
 
     @classmethod
     def stacked(cls, models: Sequence[PartialVAE]) -> PartialVAE:
-        """All models of these stacks as one.
+        """Join all models of these stacks in one.
 
         Raises:
             ValueError: models of different shapes.
@@ -154,11 +154,11 @@ class PartialVAE(SavedModel):
         return made
 
     def set_low_elbo(self, values: np.ndarray) -> None:
-        """Takes over (S, D + 1) the partial ELBOs that 1 % of the training data are below."""
+        """Set (S, D + 1) the partial ELBOs that 1 % of the training data are below."""
         self.low_elbo.copy_(torch.as_tensor(values, dtype=self.low_elbo.dtype))
 
     def trained(self) -> TrainedVAE:
-        """The only model of a stack of one, as it is used.
+        """Return the only model of a stack of one, ready for use.
 
         Raises:
             ValueError: a stack of several.
@@ -168,7 +168,7 @@ class PartialVAE(SavedModel):
         return self.trained_all()[0]
 
     def trained_all(self) -> list[TrainedVAE]:
-        """Each model of the stack, as it is used."""
+        """Return each model of the stack, ready for use."""
         single = replace(self.config, models=1)
         states = split({name: tensor.detach().cpu() for name, tensor in self.state_dict().items()})
         return [from_arrays(single, {name: tensor.numpy() for name, tensor in state.items()}) for state in states]
@@ -179,7 +179,7 @@ def _check(config: PartialVAEConfig) -> None:
     if len(set(names)) < len(names):
         raise UserError(f"model.dimensions: found names that stand twice, expected different ones: {', '.join(names)}")
     if all(dimension.known for dimension in config.dimensions):
-        raise UserError("model.dimensions: found none that can be measured, expected one at least")
+        raise UserError("model.dimensions: found none that can be measured, expected at least one")
     for dimension in config.dimensions:
         if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
             raise UserError(f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest")

@@ -1,7 +1,7 @@
 """The partial VAE as functions of its weights; the same code serves torch tensors (training) and NumPy arrays (use).
 
-To import torch takes seconds, which a command that answers with one number has not got. All arrays begin with an axis
-of S models: the weights of S models are stacked, and data that all share has length 1 there.
+Importing torch takes seconds, which is too long for a command that answers with one number. All arrays begin with an
+axis of S models: the weights of S models are stacked, and data shared by all have length 1 there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Weights = Mapping[str, Any]
 
 
 def encode(weights: Weights, x: Any, observed: Any, xp: Any) -> tuple[Any, Any]:
-    """Raw means and raw deviations of the posterior of z given the observed values, (S, B, L) each.
+    """Return raw means and raw deviations of the posterior of z given the observed values, (S, B, L) each.
 
     h = sum over observed d of relu(W [x_d, x_d e_d, b_d] + c); the encoder's layers map h to both. The first layer is
-    linear in x_d for a given d, so that its two coefficients are computed once for each dimension, not for each datum.
-    The sum of rectified values is never negative: the rectification after it, which the source has, changes nothing.
+    linear in x_d for a given d, so its two coefficients are computed once per dimension, not per datum. The sum of
+    rectified values is never negative, so the source's rectification after it is left out.
 
     Args:
         weights: of S models.
@@ -40,7 +40,7 @@ def encode(weights: Weights, x: Any, observed: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def decode(weights: Weights, z: Any, noise: Any, xp: Any) -> tuple[Any, Any]:
-    """Means and deviations of p(x_d | z), standardized, (S, B, D) each; no deviation is below `noise`.
+    """Return means and deviations of p(x_d | z), standardized, (S, B, D) each; no deviation is below `noise`.
 
     Args:
         weights: of S models.
@@ -54,7 +54,7 @@ def decode(weights: Weights, z: Any, noise: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def layers(weights: Weights, name: str, values: Any, xp: Any) -> Any:
-    """The fully connected layers NAME.0, NAME.1 ... with rectified values between them."""
+    """Apply the fully connected layers NAME.0, NAME.1 ... with rectified values between them."""
     place = 0
     while f"{name}.{place}.weight" in weights:
         if place:
@@ -65,10 +65,10 @@ def layers(weights: Weights, name: str, values: Any, xp: Any) -> Any:
 
 
 def softplus(values: Any, xp: Any) -> Any:
-    """log(1 + exp(values)), without overflow."""
+    """Return log(1 + exp(values)), without overflow."""
     return xp.logaddexp(values, xp.zeros_like(values))
 
 
 def _relu(values: Any, xp: Any) -> Any:
-    # The gradient of torch.clip takes several times as long as that of relu.
+    # The gradient of torch.clip takes several times as long as relu's.
     return xp.relu(values) if hasattr(xp, "relu") else xp.maximum(values, 0)

@@ -1,9 +1,9 @@
-"""Audiograms of NHANES, the United States' health survey: audiometry files joined with demographics.
+"""Read audiograms of NHANES, the United States' health survey: audiometry files joined with demographics.
 
 Public domain, https://wwwn.cdc.gov/nchs/nhanes: AUX1, AUX_B, AUX_C (1999-2004), AUX_G (2011-12), AUX_I (2015-16), each
-with the DEMO file of its years. The other years tested only the young or the old. Traps: 666 means no response at the
-loudest tone and 888 that nothing could be obtained: both are missing values, never decibels. 1 kHz is tested twice on
-an ear; the first test counts, the second (AUXU1K2R) is only reported. SAS files hold 0 as 5.4e-79.
+with the DEMO file of its years. Other years tested only the young or the old. Traps: 666 means no response at the
+loudest tone and 888 that nothing could be obtained; both are missing values, not decibels. Each ear is tested twice at
+1 kHz; the first test counts, the second (AUXU1K2R) is only reported. SAS files hold 0 as 5.4e-79.
 """
 
 from __future__ import annotations
@@ -30,17 +30,13 @@ _HEADER = b"HEADER RECORD*******LIBRARY HEADER RECORD"
 
 @dataclass
 class NHANESReport:
-    """What was found, for the user.
-
-    Args:
-        lines: one fact each.
-    """
+    """Findings for the user, one fact per line."""
 
     lines: list[str]
 
 
 def nhanes_column(ear: str, frequency_hz: int) -> str:
-    """Name of a threshold in the files: AUXU500R, AUXU1K1L (the first test at 1 kHz), AUXU2KR ..."""
+    """Return the name of a threshold in the files: AUXU500R, AUXU1K1L (the first test at 1 kHz), AUXU2KR ..."""
     tone = {500: "500", 1000: "1K1"}.get(frequency_hz, f"{frequency_hz // 1000}K")
     return f"AUXU{tone}{ear[0].upper()}"
 
@@ -48,12 +44,12 @@ def nhanes_column(ear: str, frequency_hz: int) -> str:
 def read_nhanes(
     audiometry: Sequence[str | Path], demographics: Sequence[str | Path], keep_incomplete: bool = False
 ) -> tuple[Audiograms, NHANESReport]:
-    """The people in both kinds of file who have an age and all fourteen thresholds, and what was found.
+    """Return the people in both kinds of file who have an age and all fourteen thresholds, and a report.
 
     Args:
         audiometry: AUX files (.XPT).
         demographics: DEMO files (.XPT).
-        keep_incomplete: whether people with a threshold at least are kept too.
+        keep_incomplete: whether people with at least one threshold are kept too.
 
     Raises:
         UserError: a file that is missing, cut short or of another kind, a column that is absent, a person twice, or
@@ -110,7 +106,7 @@ def read_nhanes(
 
 
 def _ages(files: Sequence[str | Path]) -> dict[int, tuple[float, str]]:
-    """Person -> age in years and the years of the survey."""
+    """Return person -> age in years and the years of the survey."""
     people: dict[int, tuple[float, str]] = {}
     for file in files:
         table = _read(file, ["SEQN", "RIDAGEYR"])
@@ -122,10 +118,10 @@ def _ages(files: Sequence[str | Path]) -> dict[int, tuple[float, str]]:
 
 
 def _read(file: str | Path, wanted: Sequence[str]) -> pandas.DataFrame:
-    """The table of an XPT file, checked to be whole.
+    """Read the table of an XPT file, and check that it is complete.
 
     Raises:
-        UserError: not there, no XPT file, cut short, or without a column.
+        UserError: no such file, no XPT file, cut short, or a missing column.
     """
     path = Path(file)
     pandas = _pandas()
@@ -147,7 +143,7 @@ def _read(file: str | Path, wanted: Sequence[str]) -> pandas.DataFrame:
         raise UserError(
             f"{path}: is cut short or damaged ({' '.join(str(error).split())}); download it again"
         ) from error
-    # The last block is filled with blanks; a part of a record there means that blocks are missing.
+    # The last block is filled with blanks; a partial record there means that blocks are missing.
     if content[start + length * len(table) :].strip(b" "):
         raise UserError(f"{path}: is cut short in the middle of a record; download it again")
     absent = [column for column in wanted if column not in table]
@@ -180,7 +176,7 @@ def _check_thresholds(values: np.ndarray, names: list[str], persons: list[int], 
 
 
 def _retest(table: pandas.DataFrame) -> str:
-    """What the second tests at 1 kHz say, where there are any."""
+    """Report the second tests at 1 kHz, if there are any."""
     differences = []
     for ear in EARS:
         second = f"AUXU1K2{ear[0].upper()}"

@@ -1,4 +1,4 @@
-"""A trained partial VAE without torch: what it believes of all dimensions, given some of them."""
+"""A trained partial VAE without torch: its belief about all dimensions, given some of them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from sepkit.studies.acquisition.config import PartialVAEConfig
 SAMPLES = 64
 """Samples of z that an answer is made of."""
 
-# As in sepkit.models.latents, which the posterior in training comes from.
+# As in sepkit.models.latents, which makes the posterior in training.
 _LEAST_DEVIATION = 1e-6
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
 
 def latent_draws(samples: int, latent: int, seed: int = 0) -> np.ndarray:
-    """(samples, latent) standard normal numbers whose mean is 0 and whose covariance is 1, exactly.
+    """Return (samples, latent) standard normal numbers whose mean is exactly 0 and whose covariance is exactly 1.
 
-    The same for every question, so that answers do not depend on chance, and what is linear in z comes out exactly.
-
-    Args:
-        samples: even, more than twice as many as latents.
-        latent: L.
-        seed: which of them.
+    They are the same for every question, so answers do not depend on chance, and values linear in z come out exactly.
+    The number of samples is even and more than twice that of latents.
     """
     if samples % 2 or samples <= 2 * latent:
         raise ValueError(f"found {samples} samples for {latent} latents, expected an even number above {2 * latent}")
@@ -39,7 +35,7 @@ def latent_draws(samples: int, latent: int, seed: int = 0) -> np.ndarray:
 
 @dataclass
 class Prediction:
-    """What a model believes of B data, by samples of z; in the units of the data.
+    """A model's belief about B data, by samples of z; in the units of the data.
 
     Args:
         values: (B, D) the observed values; anything elsewhere.
@@ -61,7 +57,7 @@ class Prediction:
 
     @cached_property
     def estimate(self) -> np.ndarray:
-        """(B, D): observed values themselves, and for the others the mean of the predictive distribution."""
+        """(B, D): observed values, and for the others the mean of the predictive distribution."""
         return np.where(self.observed, self.values, self.means.mean(1))
 
     @cached_property
@@ -76,12 +72,12 @@ class Prediction:
 
     @cached_property
     def deviation(self) -> np.ndarray:
-        """(B, D) of the estimate: of an observed value that of a measurement, of the others the predictive one."""
+        """(B, D) of the estimate: that of a measurement for observed values, and the predictive one for the others."""
         return np.where(self.observed, self.noise, np.sqrt(self.variance))
 
     @cached_property
     def distortion(self) -> np.ndarray:
-        """(B,) D_p, the mean over z of minus the log density of the observed values, nats; 0 where there are none."""
+        """(B,) D_p, the mean over z of minus the log density of the observed values, nats; 0 without any."""
         return self.nll(np.where(self.observed, self.values, 0.0), self.observed)
 
     @property
@@ -90,7 +86,7 @@ class Prediction:
         return -(self.distortion + self.rate)
 
     def nll(self, reference: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
-        """(B,) mean over z of minus the log density of reference values, nats: thesis, eq. 5.
+        """Return (B,) the mean over z of minus the log density of reference values, nats: thesis, eq. 5.
 
         Args:
             reference: (B, D).
@@ -106,7 +102,7 @@ class TrainedVAE:
     """One trained partial VAE.
 
     Args:
-        config: what it is.
+        config: its configuration.
         weights: as in `network`, of a stack of one.
         center: (D,) mean of the training data, by which values are standardized.
         scale: (D,) deviation of the training data.
@@ -122,7 +118,7 @@ class TrainedVAE:
 
     @property
     def names(self) -> list[str]:
-        """Of the D dimensions."""
+        """Names of the D dimensions."""
         return [dimension.name for dimension in self.config.dimensions]
 
     @cached_property
@@ -132,23 +128,18 @@ class TrainedVAE:
 
     @cached_property
     def measurable(self) -> np.ndarray:
-        """(M,) places of the dimensions that are measured, those that are not known from the beginning."""
+        """(M,) places of the dimensions to measure, which are those not known from the beginning."""
         return np.array([place for place, d in enumerate(self.config.dimensions) if not d.known])
 
     def posterior(self, values: np.ndarray, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of q(z | x_O), (B, L) each.
-
-        Args:
-            values: (B, D), in their units; anything where not observed.
-            observed: (B, D) bool.
-        """
+        """Return mean and deviation of q(z | x_O), (B, L) each, for values and observed as in `predict`."""
         x = (np.where(observed, values, self.center) - self.center) / self.scale
         seen = observed.astype(np.float32)
         mean, raw = network.encode(self.weights, x.astype(np.float32)[None], seen[None], np)
         return mean[0], network.softplus(raw[0], np).clip(_LEAST_DEVIATION)
 
     def predict(self, values: np.ndarray, observed: np.ndarray, draws: np.ndarray) -> Prediction:
-        """What the model believes, given the observed values.
+        """Return the model's belief, given the observed values.
 
         Args:
             values: (B, D), in their units; anything where not observed.
@@ -174,14 +165,14 @@ class TrainedVAE:
 
 
 def from_arrays(config: PartialVAEConfig, state: Mapping[str, np.ndarray]) -> TrainedVAE:
-    """The model that weights and buffers by name make, without torch."""
+    """Make the model from weights and buffers by name, without torch."""
     buffers = {name: state[name].reshape(-1) for name in ("center", "scale", "low_elbo")}
     weights = {name: array for name, array in state.items() if "." in name}
     return TrainedVAE(config, weights, **buffers)
 
 
 def normal_kl(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> np.ndarray:
-    """KL(first || second) of normal distributions given by mean and deviation, summed over the last axis, nats."""
+    """Return KL(first || second), nats, of normal distributions (mean, deviation), summed over the last axis."""
     (mean, deviation), (other_mean, other_deviation) = first, second
     squares = (np.square(deviation) + np.square(mean - other_mean)) / (2 * np.square(other_deviation))
     return (squares - 0.5 + np.log(other_deviation) - np.log(deviation)).sum(-1)

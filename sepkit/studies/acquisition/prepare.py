@@ -1,4 +1,4 @@
-"""Audiograms in, train.csv, dev.csv and test.csv out: synthetic ones, those of NHANES, and one's own."""
+"""Write audiograms as train.csv, dev.csv and test.csv: synthetic ones, those of NHANES, and the user's own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _SHOWN_LINES = 20
 
 
 def prepare_audiograms(options: AudiogramOptions) -> Path:
-    """Write synthetic audiograms, or one's own, and return their folder.
+    """Write synthetic audiograms, or the user's own, and return their folder.
 
-    Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Rows of one's own
-    file that cannot be used are left out, listed in refused.txt, and reported as a user's mistake when all others are
-    written.
+    Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Unusable rows of a
+    user's file are left out, listed in refused.txt, and reported as a mistake after all others are written.
 
     Raises:
         UserError: numbers out of their range, a file that cannot be used, rows that were left out, or a folder that
@@ -43,7 +42,7 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
 
 
 def prepare_nhanes(options: NHANESOptions) -> Path:
-    """Write the people of NHANES who have an age and all thresholds, say what was found, and return the folder.
+    """Write the people of NHANES who have an age and all thresholds, print a report, and return the folder.
 
     Raises:
         UserError: see `read_nhanes`, or a folder that cannot be written to.
@@ -72,7 +71,7 @@ def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
 
 
 def say_notes(notes: Sequence[str]) -> None:
-    """Notes about values that are taken, on standard error."""
+    """Print notes about accepted values on standard error."""
     for note in notes[:_SHOWN_LINES]:
         print(note, file=sys.stderr)
     if len(notes) > _SHOWN_LINES:
@@ -80,7 +79,7 @@ def say_notes(notes: Sequence[str]) -> None:
 
 
 def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
-    """The folder with a file a split; data without one are divided by the seed, whatever their order."""
+    """Write one file per split; return the folder. Data without a split are divided by the seed, in any order."""
     if not data.splits or not all(data.splits):
         data.splits = _divide(data.ids, seed, data.splits or [""] * len(data))
     counts = []

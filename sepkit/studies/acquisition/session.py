@@ -1,6 +1,6 @@
-"""A session with one person: what is measured so far, what that says of the rest, what to measure next, when to stop.
+"""A session with one person: what is measured, what that says about the rest, what to measure next, when to stop.
 
-Nothing here imports torch: an answer takes milliseconds, and the command that gives it starts in well under a second.
+Nothing here imports torch: an answer takes milliseconds, and the command starts in well under a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config au
 
 
 def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
-    """The model in a folder that `sepkit train` wrote (EXP or EXP/model), with what `sepkit calibrate` put beside it.
+    """Load the model in a folder that `sepkit train` wrote (EXP or EXP/model), with its calibration beside it.
 
     Raises:
         UserError: not there, damaged, or another kind of model.
@@ -40,7 +40,7 @@ def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
 
 
 def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
-    """The partial VAE in a model's folder, without torch.
+    """Load the partial VAE in a model's folder, without torch.
 
     Raises:
         UserError: not there, damaged, or another kind of model.
@@ -58,7 +58,7 @@ def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
     try:
         state = load_file(folder / _WEIGHTS)
         vae = from_arrays(config, state)
-        # Weights that do not fit their description show at the first question.
+        # Weights that do not fit their description fail at the first question.
         places = np.zeros((1, len(config.dimensions)), bool)
         vae.predict(np.zeros(places.shape), places, latent_draws(SAMPLES, config.latent))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -93,26 +93,22 @@ class AudiogramModel:
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """Samples of z that answers are made of."""
+        """Samples of z for all answers."""
         return latent_draws(max(SAMPLES, 4 * self.vae.config.latent), self.vae.config.latent)
 
     def session(self, age: float | None = None) -> Session:
-        """A session with nothing measured yet.
-
-        Args:
-            age: in years; None: not known, and marginalized.
+        """Start a session with nothing measured; an unknown age is marginalized.
 
         Raises:
-            UserError: an age that is not possible, or one for a model without age.
+            UserError: an impossible age, or one for a model without age.
         """
         return Session(self, age)
 
 
 class Session:
-    """What is measured of one person, and what the model makes of it.
+    """The measurements of one person, and the model's answers.
 
-    A measurement of a threshold that is measured already replaces the old one. sepkit is research software, not a
-    medical device.
+    Measuring a threshold again replaces the old value. sepkit is research software, not a medical device.
 
     Args:
         model: that answers.
@@ -137,7 +133,7 @@ class Session:
             self.notes.append("age: not given, marginalized")
 
     def measured(self, ear: str, hz: int, db: float) -> Session:
-        """The session, with the threshold of an ear at a frequency measured; a repeated one replaces the old one.
+        """Return the session with the threshold of an ear at a frequency measured; a repeated one replaces the old one.
 
         Args:
             ear: "right" or "left".
@@ -150,10 +146,10 @@ class Session:
         return self.measured_all({threshold_name(ear, hz): float(db)})
 
     def measured_all(self, measured: Any) -> Session:
-        """The session, with all of these measured: name -> value, or words such as `right_1000=35`.
+        """Return the session with all of these measured: name -> value, or words such as `right_1000=35`.
 
         Raises:
-            UserError: a name that does not exist, or a value that is not possible; nothing is taken then.
+            UserError: a name that does not exist, or an impossible value; then nothing is accepted.
         """
         values, notes = named_values(measured, self.model.vae.config.dimensions)
         for name, value in values.items():
@@ -166,29 +162,25 @@ class Session:
 
     @property
     def count(self) -> int:
-        """How many thresholds are measured."""
+        """Number of measured thresholds."""
         return sum(not self._dimensions[name].known for name in self._values)
 
     def next(self, reward: Reward = "largest_variance") -> str | None:
-        """Name of the threshold to measure next (`left_4000`); None where all are measured.
-
-        Args:
-            reward: what makes a threshold worth measuring.
-        """
+        """Return the name of the threshold to measure next (`left_4000`); None if all are measured."""
         vae = self.model.vae
         worth = rewards(vae, self.prediction, reward)[0]
         return vae.names[int(worth.argmax())] if np.isfinite(worth).any() else None
 
     def estimate(self) -> dict[str, float]:
-        """Name -> threshold, dB HL: measured ones as they are, the others as expected."""
+        """Name -> threshold, dB HL: the measured value, or the expected one."""
         return self._thresholds(self.prediction.estimate[0])
 
     def deviation(self) -> dict[str, float]:
-        """Name -> standard deviation, dB: of a measurement for what is measured, else of the prediction."""
+        """Name -> standard deviation, dB: of a measurement, or of the prediction."""
         return self._thresholds(self.prediction.deviation[0])
 
     def expected_error_db(self) -> float | None:
-        """Expected root mean squared error of the estimates, dB; None where the model is not calibrated."""
+        """Expected root mean squared error of the estimates, dB; None if the model is not calibrated."""
         if self.model.stopping is None:
             return None
         features = {
@@ -199,13 +191,10 @@ class Session:
         return float(self.model.stopping.predict(features)[0])
 
     def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
-        """Whether the estimates are good enough: everything is measured, or something and the expected error is less.
-
-        Args:
-            stop_at_db: the error that is good enough, dB.
+        """Whether the estimates are good enough: all is measured, or some is and the expected error is below the limit.
 
         Returns:
-            None where the model is not calibrated and something is left to measure.
+            None if the model is not calibrated and something is left to measure.
         """
         if self.count == len(self.model.vae.measurable):
             return True
@@ -213,17 +202,12 @@ class Session:
         return None if expected is None else bool(self.count > 0 and expected < stop_at_db)
 
     def out_of_range(self) -> bool:
-        """Whether the measurements are unlike the training data: a partial ELBO that 1 % of those fall below."""
+        """Whether the measurements are unlike the training data: 1 % of those have such a low partial ELBO."""
         limit = self.model.vae.low_elbo[len(self._values)]
         return bool(math.isfinite(limit) and self.prediction.partial_elbo[0] < limit)
 
     def answer(self, stop_at_db: float = DEFAULT_STOP_DB, reward: Reward = "largest_variance") -> dict[str, Any]:
-        """All of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range, notes, notice.
-
-        Args:
-            stop_at_db: the error that is good enough, dB.
-            reward: what makes a threshold worth measuring.
-        """
+        """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ..."""
         if not 0 < stop_at_db < math.inf:
             raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
         expected, notes = self.expected_error_db(), list(self.notes)
@@ -250,7 +234,7 @@ class Session:
 
     @property
     def prediction(self) -> Prediction:
-        """What the model believes now."""
+        """The model's present belief."""
         if self._prediction is None:
             vae = self.model.vae
             values = np.array([[self._values.get(name, 0.0) for name in vae.names]])

@@ -1,4 +1,4 @@
-"""Whole sessions played on data whose values are known: what is measured in what order, and how wrong the rest is."""
+"""Whole sessions on data with known values: the order of measurements, and the error of the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Strategy = Literal["largest_variance", "mean_variance", "information_gain", "ran
 
 STRATEGIES: tuple[str, ...] = (*REWARDS, "random", "single_best")
 
-# Decoded values held at once.
+# Most decoded values held at once.
 _CHUNK_VALUES = 2_000_000
 
 
@@ -28,8 +28,8 @@ class Sessions:
     """N sessions of M measurements each; errors and beliefs after 0, 1 ... M of them.
 
     Args:
-        strategy: by which the next dimension was chosen.
-        reference: what errors are measured against.
+        strategy: the way to choose the next dimension.
+        reference: of the errors.
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: (N, M + 1) of the estimates, in the unit of the data.
         rmse_measured: (N, M + 1) the same against the data as measured.
@@ -56,7 +56,7 @@ def play(
     order: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Sessions:
-    """Sessions with each of the data, from nothing measured to everything.
+    """Play a session with each datum, from nothing measured to everything.
 
     Args:
         vae: the model.
@@ -72,14 +72,14 @@ def play(
     if strategy not in STRATEGIES:
         raise UserError(f"strategy: found {strategy!r}, expected one of {', '.join(STRATEGIES)}")
     if not data.complete.all():
-        raise UserError("sessions are played with complete audiograms only; leave the others out")
+        raise UserError("sessions need complete audiograms; leave the others out")
     reference = data.values if data.truth is None else data.truth
     orders: np.ndarray | None = None
     if strategy == "random":
         orders = random_orders(vae, len(data), seed)
     elif strategy == "single_best":
         if order is None:
-            raise UserError("single_best: needs the validation data that the order is found on")
+            raise UserError("single_best: found no order; give the validation data that it is found on")
         orders = np.tile(np.asarray(order), (len(data), 1))
     size = max(1, _CHUNK_VALUES // (len(draws) * len(vae.names)))
     parts = [
@@ -121,7 +121,7 @@ def _play_some(
 def _beliefs(
     vae: TrainedVAE, prediction: Prediction, values: np.ndarray, reference: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Errors against reference and data, negative log density of the reference, acquisition value and partial ELBO."""
+    """Return errors against reference and data, negative log density, acquisition value and partial ELBO."""
     return (
         rmse(prediction.estimate, reference),
         rmse(prediction.estimate, values),
@@ -132,18 +132,15 @@ def _beliefs(
 
 
 def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
-    """(count, M) places of the measurable dimensions, in an order of its own for each datum."""
+    """Return (count, M) places of the measurable dimensions, in a different order for each datum."""
     numbers = np.random.default_rng([seed, 0]).random((count, len(vae.measurable)))
     return vae.measurable[numbers.argsort(axis=1)]
 
 
 def greedy_order(vae: TrainedVAE, data: Audiograms, draws: np.ndarray) -> list[int]:
-    """The one order for all that lowers the mean error most at each step: places of the M measurable dimensions.
+    """Return the single order that lowers the mean error most at each step: places of the M measurable dimensions.
 
-    Args:
-        vae: the model.
-        data: complete ones to find it on, none that it is then tested on.
-        draws: samples of z.
+    `data` are complete, and not used for tests later.
     """
     reference = data.values if data.truth is None else data.truth
     observed = np.ones(data.values.shape, bool)

@@ -1,4 +1,4 @@
-"""Sweeps of partial VAEs over seeds and target rates, trained as stacks; each model becomes an experiment folder."""
+"""Sweeps of partial VAEs over seeds and target rates, trained as stacks; each model gets an experiment folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Member:
 
     Args:
         seed: of its order, masks, noise and weights.
-        rate: that it is steered to, nats; None: not steered by the sweep.
+        rate: target of its steering, nats; None: not steered by the sweep.
         name: of its folder.
     """
 
@@ -41,7 +41,7 @@ class Member:
 
 
 def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Member]:
-    """The models of a sweep: each seed with each rate.
+    """Return the models of a sweep: each seed with each rate.
 
     Raises:
         UserError: seeds or rates that stand twice or are out of range.
@@ -66,18 +66,18 @@ def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Memb
 def train_stacks(
     config: PartialVAETaskConfig, out: str | Path, seeds: Sequence[int] | None, rates: Sequence[float] | None
 ) -> Path:
-    """The folder of the runs, OUT/seed_0, OUT/rate_2_seed_0 and so on; run again, it goes on where it stopped.
+    """Train the runs OUT/seed_0, OUT/rate_2_seed_0 ... and return their folder; another call resumes.
 
     Models are trained together in stacks (OUT/stacks/stack_0 ...), whose state is kept there.
 
     Args:
-        config: what all have in common.
+        config: shared by all.
         out: folder of the runs.
-        seeds: a model for each; None: `trainer.seed` alone.
-        rates: that rates are steered to, nats, a model for each and each seed; None: what the configuration says.
+        seeds: one model for each; None: `trainer.seed` alone.
+        rates: targets, nats, one model for each and each seed; None: that of the configuration.
 
     Raises:
-        UserError: seeds or rates that cannot be, or see `sepkit.training.run.train`.
+        UserError: impossible seeds or rates, or see `sepkit.training.run.train`.
     """
     from sepkit.training.run import train
 
@@ -95,7 +95,7 @@ def train_stacks(
 
 
 def _together(config: PartialVAETaskConfig, members: Sequence[Member]) -> PartialVAETaskConfig:
-    """The configuration of a stack."""
+    """Return the configuration of a stack."""
     made = copy.deepcopy(config)
     made.model.models = len(members)
     made.stack.seeds = [member.seed for member in members]
@@ -105,7 +105,7 @@ def _together(config: PartialVAETaskConfig, members: Sequence[Member]) -> Partia
 
 
 def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig:
-    """The configuration that trains a member alone."""
+    """Return the configuration that trains a member alone."""
     made = copy.deepcopy(config)
     made.trainer.seed = member.seed
     if member.rate is not None:
@@ -114,7 +114,7 @@ def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig
 
 
 def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: Sequence[Member]) -> None:
-    """Makes an experiment folder of each model of a trained stack: config.yaml, metrics.jsonl, model and last_model."""
+    """Make an experiment folder of each model of a trained stack: config.yaml, metrics.jsonl, model and last_model."""
     lines = (stack / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines if line.strip()]
     for kind in ("model", "last_model"):
@@ -129,7 +129,7 @@ def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: S
 
 
 def _own(record: dict[str, Any], place: int) -> dict[str, Any]:
-    """What of a stack's record concerns one model: `train_rate_nats_3` becomes the `train_rate_nats` of model 3."""
+    """Return one model's part of a stack's record: `train_rate_nats_3` becomes `train_rate_nats` for model 3."""
     own = {}
     for name, value in record.items():
         match = _OWN.fullmatch(name)

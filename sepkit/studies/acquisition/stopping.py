@@ -1,8 +1,9 @@
-"""When an estimate is good enough: its error, predicted from what the model knows about itself.
+"""When an estimate is good enough: predict its error from what the model knows about itself.
 
-A linear function of three numbers that need no reference: how many dimensions are measured, the mean predictive
-variance (of what is unseen), and the partial ELBO (of what is seen). It is fitted on validation sessions by ridge
-regression and kept beside the model. The baseline knows the number of measurements alone, and so stops all at once.
+The prediction is a linear function of three numbers that need no reference: the number of measured dimensions, the mean
+predictive variance (of what is unseen), and the partial ELBO (of what is seen). It is fitted on validation sessions by
+ridge regression and kept beside the model. The baseline only knows the number of measurements, so it stops all sessions
+at the same one.
 
 Source: thesis, part A, section 3.3.
 """
@@ -32,20 +33,20 @@ _AGAIN = "run `sepkit calibrate` again, or delete the file"
 
 @dataclass
 class StoppingRule:
-    """The predicted error: intercept + sum of coefficient * (feature - mean) / scale, standardized features limited.
+    """The predicted error: intercept + sum of coefficient * (feature - mean) / scale, with limited features.
 
     Args:
         features: names, of `FEATURES`.
         means: of the features over the validation sessions.
         scales: their standard deviations.
-        coefficients: dB for each deviation.
+        coefficients: dB per deviation.
         intercept: dB.
         ridge: strength of the penalty, chosen by leaving sessions out.
-        limit: standardized features beyond this are taken at it.
+        limit: largest absolute value of a standardized feature; larger ones are cut to it.
         error_db: root mean square of the errors of predictions for sessions left out.
         correlation: Pearson's, of error and prediction for sessions left out; None where either does not vary.
-        reference: what the errors were measured against.
-        sessions: how many it was fitted on.
+        reference: of the errors.
+        sessions: number of sessions of the fit.
         manifest: where they came from.
         weights: fingerprint of the model that it was fitted for.
         format: of the file.
@@ -67,7 +68,7 @@ class StoppingRule:
     format: int = FORMAT
 
     def predict(self, features: dict[str, np.ndarray]) -> np.ndarray:
-        """The expected error, dB, of the shape of each feature; never below 0."""
+        """Return the expected error, dB, of the shape of each feature; never below 0."""
         total = np.full(np.shape(features[self.features[0]]), self.intercept)
         for name, mean, scale, coefficient in zip(
             self.features, self.means, self.scales, self.coefficients, strict=True
@@ -77,7 +78,7 @@ class StoppingRule:
 
 
 def features_of(sessions: Sessions) -> dict[str, np.ndarray]:
-    """(N, M + 1) each: what a rule looks at after 0, 1 ... M measurements."""
+    """Return (N, M + 1) each: the features of a rule after 0, 1 ... M measurements."""
     count, columns = sessions.acquisition.shape
     return {
         "measurements": np.tile(np.arange(columns, dtype=float), (count, 1)),
@@ -87,11 +88,11 @@ def features_of(sessions: Sessions) -> dict[str, np.ndarray]:
 
 
 def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> StoppingRule:
-    """The rule that predicts the error of these sessions best, from one measurement on.
+    """Fit the rule that predicts the error of these sessions best, from one measurement on.
 
     Args:
         sessions: with validation data.
-        features: names of those it may look at; ("measurements",) is the baseline.
+        features: names that it may use; ("measurements",) is the baseline.
 
     Raises:
         UserError: too few sessions, or errors that do not vary.
@@ -124,7 +125,7 @@ def _limit() -> float:
 
 
 def best_index(sessions: Sessions, threshold: float) -> int:
-    """The single number of measurements whose mean offset from the oracle's is least on these sessions."""
+    """Return the single number of measurements whose mean offset from the oracle's is least on these sessions."""
     oracle = stopping_index(sessions.rmse, threshold)
     candidates = range(1, sessions.rmse.shape[1])
     return min(candidates, key=lambda index: mean_offset(np.full(len(oracle), index), oracle))
@@ -133,13 +134,13 @@ def best_index(sessions: Sessions, threshold: float) -> int:
 def stopping_scores(
     sessions: Sessions, stops: np.ndarray, threshold: float, predicted: np.ndarray | None = None
 ) -> dict[str, float]:
-    """O, the mean index of stopping, the mean error there, predicted and true, and shares that stop early and late.
+    """Return O, the mean stopping index, the mean error there, predicted and true, and shares stopped early and late.
 
     Args:
         sessions: with test data.
         stops: (N,) where each stops.
         threshold: dB.
-        predicted: (N, M + 1) errors, dB, by which the rule stops; None: it does not predict them.
+        predicted: (N, M + 1) errors, dB, by which the rule stops; None: the rule does not predict any.
     """
     oracle = stopping_index(sessions.rmse, threshold)
     here = np.arange(len(stops)), stops
@@ -157,7 +158,7 @@ def stopping_scores(
 
 
 def fingerprint(vae: TrainedVAE) -> str:
-    """Hexadecimal digest of a model's weights."""
+    """Return the hexadecimal digest of a model's weights."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(vae.weights):
         digest.update(name.encode())
@@ -166,7 +167,7 @@ def fingerprint(vae: TrainedVAE) -> str:
 
 
 def write_stopping(rule: StoppingRule, folder: Path) -> Path:
-    """The path of the rule in a model's folder.
+    """Write the rule to a model's folder; return its path.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -175,7 +176,7 @@ def write_stopping(rule: StoppingRule, folder: Path) -> Path:
 
 
 def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
-    """The rule in a model's folder; None where there is none.
+    """Read the rule in a model's folder; return None if there is none.
 
     Raises:
         UserError: a file that is damaged, of another version, or for another model.

@@ -1,8 +1,8 @@
-"""Synthetic audiograms: convex combinations of a few archetypes, and the noise of a measurement (thesis, part A, 3.1).
+"""Synthetic audiograms: convex combinations of a few archetypes, and measurement noise (thesis, part A, 3.1).
 
-The thesis gives the procedure without its numbers. Those here are chosen so that archetypes look like sloping losses.
-An average of five archetypes has a sixth of their variance: with a deviation below 30 dB the noise of 5 dB hides most
-of what distinguishes people, and all ways to choose the next threshold do equally well.
+The thesis gives the procedure without its numbers. The numbers here make archetypes look like sloping losses. An
+average of five archetypes has a sixth of their variance. With a deviation below 30 dB the noise of 5 dB therefore hides
+most differences between people, and all ways to choose the next threshold do equally well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ARCHETYPES, _WEIGHTS, _NOISE, _CORRUPTION = range(4)
 
 
 def archetype_correlation() -> np.ndarray:
-    """(15, 15) correlation of age and thresholds: .25 + .15 on one ear + .6 exp(-octaves apart), less across ears.
+    """Return (15, 15) correlation of age and thresholds: .25 + .15 on one ear + .6 exp(-octaves), less across ears.
 
-    The nearest correlation matrix without negative eigenvalues: eigenvalues are cut at zero and the diagonal is made 1.
+    Negative eigenvalues are cut to zero and the diagonal is made 1.
     """
     places = [(ear, np.log2(hz)) for ear in EARS for hz in FREQUENCIES_HZ]
     count = 1 + len(places)
@@ -41,16 +41,13 @@ def archetype_correlation() -> np.ndarray:
 
 
 def draw_archetypes(count: int, spread_db: float, seed: int) -> np.ndarray:
-    """(count, 15) age and thresholds of archetypes, within what is possible.
+    """Draw (count, 15) age and thresholds of archetypes, within their limits.
 
-    Args:
-        count: how many.
-        spread_db: standard deviation of a threshold over archetypes.
-        seed: which draw.
+    `spread_db` is the standard deviation of a threshold over archetypes.
     """
     mean = np.array([MEAN_AGE, *MEAN_THRESHOLDS_DB * len(EARS)])
     deviation = np.array([AGE_DEVIATION, *[spread_db] * (len(mean) - 1)])
-    # A factor of the correlation is the same whatever library computes the eigenvectors; their signs are not.
+    # Eigenvectors have different signs in different libraries; this factor of the correlation is the same in all.
     factor = np.linalg.cholesky(archetype_correlation())
     noise = np.random.default_rng([seed, _ARCHETYPES]).standard_normal((count, len(mean)))
     return _possible(mean + noise @ factor.T * deviation)
@@ -64,14 +61,14 @@ def synthetic_audiograms(
     corruption: float = 0.0,
     seed: int = 0,
 ) -> tuple[Audiograms, np.ndarray]:
-    """Synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
+    """Make synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
 
-    Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond what is possible
-    are taken at the limit, as an audiometer would.
+    Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond the limits are cut
+    to them, as by an audiometer.
 
     Args:
-        examples: how many people.
-        archetypes: how many.
+        examples: number of people.
+        archetypes: number of archetypes.
         spread_db: standard deviation of a threshold over archetypes.
         noise_db: of a measurement; years, for age.
         corruption: noise on the archetypes, as a share of the deviation of all values of the uncorrupted data; weights

@@ -42,7 +42,7 @@ class Group:
 
     Args:
         name: of the folder.
-        folders: one a model.
+        folders: one per model.
         summaries: their simulation.json.
     """
 
@@ -51,7 +51,7 @@ class Group:
     summaries: list[dict[str, Any]]
 
     def values(self, *keys: str) -> np.ndarray:
-        """(models, ...) what each summary has under these keys, one below the other."""
+        """Return (models, ...) the values of each summary under these keys."""
         found = []
         for folder, summary in zip(self.folders, self.summaries, strict=True):
             value: Any = summary
@@ -66,7 +66,7 @@ class Group:
 
 
 def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
-    """A group for each folder: it is one simulation, or holds several.
+    """Load a group for each folder, which is one simulation or holds several.
 
     Raises:
         UserError: a folder without any.
@@ -84,10 +84,10 @@ def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
 def write_tables(
     simulations: Sequence[str | Path], out: str | Path, kind: Literal["strategies", "rates", "gap"] = "strategies"
 ) -> str:
-    """The Markdown that is now in the file OUT, with its figures beside it.
+    """Write tables in Markdown to the file OUT, with figures beside it; return the text.
 
     Raises:
-        UserError: a folder without simulations, or ones that lack what the tables are about.
+        UserError: a folder without simulations, or ones that lack values for the tables.
     """
     path = Path(out)
     groups = load_groups(simulations)
@@ -98,7 +98,7 @@ def write_tables(
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """The path of the figure, now a PNG file."""
+    """Write a figure as a PNG file and return its path."""
     with atomic_output(path) as temporary:
         figure.savefig(temporary, format="png", dpi=_DPI)
     return path
@@ -127,7 +127,7 @@ def _strategies(groups: Sequence[Group], path: Path) -> Iterator[str]:
 
 
 def _curves_of(groups: Sequence[Group], strategy: str, measure: str) -> np.ndarray:
-    """(models of all groups, M + 1)."""
+    """Return (models of all groups, M + 1)."""
     return np.concatenate([group.values("strategies", strategy, measure) for group in groups])
 
 
@@ -187,7 +187,7 @@ def _paired_table(groups: Sequence[Group]) -> str:
 
 
 def _areas_by_id(folder: Path) -> dict[str, dict[str, float]]:
-    """Strategy -> id -> area below the information curve."""
+    """Return strategy -> id -> area below the information curve."""
     areas: dict[str, dict[str, float]] = {}
     with (folder / "sequences.csv").open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
@@ -200,7 +200,7 @@ def _mean_areas(group: Group) -> list[dict[str, float]]:
 
 
 def _curve_table(groups: Sequence[Group], strategies: Sequence[str]) -> str:
-    """Mean over data sets and models, and the standard deviation over all of them."""
+    """Return means over data sets and models, and the standard deviation over all of them."""
     header = ["measured", *(_NAMES[name] for name in strategies)]
     curves = [_curves_of(groups, name, "rmse_db") for name in strategies]
     noisy = groups[0].summaries[0]["reference"] == "noise-free"
@@ -253,7 +253,7 @@ _NUMBER_ALONE = {
 
 
 def _rates(groups: Sequence[Group], path: Path) -> Iterator[str]:
-    """Tables and figures of groups of models that were trained towards different rates."""
+    """Yield tables and figures of groups of models that were trained towards different rates."""
     yield "### Optima over rates\n"
     yield _optimum_table(groups)
     for group in groups:
@@ -294,7 +294,7 @@ def _test_rates(group: Group) -> np.ndarray:
 
 
 def _optimum_table(groups: Sequence[Group]) -> str:
-    """The target rate whose models are best on average, by each measure."""
+    """Return the target rate whose models are best on average, by each measure."""
     rows = []
     for group in groups:
         targets = group.values("training", "target_rate")
@@ -332,7 +332,7 @@ def _target_table(group: Group) -> str:
 
 
 def _gap(groups: Sequence[Group], path: Path) -> Iterator[str]:
-    """How much larger the distortion on test data is than on training data, by missingness, target and epochs."""
+    """Yield how much larger the distortion on test data is than on training data, by missingness, target and epochs."""
     yield "### Distortion on training and on test data [nats] by epochs, both under the training's own masks\n"
     rows = []
     curves: dict[str, list[tuple[float, float]]] = {}

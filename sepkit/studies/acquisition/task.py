@@ -1,4 +1,4 @@
-"""Training of partial VAEs, one or a stack of them that are trained at once, each as if it were alone."""
+"""Train partial VAEs, one alone or a stack together, with the same result for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sepkit.training.position import Monitor
 from sepkit.training.task import Task
 from sepkit.types import Losses
 
-# Of the masks of validation, the same for all trainings.
+# Seed of the masks of validation, the same for all trainings.
 _DEV_SEED = 2**31
 _LOW_ELBO_DATA, _LOW_ELBO_SAMPLES = 1024, 8
 
@@ -46,14 +46,14 @@ class StackedBatch:
 
 
 class PartialData:
-    """Data with a part hidden: item (epoch, place) is the place-th datum in the order of an epoch, for each seed.
+    """Data with a part hidden: item (epoch, place) is the datum at that place in the epoch's order, for each seed.
 
     Args:
         data: with NaN where values are missing.
-        missingness: what is hidden beyond that.
+        missingness: which values are hidden beyond that.
         steps: (D,) widths of dequantization, 0: none.
-        seeds: one of each order, masks and dequantization.
-        shuffle: whether the order is another one every epoch.
+        seeds: of order, masks and dequantization.
+        shuffle: whether the order changes every epoch.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class PartialData:
         return len(self.values)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """(G, D) values and what of them is observed."""
+        """Return (G, D) values and which of them are observed."""
         epoch, place = key
         values, observed = self._epoch(epoch)
         return values[:, place], observed[:, place]
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """(G, N, D) values and what of them is observed, in the order of the epoch."""
+        """Return (G, N, D) values and which of them are observed, in the order of the epoch."""
         count, dimensions = self.values.shape
         values = np.empty((len(self.seeds), count, dimensions), np.float32)
         observed = np.empty(values.shape, bool)
@@ -98,9 +98,8 @@ class PartialData:
 class PartialVAETask(Task):
     """Trains a stack of partial VAEs: minus the partial ELBO, summed over models, each with its own seed and beta.
 
-    A model in a stack sees what it would see alone: order, masks, dequantization and latent noise follow from its own
-    seed, and Adam works elementwise. Gradients are not clipped by a norm that models share unless the configuration
-    asks for it.
+    A model learns the same in a stack as alone: order, masks, dequantization and latent noise follow from its own seed,
+    and Adam works elementwise. By default gradients are not clipped, because their norm would be shared.
     """
 
     model_type = PartialVAE
@@ -118,7 +117,7 @@ class PartialVAETask(Task):
     # ----------------------------------------------------------------------------------------------- data and model
 
     def make_data_sets(self) -> tuple[PartialData, PartialData | None]:
-        """Training data with a part hidden, and validation data with a part hidden once for all."""
+        """Return training data with a part hidden, and validation data with the same part always hidden."""
         config = self.config
         dimensions, missing = config.model.dimensions, config.data.missingness
         steps = np.array([d.step for d in dimensions]) * missing.dequantize
@@ -146,12 +145,12 @@ class PartialVAETask(Task):
         self.model.set_statistics(center[None], scale[None])
 
     def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray]]) -> StackedBatch:
-        """The batch of some items."""
+        """Return the batch of some items."""
         values, observed = zip(*items, strict=True)
         return StackedBatch(torch.from_numpy(np.stack(values, axis=1)), torch.from_numpy(np.stack(observed, axis=1)))
 
     def _make_sampler(self, data: Any, shuffle: bool) -> Any:
-        # Each model has an order of its own, which the data set makes from the model's seed.
+        # The data set makes each model's own order from its seed.
         return super()._make_sampler(data, shuffle=False)
 
     # ----------------------------------------------------------------------------------------------------- objective
@@ -169,7 +168,7 @@ class PartialVAETask(Task):
         return {"rate_weight": sum(self.weights) / len(self.weights)}
 
     def before_step(self) -> None:
-        """Lower the learning rate where it is time to."""
+        """Lower the learning rate when it is due."""
         config = self.config
         if not self._lowered and self.progress >= config.lower_after * config.trainer.max_epochs:
             self._lowered = True
@@ -179,7 +178,7 @@ class PartialVAETask(Task):
                 group["lr"] *= config.lower_to
 
     def losses(self, model: Any, batch: StackedBatch) -> Losses:
-        """Minus the partial ELBO with weighted rates, summed over the models of the stack."""
+        """Return minus the partial ELBO with weighted rates, summed over the models of the stack."""
         rows, latent = batch.values.shape[1], self.config.model.latent
         noise = np.stack([masks.latent_noise(rows, latent, seed, self.position.batches) for seed in self.distinct])
         values, observed, noise = map(self._for_models, (batch.values, batch.observed, torch.from_numpy(noise)))
@@ -193,7 +192,7 @@ class PartialVAETask(Task):
         return Losses((parts.distortion + beta[:, None] * parts.rate).sum(0), statistics=statistics)
 
     def _for_models(self, values: Tensor) -> Tensor:
-        """(S, ...) or (1, ...) of what there is for each distinct seed."""
+        """Return (S, ...) or (1, ...) for values of each distinct seed."""
         if len(values) == 1 or len(self.seeds) == len(self.distinct):
             return values
         return values[self._of_model.to(values.device)]
@@ -204,14 +203,14 @@ class PartialVAETask(Task):
             steering.after_step(means)
 
     def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """What there is to say about targets that are not reached."""
+        """Return warnings about targets that are not reached."""
         found = (steering.warning(means, self.position.epoch + 1) for steering in self._steering)
         return [line for line in found if line is not None]
 
     # ---------------------------------------------------------------------------------------------------- validation
 
     def scores(self, model: Any, batch: StackedBatch) -> list[dict[str, Any]]:
-        """Distortion, rate and minus the partial ELBO of each datum, means over the stack; noise is always the same."""
+        """Return distortion, rate and minus the partial ELBO of each datum, means over the stack, with fixed noise."""
         rows, latent = batch.values.shape[1], self.config.model.latent
         noise = torch.from_numpy(masks.latent_noise(rows, latent, _DEV_SEED, 0))[None].to(batch.values)
         parts = model(batch.values, batch.observed, noise)
@@ -221,7 +220,7 @@ class PartialVAETask(Task):
         return [dict(zip(columns, row, strict=True)) for row in rows_of_models]
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Dev scores; the model then also knows which partial ELBOs are usual in training."""
+        """Return dev scores; also store in the model which partial ELBOs are usual in training."""
         values = self.train_data.values
         some = values[~np.isnan(values).any(1)][:_LOW_ELBO_DATA]
         if len(some):
@@ -232,7 +231,7 @@ class PartialVAETask(Task):
         return super().summarize(rows)
 
     def choose_monitor(self) -> Monitor | None:
-        """Minus the partial ELBO on dev; None where rates are steered, for only the last model has the target's."""
+        """Choose minus the partial ELBO on dev; None if rates are steered, as only the last model meets the target."""
         super().choose_monitor()
         return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
 
@@ -247,7 +246,7 @@ class PartialVAETask(Task):
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
-        """A stack of at most two models in small batches; without training data, synthetic audiograms."""
+        """Cut the stack to at most two models in small batches; without training data, make synthetic audiograms."""
         config = super().shrink(config, folder)
         config.model.models = min(config.model.models, 2)
         config.stack.seeds = config.stack.seeds[: config.model.models]
@@ -268,7 +267,7 @@ class PartialVAETask(Task):
         checkpoint["partial_vae"] = {"weights": self.weights if self._steering else [], "lowered": self._lowered}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go back to the saved position and weights."""
+        """Restore the saved position and weights."""
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["partial_vae"]
         self._lowered = saved["lowered"]
@@ -281,7 +280,7 @@ def _suffix(place: int, models: int) -> str:
 
 
 def _steerings(config: PartialVAETaskConfig) -> list[Steering]:
-    """One for each model, or none."""
+    """Return one steering for each model, or none."""
     steering, models = config.objective.steering, config.model.models
     if steering is not None and steering.total is None and not config.stack.target_rates:
         raise UserError("objective.steering.total: found none, expected a target in nats; or train with --target-rates")

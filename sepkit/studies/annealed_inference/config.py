@@ -1,4 +1,4 @@
-"""What the experiments of the annealed VI paper can be asked for. No torch."""
+"""The configuration of the annealed VI paper's experiments. No torch."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class AnnealedInferenceConfig:
 
 
 def read_config(path: str | Path) -> AnnealedInferenceConfig:
-    """The configuration in a YAML file.
+    """Read the configuration in a YAML file.
 
     Raises:
         UserError: unreadable, an unknown key, or a number out of its range.
@@ -151,7 +151,7 @@ def read_config(path: str | Path) -> AnnealedInferenceConfig:
 
 
 def _numbers(config: Any, prefix: str = "") -> list[tuple[str, float]]:
-    """Every number of the configuration with its name."""
+    """Return every number of the configuration with its name."""
     numbers: list[tuple[str, float]] = []
     for known in fields(config):
         value, name = getattr(config, known.name), prefix + known.name

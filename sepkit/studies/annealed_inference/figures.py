@@ -1,6 +1,6 @@
-"""Figures 1 to 7 of the annealed VI paper from the tables of the experiments.
+"""Draw figures 1 to 7 of the annealed VI paper from the tables of the experiments.
 
-Each caption says how many samples a step has, for it changes the probability of collapse.
+Each caption gives the number of samples per step, because it changes the probability of collapse.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def _values(rows: Rows, key: str) -> list[float]:
 
 
 def _grid(rows: Rows, key: str) -> np.ndarray:
-    """(steps, temperatures) of a column."""
+    """Return (steps, temperatures) of a column."""
     found = {(row["steps"], row["temperature"]): row[key] for row in rows}
     return np.array([[found[s, t] for t in _values(rows, "temperature")] for s in _values(rows, "steps")])
 
 
 def _heat_map(axes: Axes, rows: Rows, key: str) -> Any:
-    """A map with the value in each cell; its axes count cells."""
+    """Draw a map with the value in each cell; its axes count cells."""
     values = _grid(rows, key)
     image = axes.imshow(values, origin="lower", aspect="auto", vmin=0, vmax=1, cmap="viridis")
     for (i, j), value in np.ndenumerate(values):
@@ -102,7 +102,7 @@ def _heat_map(axes: Axes, rows: Rows, key: str) -> Any:
 
 
 def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    """Figure 2: the map, and where either closed form says one half."""
+    """Draw figure 2: the map, and the lines on which either closed form is one half."""
     own = config.phase_diagram
     main = [row for row in rows if row["samples"] == own.samples]
     figure, (axes,) = _new(width=6.4, height=4.4)
@@ -113,7 +113,7 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
         axes.plot(*line, color="black", linestyle=style, label=f"one half, {name} form")
     axes.set_xlim(-0.5, len(temperatures) - 0.5)
     axes.set_ylim(-0.5, len(steps) - 0.5)
-    axes.legend(loc="upper right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     axes.set_title(f"{_setting(config, [own.samples])}\n{own.replicas} replicas a cell", fontsize=9)
     return figure
 
@@ -121,7 +121,7 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
 def _half_line(
     config: AnnealedInferenceConfig, name: str, temperatures: list[float], steps: list[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """t0 at which a closed form is .5, in units of the cells of the map."""
+    """Return the t0 at which a closed form is .5, in units of the map's cells."""
     stable = collapse.stability_alpha(config.radius, config.heavy_weight)
     alpha, repelled = (collapse.PAPER_ALPHA, False) if name == "paper" else (stable, True)
     fine = np.geomspace(temperatures[0], temperatures[-1], 200)
@@ -137,7 +137,7 @@ def _half_line(
 
 
 def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    """Figure 5: against the rate of cooling alone, and the asymptote for hot starts."""
+    """Draw figure 5: over the rate of cooling alone, with the asymptote for hot starts."""
     main = [row for row in rows if row["samples"] == config.phase_diagram.samples]
     figure, (axes,) = _new()
     for color, temperature in zip(COLORS, _values(main, "temperature"), strict=False):
@@ -149,14 +149,14 @@ def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     setting = (config.dimension, config.radius, config.heavy_weight)
     limit = [collapse.collapse_probability(growth, *setting) for growth in growths]
     axes.plot(rates, limit, "--", color="black", label="hot limit")
-    axes.set(xscale="log", xlabel="rate of cooling beta_i^(-1 / t0)", ylabel="probability of collapse", ylim=(0, 1))
+    axes.set(xlabel="rate of cooling beta_i^(-1 / t0)", ylabel="probability of collapse", ylim=(0, 1))
     axes.set_title(_setting(config, [config.phase_diagram.samples]), fontsize=8)
     axes.legend(fontsize=7)
     return figure
 
 
 def _by_steps(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    """Figure 7: against the annealing time, with both closed forms, one panel a temperature."""
+    """Draw figure 7: over the annealing time, with both closed forms, one panel per temperature."""
     own = config.phase_diagram
     temperatures = _values(rows, "temperature")
     columns = 3
@@ -182,7 +182,7 @@ def _by_steps(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
 
 
 def _density(x: np.ndarray, means: np.ndarray, variances: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """The density along mu* of a mixture whose means are there."""
+    """Return the density along mu* of a mixture with these means."""
     parts = [
         w * np.exp(-((x - m) ** 2) / (2 * v)) / np.sqrt(2 * np.pi * v)
         for w, m, v in zip(weights, means, variances, strict=True)
@@ -191,7 +191,7 @@ def _density(x: np.ndarray, means: np.ndarray, variances: np.ndarray, weights: S
 
 
 def _strategies(table: dict[str, Any], config: AnnealedInferenceConfig, names: Sequence[str]) -> Figure:
-    """Figures 1 and 6: the density along mu* at four stages of the first run, and the variances of all."""
+    """Draw figures 1 and 6: the density along mu* at four stages of the first run, and the variances of all."""
     figure, panels = _new(5, len(names), 2.5, 2.2)
     heavy, radius = config.heavy_weight, config.radius
     x = np.linspace(-4 * radius, 4 * radius, 400)
@@ -208,7 +208,7 @@ def _strategies(table: dict[str, Any], config: AnnealedInferenceConfig, names: S
             axes.plot(radius * overlaps[stage, 0], [0, 0], "^", color="black", markersize=5)
             axes.set_title(f"step {found['recorded_steps'][stage]}", fontsize=8)
             axes.set_yticks([])
-        # Means that stay cannot collapse.
+        # Fixed means cannot collapse.
         outcome = "" if name == "frozen_means" else f"\ncollapse {found['collapse']:.2f}"
         panels[5 * row].set_ylabel(f"{_TITLES[name]}{outcome}", fontsize=8)
         axes = panels[5 * row + 4]
@@ -221,7 +221,7 @@ def _strategies(table: dict[str, Any], config: AnnealedInferenceConfig, names: S
 
 
 def _summary_statistics(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
-    """Figure 3: m1, m2 and s of the first annealed run, and the flow from its start."""
+    """Draw figure 3: m1, m2 and s of the first annealed run, and the flow from its start."""
     annealed = table["strategies"]["annealed"]
     overlaps = np.array(annealed["overlaps"])
     seen = {"m1": overlaps[:, 0, 0], "m2": overlaps[:, 0, 1], "s": np.array(annealed["similarity"])[:, 0]}
@@ -239,7 +239,7 @@ def _summary_statistics(table: dict[str, Any], config: AnnealedInferenceConfig) 
 
 
 def _flows(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
-    """Figure 4: the map of the RealNVP student."""
+    """Draw figure 4: the map of the RealNVP student."""
     own = config.flows
     rows = [row for row in table["rows"] if row["temperature"] != 1]
     (plain,) = (row for row in table["rows"] if row["temperature"] == 1)
@@ -254,7 +254,7 @@ def _flows(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
 
 
 def _formulas(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    """The flow against both closed forms."""
+    """Draw the flow against both closed forms."""
     temperatures = _values(rows, "temperature")
     figure, panels = _new(len(temperatures), 1, 3.0, 3.0)
     for axes, temperature in zip(panels, temperatures, strict=True):

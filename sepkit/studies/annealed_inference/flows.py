@@ -15,16 +15,11 @@ from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 
 def flows(config: AnnealedInferenceConfig, folder: Path, device: str = "cpu") -> dict[str, Any]:
-    """The share of collapsed replicas in each cell and without annealing, by two rules.
+    """Return the share of collapsed replicas in each cell and without annealing, by two rules.
 
-    A student has collapsed if its standard deviation along mu* is below the threshold; the paper says variance where
-    the code records the deviation, which for the same number is another rule. The row without annealing has temperature
-    1 and the longest t0.
-
-    Args:
-        config: the experiment.
-        folder: of the cells.
-        device: where the flows are trained.
+    A student has collapsed if its standard deviation along mu* is below the threshold. The paper says variance where
+    its code records the deviation, and the same threshold then is another rule; both are reported. The row without
+    annealing has temperature 1 and the longest t0. Cells are kept in `folder`.
     """
     own = config.flows
 

@@ -28,7 +28,7 @@ _RECORDS = 100
 
 
 def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: int) -> dict[str, float]:
-    """Both formulas for a cell."""
+    """Return both formulas' values for a cell."""
     setting = (config.dimension, config.radius, config.heavy_weight)
     found = {}
     forms = {
@@ -45,7 +45,7 @@ def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: in
 
 
 def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """The share of collapsed flows in each cell, with variances quasi-static and integrated, and both closed forms."""
+    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms."""
     own = config.formulas
 
     def compute(temperature: float, steps: int, starts: int, after: int, seed: int, **_: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _flow_collapse(
 
 
 def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Collapse under the full and the reduced update, cell by cell, and what a step of either costs."""
+    """Compare collapse under the full and the reduced update, cell by cell, and the cost of a step of either."""
     own = config.agreement
 
     def compute(
@@ -133,7 +133,7 @@ def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
 
 
 def _cost(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Processor seconds of a step of all replicas at the dimension of the paper."""
+    """Measure processor seconds per step of all replicas at the dimension of the paper."""
     own = config.agreement
 
     def compute(dimension: int, samples: int, replicas: int, steps: int, seed: int) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _fit_reduced(
 
 
 def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """The share of collapsed replicas in each cell under the reduced update, and both closed forms."""
+    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms."""
     own = config.phase_diagram
 
     def compute(temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[st
 
 
 def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """The paths of all strategies from the same starts, their collapse rates, and the flow from the first start."""
+    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start."""
     own = config.runs
     annealing = InverseTemperature(1 / own.temperature, own.steps)
     hot = {"initial_variance": own.temperature}
@@ -276,7 +276,7 @@ def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
 
 
 def _flow_of(config: AnnealedInferenceConfig, means: np.ndarray, annealed: dict[str, Any]) -> dict[str, Any]:
-    """The flow from the starts of the annealed runs, and its greatest distance from them, for both variances."""
+    """Return the flow from the starts of the annealed runs, and its greatest distance from them, for both variances."""
     scaled = means / config.radius
     start = OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
     every = annealed["recorded_steps"][1]

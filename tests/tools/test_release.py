@@ -1,0 +1,95 @@
+"""The release: what archives must hold, and that the workflows and the citation are what their readers expect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sepkit.errors import UserError
+from tools import release
+
+METADATA = """Metadata-Version: 2.4
+Name: sepkit
+Version: 0.1.0
+Summary: separation
+License-Expression: MIT
+Requires-Python: >=3.10
+Requires-Dist: torch<3,>=2.6
+Requires-Dist: numpy>=1.26
+Requires-Dist: pesq>=0.0.4; extra == "metrics"
+
+Read me.
+"""
+
+
+def wheel(folder: Path, *, without: str = "", also: tuple[str, ...] = (), metadata: str = METADATA) -> Path:
+    """A wheel with what it must hold, but for `without`."""
+    path = folder / "sepkit-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in (*release.IN_WHEEL, *also):
+            if name != without:
+                archive.writestr(f"{name}some.yaml" if name.endswith("/") else name, "")
+        archive.writestr("sepkit-0.1.0.dist-info/METADATA", metadata)
+    return path
+
+
+def test_a_whole_wheel_passes(tmp_path: Path) -> None:
+    release.check_wheel(wheel(tmp_path))
+    assert release.core_dependencies(wheel(tmp_path)) == ["torch", "numpy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"without": "sepkit/conf/"}, "lacks ['sepkit/conf/']"),
+        ({"also": ("tests/test_x.py",)}, "holds ['tests'] beside sepkit"),
+        ({"metadata": METADATA.replace("License-Expression: MIT\n", "")}, "metadata lack License-Expression"),
+        ({"metadata": METADATA.replace("Read me.\n", "")}, "metadata lack the README"),
+    ],
+)
+def test_a_wheel_that_is_not_whole(tmp_path: Path, options: dict, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        release.check_wheel(wheel(tmp_path, **options))
+    assert words in str(caught.value)
+
+
+def test_a_source_archive(tmp_path: Path) -> None:
+    path = tmp_path / "sepkit-0.1.0.tar.gz"
+    for name in (*release.IN_SOURCE, "tests/a.wav", "tests/fixtures/noise.wav"):
+        file = tmp_path / "sepkit-0.1.0" / (f"{name.strip('/')}/x.py" if name.endswith("/") else name.strip("/"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "sepkit-0.1.0", "sepkit-0.1.0")
+    with pytest.raises(UserError, match=r"lacks \[\], holds recordings \['sepkit-0.1.0/tests/a\.wav'\]"):
+        release.check_source(path)
+    (tmp_path / "sepkit-0.1.0" / "tests" / "a.wav").unlink()
+    (tmp_path / "sepkit-0.1.0" / "mkdocs.yml").unlink()
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "sepkit-0.1.0", "sepkit-0.1.0")
+    with pytest.raises(UserError, match=r"lacks \['/mkdocs\.yml'\]"):
+        release.check_source(path)
+
+
+def test_figures_stand_beside_those_of_the_last_version() -> None:
+    lines = release.table({"version": "0.2.0", "core_dependencies": 11}, {"version": "0.1.0"}).splitlines()
+    assert lines[1].split() == ["version", "0.2.0", "0.1.0"] and lines[2].split() == ["core_dependencies", "11", "-"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("vendor.github-workflows", ".github/workflows/*.yml"),
+        ("vendor.citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_files_that_others_read_have_their_form(repository: Path, schema: str, pattern: str) -> None:
+    paths = sorted(map(str, repository.glob(pattern)))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert paths and done.returncode == 0, done.stdout

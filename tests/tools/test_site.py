@@ -1,0 +1,54 @@
+"""The site: what is made from the code, and that it builds strictly and needs no network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sepkit.cli.main import COMMANDS
+from tools import site
+
+
+def test_subcommands_are_those_of_the_usage_line() -> None:
+    assert site.subcommands("usage: sepkit prepare {mini,wsj0-mix} ...\n\n  mini  Make speech.") == ["mini", "wsj0-mix"]
+    assert site.subcommands("usage: sepkit separate INPUT [INPUT ...] [options]") == []
+
+
+def test_the_page_of_commands_has_all_of_them() -> None:
+    page = site.commands_page()
+    headings = re.findall(r"^## sepkit (\S+)$", page, re.MULTILINE)
+    assert headings == list(COMMANDS)
+    assert "### sepkit prepare folder" in page and "--speaker-from" in page
+
+
+def test_modules_with_an_underscore_are_left_out() -> None:
+    modules = site.public_modules("sepkit.data")
+    assert "sepkit.data.manifest" in modules and not [name for name in modules if "._" in name]
+
+
+def test_links_that_lead_out_of_the_site_are_words() -> None:
+    text = "[a](../b.md) [c](https://d.org) ![e](figures/f.png) [g](#h)"
+    assert site.without_outer_links(text) == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
+
+
+def test_every_page_is_in_the_menu_or_listed(repository: Path) -> None:
+    menu = re.findall(r": (\S+\.md)$", (repository / "mkdocs.yml").read_text(), re.MULTILINE)
+    written = {str(path.relative_to(repository / "docs")) for path in repository.glob("docs/**/*.md")}
+    listed = {path for path in site.generated_pages() if path.count("/") > 1}
+    assert len(menu) == len(set(menu)) and set(menu) == (written | site.generated_pages().keys()) - listed
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_fetches_nothing(repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assets = re.compile(
+        r"<(?:script|img|source|audio)[^>]+src=\"https?://|<link[^>]+rel=\"stylesheet\"[^>]+href=\"https?://"
+    )
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 30 and not [page.name for page in pages if assets.search(page.read_text(encoding="utf-8"))]
