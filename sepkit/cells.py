@@ -12,17 +12,16 @@ from sepkit.files import read_json, write_json
 
 
 def cell_seed(seed: int, name: str) -> int:
-    """The seed of a cell: a function of the experiment's and the cell's name alone."""
+    """Return the seed of a cell, a function of the experiment's seed and the cell's name alone."""
     return zlib.crc32(f"{seed} {name}".encode())
 
 
 def run_cells(
     cells: Mapping[str, dict[str, Any]], compute: Callable[..., dict[str, Any]], folder: Path, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """The results of all cells by name, with `processor_seconds` and `wall_seconds` of each.
+    """Return the results of all cells by name, with `processor_seconds` and `wall_seconds` of each.
 
-    A cell is FOLDER/NAME.json. One that is there with the same settings is read; the same call again therefore
-    continues where it stopped.
+    A cell is FOLDER/NAME.json. A file with the same settings is read, so another call continues where one stopped.
 
     Args:
         cells: name -> plain settings, the keyword arguments of `compute` beside `seed`.

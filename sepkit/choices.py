@@ -1,4 +1,4 @@
-"""Choices picked by name, and the way from typed dataclasses to plain data and back.
+"""Choices picked by name, and conversion of typed dataclasses to plain data and back.
 
 `from_dict` refuses unknown or wrongly typed keys, and never imports anything that the data names.
 """
@@ -45,7 +45,7 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -55,7 +55,7 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], data: Any, where: str = "") -> T:
-    """The dataclass `cls` (or the choice of that kind which `data` names) filled from plain data.
+    """Fill the dataclass `cls` (or the choice of that kind which `data` names) from plain data.
 
     Args:
         cls: a dataclass of this module, or a kind of `Choice`.
@@ -79,7 +79,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
-    """The dataclass that `name` stands for among the choices of `kind`.
+    """Return the dataclass that `name` stands for among the choices of `kind`.
 
     Raises:
         UserError: no name, or none of that name.
@@ -98,7 +98,7 @@ def pick(kind: type, name: Any, where: str = "") -> type:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Field name -> type of a dataclass, with annotations resolved."""
+    """Return field name -> type of a dataclass, with annotations resolved."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this"; the command line turns it into one line and exit code 2."""
+"""The exception for mistakes that the user can mend; the command line prints one line and exits with code 2."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""Which extra of the package brings what is imported only where it is needed."""
+"""The extras of the package that provide optional imports."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Work on many items in several processes: what is wrong with one is recorded, and the rest goes on.
+"""Work on many items in several processes: an item's error is recorded, and the others continue.
 
     for path, result in for_each(partial(convert, out), paths, processes, "converting"):
         if isinstance(result, Failed):
             skipped[str(path)] = result.reason
 
-Results come in the order of the items, as soon as they are there. The function takes one item and must be one that
-another process can import: of a module, or a `functools.partial` of such. In it a `UserError` fails the item, a full
-disk stops everything with one line, and any other exception is a defect and is raised. An item that brings its process
-down (too little memory, a crash in a library) fails alone. To be resumable the function itself looks whether its
-output is there: outputs are written atomically, so what is there is whole.
+Results come in the order of the items, as soon as they exist. The function takes one item, and another process must be
+able to import it: it belongs to a module, or is a `functools.partial` of such. A `UserError` in it fails the item, a
+full disk stops everything with one line, and any other exception is a defect and is raised. An item that brings its
+process down (too little memory, a crash in a library) fails alone. To be resumable the function checks whether its
+output exists; outputs are written atomically, so an existing one is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 # Items that go to a process at a time: enough that sending them costs nothing, few enough that all finish together.
 _MOST_IN_CHUNK = 32
 _CHUNKS_PER_PROCESS = 8
-# Chunks that wait for each process. If a process dies, these are worked on again, each alone.
+# Chunks that wait for each process. If a process dies, they are worked on again, each alone.
 _WAITING = 4
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -54,7 +54,7 @@ class Failed:
 
 
 def available_processes() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -65,12 +65,12 @@ def for_each(
     description: str = "preparing",
     unit: str = "file",
 ) -> Iterator[tuple[Item, Result | Failed]]:
-    """Yield each item with what the function makes of it, in the order of the items.
+    """Yield each item with the function's result, in the order of the items.
 
     Args:
         function: see above; it, the items and the results can be pickled.
         items: what to work on.
-        processes: how many; 1: none but this one; None: `available_processes`.
+        processes: number of processes; 1: only this one; None: `available_processes`.
         description: of the progress bar.
         unit: of the progress bar.
 
@@ -145,7 +145,7 @@ class Pool:
     beside it: they are run again, each alone, and only the guilty one raises `ProcessDied`.
 
     Args:
-        processes: how many; 0: none.
+        processes: number of processes; 0: none.
         preloaded: modules that every process needs; a server imports them once, and processes are copies of it.
     """
 
@@ -206,7 +206,7 @@ class Task:
 
 
 def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
-    # Not fork: a notebook that calls this may hold threads, and an accelerator, which do not survive it.
+    # A fork would copy the threads and the accelerator of a notebook, which do not survive it.
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
         context.set_forkserver_preload(preloaded)
@@ -214,7 +214,7 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
-        # The first task starts the server and the processes, which read the variables when they import numpy.
+        # The first task starts the server and the processes, which read the variables on importing numpy.
         executor.submit(os.getpid)
     finally:
         for name, value in before.items():
@@ -226,7 +226,7 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
 
 
 def _prepare_process(own_files: Sequence[str]) -> None:
-    # An interrupt is for the process that the user sees; it ends the others.
+    # An interrupt goes to the process that the user sees, which ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What is sent here may be of classes that the user's own files define.
     for file in own_files:
@@ -237,7 +237,7 @@ def _prepare_process(own_files: Sequence[str]) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums are the same to the last bit, wherever a task runs, only if they are cut into the same pieces."""
+    """Use one thread: sums are the same to the last bit everywhere only if they are cut into the same pieces."""
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else 1
     try:

@@ -84,7 +84,7 @@ def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
 
 
 def build(config: Choice, **structure: Any) -> Any:
-    """The object that `config` describes.
+    """Build the object that `config` describes.
 
     Args:
         config: a choice; its fields become keyword arguments, nested choices built first.
@@ -99,11 +99,7 @@ def build(config: Choice, **structure: Any) -> Any:
 
 
 def registered(config: Choice) -> Any:
-    """The class (or function) that is registered for configurations of this type.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the class (or function) registered for configurations of this type; raise UserError if there is none."""
     builder = _builders.get(type(config))
     if builder is None:
         raise UserError(

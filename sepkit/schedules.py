@@ -19,7 +19,7 @@ from sepkit.config import (
 )
 from sepkit.registry import register
 
-# Where the logistic function is cut on either side: there it is 0.25 % from its limits.
+# The logistic function is cut here on either side, 0.25 % from its limits.
 _SIGMOID_REACH = 6.0
 
 
@@ -28,7 +28,7 @@ class Schedule(Protocol):
     """A value that depends on progress alone."""
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """Return the value after t epochs."""
         ...
 
 

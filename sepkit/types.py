@@ -1,4 +1,4 @@
-"""The words that models, objectives, data and training share: `Batch`, `Separation`, `Losses`, and protocols.
+"""Types that models, objectives, data and training share: `Batch`, `Separation`, `Losses`, and protocols.
 
 Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F frames.
 """
@@ -22,7 +22,7 @@ class Batch:
         sources: (B, m, T) waveforms of the speakers; rows of inactive sources hold zeros.
         active: (B, m) bool, False where an utterance has fewer than m sources.
         lengths: (B,) int64, samples before the padding.
-        ids: the utterance identifiers, one an example.
+        ids: the utterance identifiers, one per example.
     """
 
     mixture: Tensor
@@ -32,7 +32,7 @@ class Batch:
     ids: list[str] = field(default_factory=list)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in moved.items():
             if hasattr(value, "to"):
@@ -40,7 +40,7 @@ class Batch:
         return Batch(**moved)
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory (called by torch's DataLoader)."""
+        """Return the same batch in page-locked memory (called by torch's DataLoader)."""
         return Batch(
             self.mixture.pin_memory(),
             self.sources.pin_memory(),
@@ -52,7 +52,7 @@ class Batch:
 
 @runtime_checkable
 class Density(Protocol):
-    """What latents are drawn from before anything is heard: a prior, which is flexible or a distribution itself."""
+    """A prior of latents: flexible, or a distribution itself."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Elementwise log density in nats; only the sum over the dimensions of a tick may mean anything."""
@@ -97,7 +97,7 @@ class Latent(Protocol):
 
 @dataclass
 class Separation:
-    """What a model makes of a batch of mixtures.
+    """The output of a model for a batch of mixtures.
 
     Args:
         estimates: (B, n, T) waveforms, in the units of the mixture.
@@ -138,10 +138,9 @@ class Losses:
     """The value of an objective for each example of a batch.
 
     Args:
-        loss: (B,), what is minimized: the weighted sum of the terms.
+        loss: (B,), the weighted sum of the terms.
         terms: (B,) each, by name, unweighted.
-        statistics: (B,) each, by name, detached: what is worth recording but not minimized; zero in the examples that
-            do not count.
+        statistics: (B,) each, by name, detached: recorded but not minimized; zero in the examples that do not count.
         counted: (B,) bool, the examples that statistics are about; None: all.
     """
 

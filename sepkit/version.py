@@ -1,3 +1,3 @@
-"""The version of the package. It has a file of its own because `sepkit/__init__.py` names modules that need it."""
+"""The version of the package, in a separate file because modules that `sepkit/__init__.py` names need it."""
 
 __version__ = "0.1.0"

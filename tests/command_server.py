@@ -1,8 +1,8 @@
 """A `sepkit` for recipes in tests that starts at once: a command is a fork of a process that has imported everything.
 
 A recipe runs a dozen commands, and each would spend seconds on the imports of torch and lightning. `serving(folder)`
-starts the process and writes FOLDER/sepkit, which hands its arguments, environment, folder and standard streams over a
-socket and ends as the command ends. What runs is `sepkit.cli.main` in a process of its own, as ever.
+starts the process and writes FOLDER/sepkit. That script hands its arguments, environment, folder and standard streams
+over a socket, and ends when the command ends. The command is still `sepkit.cli.main` in its own process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def serving(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
 def _serve(path: str) -> None:
     for module in IMPORTED:
         __import__(module)
-    # Only a process of one thread may be forked and go on.
+    # Only a process of one thread may fork and continue.
     assert threading.active_count() == 1, threading.enumerate()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -67,7 +67,7 @@ def _serve(path: str) -> None:
         print("ready", flush=True)
         while True:
             connection, _ = listener.accept()
-            # The grandchild belongs to nobody, so that no command has to be waited for here.
+            # The grandchild has no parent, so no command has to be waited for here.
             child = os.fork()
             if child == 0:
                 if os.fork() == 0:

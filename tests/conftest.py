@@ -1,4 +1,4 @@
-"""What every test may ask for: the folder of real recordings, tiny configurations, and a tiny corpus of its own."""
+"""Fixtures for all tests: the folder of real recordings, tiny configurations, and a tiny corpus."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Corpus:
         self.manifest = write_manifest(folder / "test.jsonl", self.entries)
 
     def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> KnownSeparator:
-        """One that answers with the sources in reverse order, plus a share of the mixture."""
+        """Return a separator that gives the sources in reverse order, plus a share of the mixture."""
         return KnownSeparator(self, noise, extra_hypotheses)
 
     def rewrite(self) -> None:
@@ -146,7 +146,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         folder = home / name
         separator = corpus.separator(noise, extra_hypotheses=1)
         for number, entry in enumerate(corpus.entries):
-            # Harder by and by, so that there are a worst and a best mixture.
+            # Later mixtures are harder, so that there are a worst and a best one.
             separator.noise = noise * (1 + number / 10)
             for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
                 audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)

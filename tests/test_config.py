@@ -1,4 +1,4 @@
-"""Configurations survive the way to plain data and back; wrong data is refused with the field's name."""
+"""Configurations survive conversion to plain data and back; wrong data is refused with the field's name."""
 
 from __future__ import annotations
 

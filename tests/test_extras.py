@@ -1,4 +1,4 @@
-"""What has to be installed: declared, small for separating, and told in one line where it is missing."""
+"""Dependencies: declared, few for separating, and reported in one line if missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ print("codes", code, *others)
 
 @pytest.mark.slow
 def test_the_newest_of_everything_resolves_and_the_core_is_small() -> None:
-    """Where a network is: at most 60 packages to separate, and a torch that torchaudio works with."""
+    """With a network: at most 60 packages to separate, and a torch that torchaudio works with."""
 
     def resolved(*extras: str) -> dict[str, str]:
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header"]

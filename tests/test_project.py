@@ -255,6 +255,21 @@ def _write_files() -> None:
             Path(name).write_text(block)
 
 
+def test_sentences_are_short() -> None:
+    """At most 2 % of the sentences of README and docs have more than 35 words."""
+    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
+    text = "\n\n".join(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages)
+    # Cells of tables, items of lists, headings and paragraphs end a sentence, too.
+    sentences = [s for s in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?=[-*#\d])", text) if s.strip()]
+    long = [sentence for sentence in sentences if len(sentence.split()) > 35]
+    assert len(long) <= 0.02 * len(sentences), long
+
+
+def test_a_number_is_called_n() -> None:
+    texts = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("sepkit/**/*.py")]
+    assert not [path for path in texts if re.search(r"\bso\s+many\b", path.read_text(encoding="utf-8"))]
+
+
 def test_every_page_is_tested() -> None:
     assert sorted(REPOSITORY.glob("docs/**/*.md")) == sorted(DOCUMENTS[1:])
 

@@ -1,1 +1,1 @@
-"""The commands: one file each, a thin skin over a function that a notebook can call."""
+"""The commands: one file each, a thin layer over a function that a notebook can call."""

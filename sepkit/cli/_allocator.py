@@ -1,13 +1,12 @@
-"""Memory that is freed stays with the process, to be used again.
+"""Keep freed memory in the process, for reuse.
 
-glibc asks the kernel for every block above 32 MB, and gives it back when it is freed: then each operation on a long
-recording has its result faulted in again, page by page, which takes longer than most operations. With both thresholds
-raised such blocks come from the heap. What a command needs at most grows little; between operations it keeps what it
-once had.
+glibc asks the kernel for every block above 32 MB, and returns it when it is freed. Each operation on a long recording
+then has its result faulted in again, page by page, which takes longer than most operations. With both thresholds raised
+such blocks come from the heap. The peak of a command grows little; between operations it keeps its memory.
 
-SEPKIT_MALLOC=default leaves the allocator as it comes; so do MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and
-GLIBC_TUNABLES, whose user has made a choice. Other C libraries than glibc are left alone. Only a process that is
-the `sepkit` command does this, and those it starts: never one that imports sepkit.
+SEPKIT_MALLOC=default keeps the allocator's own settings. So do MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and
+GLIBC_TUNABLES, which mean that the user has chosen. C libraries other than glibc are left alone. Only a process that is
+the `sepkit` command does this, and its child processes; importing sepkit never does.
 
 Source: mallopt(3).
 """
@@ -21,15 +20,15 @@ from sepkit.errors import UserError
 
 VARIABLE = "SEPKIT_MALLOC"
 _DEFAULT, _RAISED = "default", "raised"
-# As mallopt and glibc's variables, which child processes read as they start, name them.
+# Names in mallopt, and in glibc's variables, which child processes read at their start.
 _TRIM, _MMAP = (-1, "MALLOC_TRIM_THRESHOLD_"), (-3, "MALLOC_MMAP_THRESHOLD_")
 _CHOSEN_BY_USER = (_TRIM[1], _MMAP[1], "GLIBC_TUNABLES")
-# mallopt takes an int. Versions of glibc that refuse so much take 32 MiB, which is still above what they start with.
+# mallopt takes an int. Versions of glibc that refuse this value take 32 MiB, which is still above their default.
 _MOST, _MOST_OF_OLD = 2**31 - 1, 32 * 2**20
 
 
 def raise_thresholds() -> bool:
-    """Whether the thresholds are raised now, see above.
+    """Raise the thresholds, see above; return whether they are raised.
 
     Raises:
         UserError: SEPKIT_MALLOC is something else than default or raised.

@@ -29,14 +29,14 @@ from sepkit.registry import import_file
 
 
 def conf_folder() -> Path:
-    """Folder of the configurations that ship with sepkit: inside the wheel, or at the top of a checkout."""
+    """Return the folder of the configurations that ship with sepkit: in the wheel, or at the top of a checkout."""
     package = Path(__file__).resolve().parents[1]
     inside, beside = package / "conf", package.parent / "conf"
     return inside if inside.is_dir() else beside
 
 
 def find_config(name: str) -> Path:
-    """The YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
+    """Find the YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
 
     Raises:
         UserError: no such file, or several of that name.
@@ -54,7 +54,7 @@ def find_config(name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """Plain data of a YAML file; an empty file is an empty mapping.
+    """Read plain data of a YAML file; an empty file is an empty mapping.
 
     Raises:
         UserError: unreadable, or not YAML.
@@ -124,7 +124,7 @@ def parse_config(
 
 
 def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
-    """`tree` with the entries of `data` laid over it; a choice with another name starts from that choice's defaults.
+    """Return `tree` with the entries of `data` merged in; a choice with another name starts from its own defaults.
 
     Raises:
         UserError: an unknown key or choice, or no mapping where one is expected.
@@ -151,14 +151,14 @@ def _is_nested(hint: Any) -> bool:
 
 
 def _started(cls: type, tree: Any) -> Any:
-    """`tree`, or the defaults of `cls` where it is None; a kind of choice has none before it is picked."""
+    """Return `tree`, or the defaults of `cls` if it is None; a kind of choice has none before one is picked."""
     if tree is not None:
         return tree
     return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
 
 
 def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
-    """`tree` where a part that is off (`model.scoring: null`) is on, at its defaults, if `path` names a field of it."""
+    """Return `tree`; turn on a part (`model.scoring: null`) with defaults if `path` names a field of it."""
     if issubclass(cls, Choice):
         cls = pick(cls, tree[cls.key])
     hint = field_types(cls).get(path[0])
@@ -169,7 +169,7 @@ def _with_parts(cls: type, tree: Any, path: list[str]) -> Any:
 
 
 def _expand(argument: str, aliases: Mapping[str, str]) -> str:
-    """`--devices=2` -> `--trainer.devices=2`; dashes in dotted keys become underscores."""
+    """Expand `--devices=2` to `--trainer.devices=2`; dashes in dotted keys become underscores."""
     option, equals, value = argument.partition("=")
     if option in aliases:
         return f"--{aliases[option]}{equals}{value}"
@@ -213,7 +213,7 @@ def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield from _add_fields(parser, value, f"{prefix}{name}.")
         elif value is None and _is_nested(inner) and not issubclass(inner, Choice):
-            # For the help alone: an option that names a field of this part has switched it on before.
+            # Only for the help: an option that names a field of this part has turned it on before.
             for _ in _add_fields(parser, inner(), f"{prefix}{name}."):
                 pass
         else:

@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         return vars(self.parse_args(arguments))
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong."""
+        """Raise argparse's message as UserError."""
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
 
 
@@ -94,7 +94,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _option_meant(name: str, known: Sequence[str]) -> str:
-    """`did_you_mean` among the options of one part of the configuration, where `name` names one; else among all."""
+    """Return `did_you_mean` among the options of the part of the configuration that `name` names, or among all."""
     prefix = name.rpartition(".")[0]
     fields = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == prefix}
     if not prefix or not fields:
@@ -203,7 +203,7 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     takes_model = any("MODEL" in parameter.help for parameter in parameters)
     if takes_model and not any(parameter.name == "import_" for parameter in parameters):
         parameters.append(_Parameter("import_", list[str], [], SHARED_HELP["import_"]))
-    # What has to be given comes first in the help.
+    # Required arguments come first in the help.
     parameters.sort(key=lambda parameter: not (parameter.is_required or parameter.is_positional))
     required = [parameter.usage for parameter in parameters if parameter.is_required or parameter.is_positional]
     usage = " ".join([program, *required, "[options]"])
@@ -221,7 +221,7 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
 
 
 def _parameters(described: Any) -> Iterator[_Parameter]:
-    """Parameters of a function or fields of a dataclass; one whose type is a dataclass gives way to its fields."""
+    """Yield parameters of a function or fields of a dataclass; a dataclass as type is replaced by its fields."""
     help_of, hints = SHARED_HELP | documented(described), typing.get_type_hints(described)
     factories = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
     for name, parameter in inspect.signature(described).parameters.items():
@@ -239,7 +239,7 @@ def _parameters(described: Any) -> Iterator[_Parameter]:
 
 @functools.cache
 def documented(described: Any) -> dict[str, str]:
-    """Argument or field -> its description, in one line; a class has those of its bases too."""
+    """Return argument or field -> its description, in one line; a class has those of its bases too."""
     parts = reversed(described.__mro__[:-1]) if isinstance(described, type) else [described]
     parameters = [p for part in parts for p in docstring_parser.parse_from_object(part).params]
     return {p.arg_name: " ".join((p.description or "").split()) for p in parameters}

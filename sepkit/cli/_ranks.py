@@ -1,4 +1,4 @@
-"""What torchrun tells the processes that it starts."""
+"""Rank and device of processes that torchrun starts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 
 
 def share() -> tuple[int, int]:
-    """Rank and number of processes: 0 of 1 without torchrun."""
+    """Return rank and number of processes: 0 of 1 without torchrun."""
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def device_of_rank(device: str) -> str:
-    """The device of this process: of several accelerators the one that is its own.
+    """Return the device of this process; with several accelerators each process has its own.
 
-    Args:
-        device: as the user named it; "cuda" means one for each process that torchrun starts on a machine.
+    `device` is the user's; "cuda" means one for each process that torchrun starts on a machine.
     """
     local = os.environ.get("LOCAL_RANK")
     return f"cuda:{local}" if device == "cuda" and local is not None else device

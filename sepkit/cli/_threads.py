@@ -4,7 +4,7 @@ Threads of OpenMP spin at the end of every parallel loop until the last one arri
 core, they spin for as long as it does: six recordings of 4 s took minutes in place of seconds. OMP_WAIT_POLICY=PASSIVE
 lets them sleep at once.
 
-OMP_WAIT_POLICY=ACTIVE lets them spin. GOMP_SPINCOUNT and KMP_BLOCKTIME are left alone too: their user has made a choice.
+OMP_WAIT_POLICY=ACTIVE lets them spin. If GOMP_SPINCOUNT or KMP_BLOCKTIME is set, nothing is changed.
 Only a process that is the `sepkit` command does this, and those it starts: never one that imports sepkit. It has to
 happen before torch is imported.
 

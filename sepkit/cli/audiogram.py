@@ -1,4 +1,4 @@
-"""`sepkit audiogram ...`: which threshold to measure next, whole sessions played on data, tables of them."""
+"""`sepkit audiogram ...`: choose the next threshold, play whole sessions on data, and make tables of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sepkit calibrate`: teaches a model to predict the error of its own estimates."""
+"""`sepkit calibrate`: fit a model's prediction of its own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sepkit continuity`: whether speakers keep their channels."""
+"""`sepkit continuity`: measure whether speakers keep their channels."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def main(
 
 
 def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
-    """Each manifest and the folder of its evaluation.
+    """Return each manifest and the folder of its evaluation.
 
     Raises:
         UserError: two manifests of one name.
@@ -253,8 +253,8 @@ def _of_model(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
             f"sepkit calibrate {model} --manifest dev.jsonl"
         )
-    # Rows from before rates were kept lack them: they are made again.
-    rates = " rates" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
+    # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
+    rates = " rates, alive" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
     return {
         "separate": partial(separator.separate, evidence=True),
         "model": model,
@@ -272,7 +272,7 @@ def _command_line() -> str:
 
 
 def _default_processes(manifests: list[str], device: str | None, world_size: int) -> int:
-    """Starting processes takes seconds: none for few mixtures."""
+    """Return the number of processes. Starting them takes seconds, so there are none for few mixtures."""
     import os
 
     from sepkit.data.manifest import read_manifest

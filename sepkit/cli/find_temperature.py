@@ -1,4 +1,4 @@
-"""`sepkit find-temperature`: at which temperatures annealed multiple choice learning should begin and end."""
+"""`sepkit find-temperature`: find initial and final temperatures of annealed multiple choice learning."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _of_model(
     from sepkit.annealing.temperature import of_model
     from sepkit.inference.separator import load_model
 
-    # Loaded as for separation, which knows about devices.
+    # Loaded as for separation, which handles devices.
     separator = load_model(model, device, predict=False)
     trained_cost, trained_seconds = _of_run(model)
     return of_model(
@@ -130,7 +130,7 @@ def _named_cost(name: str) -> CostConfig:
 
 
 def _of_run(model: str) -> tuple[CostConfig, float | None]:
-    """The cost and the length of segments that the model was trained with; SI-SDR, whole mixtures where nobody says."""
+    """Return the cost and the length of segments of the model's training; SI-SDR and whole mixtures if unknown."""
     from sepkit.cli._configuration import read_yaml
     from sepkit.config import CostConfig, NegSISDRConfig, from_dict
     from sepkit.errors import UserError

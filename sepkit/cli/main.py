@@ -1,7 +1,7 @@
 """`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
 
 0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened; SEPKIT_MALLOC=default
-leaves the memory allocator as it comes (see `sepkit.cli._allocator`), OMP_WAIT_POLICY=ACTIVE lets waiting threads spin
+leaves the allocator's own settings (see `sepkit.cli._allocator`), and OMP_WAIT_POLICY=ACTIVE lets waiting threads spin
 (see `sepkit.cli._threads`).
 """
 
@@ -63,7 +63,7 @@ commands:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line: 0, 1 for a failure, 2 for a user's mistake."""
+    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {name:<16} {text}" for name, text in COMMANDS.items())))
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if argv is None:
-            # Only where the process is the command: whoever calls this function decides about allocator and threads.
+            # Only if the process is the command: other callers decide about their allocator and threads.
             raise_thresholds()
             let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _complain(f"sepkit {arguments[0]}: {error}", 2)
     except BrokenPipeError:
-        # The reader of our output went away (`sepkit models | head`); stdout must not be flushed again at exit.
+        # The reader of the output is gone (`sepkit models | head`), so stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`sepkit models`: what a MODEL may be, and what one of them is."""
+"""`sepkit models`: list possible MODELs, or describe one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _memory(model: str, seconds: float) -> float:
 
 
 def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
-    """One line a model: what it is, what it costs, and how good it is."""
+    """Return one line per model: description, cost and scores."""
     from sepkit.models import load_pretrained, model_folder
     from sepkit.models.facts import model_facts
     from sepkit.models.shipped import DEFAULT_MODEL

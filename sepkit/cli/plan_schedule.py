@@ -1,4 +1,4 @@
-"""`sepkit plan-schedule KIND`: an annealing schedule from theory instead of a search."""
+"""`sepkit plan-schedule KIND`: plan an annealing schedule from theory instead of by search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inverse_temperature(
     figure: str | None = None,
     json: bool = False,
 ) -> Path | None:
-    """How likely annealed variational inference is to lose a mode, and the first temperature and length that avoid it.
+    """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
 
     Args:
         dimension: d, of the space
@@ -91,7 +91,7 @@ def amcl(
     noise_floor: bool = False,
     json: bool = False,
 ) -> None:
-    """At which temperature and epoch the hypotheses of annealed multiple choice learning split.
+    """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
 
     Args:
         critical_temperature: T_c, as `sepkit find-temperature` prints it
@@ -100,7 +100,7 @@ def amcl(
         kind: of cooling
         decay: of the temperature in an epoch, with --kind exponential
         step_size: eta, of a gradient step on one hypothesis
-        spread_growth: by which factor the distance of two hypotheses grows until it is seen
+        spread_growth: factor by which the distance of two hypotheses grows until the split is seen
         steps_per_epoch: gradient steps in an epoch
         observed_split: temperature at which a run was seen to split; replaces --step-size and --spread-growth
         observed_kind: cooling of that run; default: --kind, and so on
@@ -161,7 +161,7 @@ def kl_warmup(
     initial_beta: float | None = None,
     json: bool = False,
 ) -> None:
-    """Which latents live, and when they die under KL warm-up or come to life under tempering, in a linear model.
+    """Predict which latents live in a linear model, and when they die (KL warm-up) or come to life (tempering).
 
     Args:
         variances: of the data along its principal axes

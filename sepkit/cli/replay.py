@@ -1,4 +1,4 @@
-"""`sepkit replay`: how hypotheses split along a cooling."""
+"""`sepkit replay`: show how hypotheses split along a cooling."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def main(
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.inference.inputs import find_recordings
 
-    # All that is wrong with the arguments is said before torch is imported.
+    # All mistakes in the arguments are reported before torch is imported.
     find_recordings(inputs, Path(out))
     from sepkit.inference import separate_files
     from sepkit.inference.separator import load_model

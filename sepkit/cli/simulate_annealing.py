@@ -1,4 +1,4 @@
-"""`sepkit simulate-annealing EXPERIMENT`: the experiments of the annealed VI paper."""
+"""`sepkit simulate-annealing EXPERIMENT`: run the experiments of the annealed VI paper."""
 
 from __future__ import annotations
 

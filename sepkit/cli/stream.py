@@ -59,7 +59,7 @@ def main(
         try:
             report = separate_pipe(stream, pipe, sys.stdout.buffer)
         except BrokenPipeError:
-            # Whoever listens has heard enough. Standard output must not be flushed again at exit.
+            # The reader is gone. Standard output must not be flushed again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
     print(f"sepkit stream: {report}", file=sys.stderr)

@@ -10,7 +10,7 @@ from sepkit.config.maskers import ConvTasNetConfig, MaskerConfig
 
 
 class FilterbankConfig(Choice):
-    """How waveforms become encodings and come back."""
+    """The maps from waveforms to encodings and back."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class BetaConfig(LatentConfig, name="beta"):
 
 
 class PriorConfig(Choice):
-    """The distribution from which the rates of posteriors are measured."""
+    """The reference distribution for the rates of posteriors."""
 
     of_encodings_only: ClassVar[bool] = False
     needs_rate: ClassVar[bool] = True

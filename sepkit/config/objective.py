@@ -10,7 +10,7 @@ from sepkit.config.schedules import ConstantConfig, ScheduleConfig, TruncatedExp
 
 
 class CostConfig(Choice):
-    """How far an estimate is from a source, for every pair."""
+    """The distance of an estimate from a source, for every pair."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class CauchyConfig(CostConfig, name="cauchy_nll"):
 
 
 class AssignmentConfig(Choice):
-    """How hypotheses are matched to sources."""
+    """The matching of hypotheses to sources."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
 
 @dataclass
 class ScoringLossConfig:
-    """How scores are trained, if the model has them (model.scoring)."""
+    """The training of scores, if the model has them (model.scoring)."""
 
     kind: Literal["binary", "cross_entropy"] = "binary"
     """binary: did this hypothesis win any source? cross_entropy: predict each hypothesis's share of the sources."""
@@ -115,7 +115,7 @@ class ScoringLossConfig:
 
 @dataclass
 class RateConfig:
-    """How one of the rates enters the objective, if its latents are variational."""
+    """One of the rates in the objective, if its latents are variational."""
 
     weight: ScheduleConfig = field(default_factory=ConstantConfig)
     """Beta, a schedule. With a likelihood and beta = 1, the objective is the negative evidence lower bound."""
@@ -185,7 +185,7 @@ class SilenceConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """What is minimized."""
+    """The loss and its terms."""
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)

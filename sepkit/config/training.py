@@ -1,4 +1,4 @@
-"""How a model is trained, and the top of a configuration: the task."""
+"""The training of a model, and the top of a configuration: the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 
 @dataclass
 class TrainerConfig:
-    """How the model is optimized."""
+    """The optimization of the model."""
 
     max_epochs: int = 200
     max_minutes: float | None = None
@@ -78,7 +78,7 @@ class TrainerConfig:
 
 
 class TaskConfig(Choice, key="task", default="separation"):
-    """What is trained.
+    """The kind of training.
 
     The dataclass of a task has the fields `model`, `data` (with at least `batch_size` and `workers`), `trainer` and
     `init_from`, and others of its own.

@@ -153,7 +153,7 @@ def evaluate(
     rates = sorted({entry.sample_rate for _, entry in entries})
     options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
     if calibration and "si_sdr" not in options.metrics:
-        raise UserError(f"metrics: found {', '.join(options.metrics)}; --calibration needs si_sdr, add it")
+        raise UserError(f"metrics: found {', '.join(options.metrics)}; for --calibration, add si_sdr")
     fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
     utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
     out = Path(out)

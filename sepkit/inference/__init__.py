@@ -1,4 +1,4 @@
-"""How recordings are separated: arrays in memory, and files to files."""
+"""Separate recordings: arrays in memory, and files to files."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 _FRAME_SECONDS = 0.02
-# An estimate is heard where it is not so far below its own loud frames, nor so far below all estimates together there.
+# An estimate is heard unless it is this far below its own loud frames, or this far below all estimates together there.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
-# Pauses that are shorter do not end a turn; turns that are shorter are clicks.
+# Shorter pauses do not end a turn; shorter turns are clicks.
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
 
 
@@ -34,7 +34,7 @@ class ActivityMeter:
         self.peak = 0.0
 
     def add(self, block: np.ndarray) -> None:
-        """Takes the next samples (k, t)."""
+        """Take the next samples (k, t)."""
         self.peak = max(self.peak, float(np.abs(block).max(initial=0.0)))
         samples = np.concatenate([self._rest, block], axis=1)
         whole = samples.shape[1] // self._frame * self._frame
@@ -43,7 +43,7 @@ class ActivityMeter:
         self._rest = samples[:, whole:]
 
     def segments(self) -> list[list[tuple[float, float]]]:
-        """Of each estimate, beginnings and lengths, seconds, of the turns in which it is heard."""
+        """Return beginnings and lengths, seconds, of the turns in which each estimate is heard."""
         if not self._count:
             return []
         rest = np.square(self._rest).sum(1, keepdims=True)
@@ -73,10 +73,10 @@ class ActivityMeter:
 
 
 def rttm_lines(name: str, segments: Sequence[Sequence[tuple[float, float]]]) -> list[str]:
-    """The lines of an RTTM file, in order of time; estimates are called s1, s2 ...
+    """Return the lines of an RTTM file, in order of time; estimates are called s1, s2 ...
 
     Args:
-        name: of the recording; white space becomes an underscore, which separates columns.
+        name: of the recording; white space, which separates columns, becomes an underscore.
         segments: of each estimate, beginnings and lengths in seconds.
 
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.

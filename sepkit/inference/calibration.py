@@ -1,4 +1,4 @@
-"""Fitting a model's prediction of SI-SDR on mixtures whose sources are known, and keeping it beside the model."""
+"""Fit a model's prediction of SI-SDR on mixtures with known sources, and keep it beside the model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sepkit.objectives.costs import pairwise_neg_si_sdr
 
 @dataclass
 class Calibration:
-    """What came of fitting a predictor.
+    """The result of fitting a predictor.
 
     Args:
         predictor: fitted, not yet stored.
-        skipped: id of a mixture that was of no use -> reason.
+        skipped: id of an unusable mixture -> reason.
     """
 
     predictor: QualityPredictor
@@ -43,26 +43,26 @@ def calibrate(
     seed: int = 0,
     first: int | None = None,
 ) -> Calibration:
-    """A predictor of the SI-SDR of a separator's estimates, fitted on mixtures that the model was not trained on.
+    """Fit a predictor of the SI-SDR of a separator's estimates on mixtures that the model was not trained on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
-    as `sepkit evaluate` measures it. The separator's own predictor is left as it is.
+    as `sepkit evaluate` measures it. The separator's own predictor does not change.
 
     Args:
         separator: of the model.
         manifest: of mixtures with sources, dev.jsonl for example.
         samples: of the latents, for each mixture; a deterministic model needs none.
         seed: of those.
-        first: how many mixtures, from the beginning of the manifest; None: all.
+        first: number of mixtures, from the beginning of the manifest; None: all.
 
     Raises:
-        UserError: a bad manifest or number, or too few mixtures that are of use; see `fit_ridge`.
+        UserError: a bad manifest or number, or too few usable mixtures; see `fit_ridge`.
     """
     check_samples(samples)
     if first is not None and first < 1:
         raise UserError(f"first: found {first}, expected at least 1 mixture")
     entries = list(read_manifest(manifest))[:first]
-    # Without a predictor of its own, whose time would be lost.
+    # A separator without a predictor, whose results would not be used.
     plain = Separator(separator.model, separator.device, SeparatorOptions(precision=separator.options.precision))
     skipped: dict[str, str] = {}
     rows: list[dict[str, np.ndarray]] = []
@@ -99,10 +99,10 @@ def calibrate(
 def _example(
     separator: Separator, entry: MixtureEntry, samples: int, seed: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(k,) of every feature and the SI-SDR, dB, of the hypotheses that are matched with the k active sources.
+    """Return (k,) of every feature, and the SI-SDR, dB, of the hypotheses matched with the k active sources.
 
     Raises:
-        UserError: a mixture that is of no use.
+        UserError: an unusable mixture.
     """
     mixed = mix_entry(entry)
     active = mixed.sources.any(axis=1)

@@ -1,7 +1,7 @@
-"""Annealing again at inference: models kept along a run's cooling, one after the other, on the same recording.
+"""Anneal again at inference: run the models kept along a training's cooling, one after the other, on one recording.
 
-At a high temperature all hypotheses are at one place, and as it falls they part: what the groups of hypotheses were
-at each temperature is a tree over the sources of a recording.
+At a high temperature all hypotheses are at one place, and they part as it falls. The groups of hypotheses at each
+temperature form a tree over the sources of a recording.
 
 Source: aMCL paper, appendix B.1.
 """
@@ -43,7 +43,7 @@ energy. Less than for duplicates of a speaker, since here the beginning of a spl
 
 @dataclass(frozen=True)
 class KeptModel:
-    """A model of a run as it was after some epoch.
+    """A model of a run after some epoch.
 
     Args:
         folder: of the model.
@@ -58,13 +58,12 @@ class KeptModel:
 
 @dataclass
 class Level:
-    """What the hypotheses were at one temperature.
+    """The hypotheses at one temperature.
 
     Args:
         epoch: of the model.
         temperature: of the model.
-        groups: n numbers; hypotheses with the same one are at one place. Groups are numbered in order of their lowest
-            member.
+        groups: n group numbers, in order of the lowest member; hypotheses of one group are at one place.
         estimates: (g, T) one for each group, the mean of its members, at the rate and level of the recording.
         similarity_db: (n, n) SI-SDR of each hypothesis to each other one, dB.
     """
@@ -83,7 +82,7 @@ class Hierarchy:
     levels: list[Level]
 
     def splits(self) -> list[dict[str, Any]]:
-        """Where a group of hypotheses is found in several: temperatures before and after, members, and their parts."""
+        """Return each split of a group: temperatures before and after, members, and their parts."""
         found = []
         for before, after in zip(self.levels, self.levels[1:], strict=False):
             for group in range(max(before.groups) + 1):
@@ -102,12 +101,10 @@ class Hierarchy:
 
 
 def find_kept_models(experiment: str | os.PathLike[str]) -> list[KeptModel]:
-    """The models in EXP/models, first epoch first, and EXP/last_model where that is later than all of them.
+    """Return the models in EXP/models, first epoch first, and EXP/last_model if it is later than all of them.
 
-    Of those at temperature 0, where nothing cools any more, only the last one stays.
-
-    Args:
-        experiment: EXP, a folder that `sepkit train` wrote with `trainer.keep_every_epochs`.
+    Of those at temperature 0, where nothing cools any more, only the last one is returned. EXP is a folder that
+    `sepkit train` wrote with `trainer.keep_every_epochs`.
 
     Raises:
         UserError: no kept models, or models of a run without temperatures.
@@ -139,13 +136,10 @@ def _describe(folder: Path) -> KeptModel:
 
 
 def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
-    """(n, n) the SI-SDR of each estimate to each other one less their means, dB.
+    """Return (n, n) the SI-SDR of each estimate (T,) to each other one less their means, dB.
 
-    10 log10(r^2 / (1 - r^2)) with their correlation r: it is the same both ways. Infinite on the diagonal; two silent
-    estimates are the same, one and another that is not are infinitely far.
-
-    Args:
-        estimates: (n, T).
+    It is 10 log10(r^2 / (1 - r^2)) with their correlation r, and symmetric. It is infinite on the diagonal. Two silent
+    estimates are the same; a silent and another one are infinitely far.
     """
     centered = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
     norms = np.linalg.norm(centered, axis=1, keepdims=True)
@@ -159,11 +153,9 @@ def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
 
 
 def group_hypotheses(similarity_db: np.ndarray, same_db: float = SAME_SI_SDR_DB) -> list[int]:
-    """n group numbers in order of appearance: hypotheses that are the same, directly or by way of others, share one.
+    """Return n group numbers in order of appearance; hypotheses with an SI-SDR above `same_db` share one.
 
-    Args:
-        similarity_db: (n, n), see `mutual_si_sdr_db`.
-        same_db: from which SI-SDR on two of them are the same.
+    They may be connected directly or through others.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -175,7 +167,7 @@ def group_hypotheses(similarity_db: np.ndarray, same_db: float = SAME_SI_SDR_DB)
 def replay(
     waveform: np.ndarray, sample_rate: int, separators: Sequence[Separator], models: Sequence[KeptModel]
 ) -> Hierarchy:
-    """What each of the models makes of a recording, and which of its hypotheses are at one place.
+    """Separate a recording with each of the models, and group its hypotheses.
 
     Args:
         waveform: (T,) or (C, T).
@@ -210,11 +202,11 @@ def separate_hierarchy(
     subtype: Subtype = "FLOAT",
     draw: Callable[[Hierarchy, Path], None] | None = None,
 ) -> FilesReport:
-    """What became of each recording; calling it again goes on where it stopped.
+    """Separate recordings with all kept models; another call continues.
 
-    Writes OUT/<relative path>_hierarchy/epoch_0010_g1.wav, _g2.wav ..., one wav for each group of hypotheses of each
+    It writes OUT/<relative path>_hierarchy/epoch_0010_g1.wav, _g2.wav ..., one wav for each group of hypotheses of each
     model, OUT/<relative path>_hierarchy.png, and last OUT/<relative path>_hierarchy.json. A recording that cannot be
-    separated is listed in OUT/failed.jsonl and the rest goes on.
+    separated is listed in OUT/failed.jsonl, and the others continue.
 
     Args:
         inputs: audio files, and folders that are searched for them.
@@ -223,7 +215,7 @@ def separate_hierarchy(
         device: where the models compute.
         channel: which channel to separate, from 0; None: the mean of all.
         levels: see `Separator`.
-        subtype: sample format of the wavs; "PCM_16" is used only where nothing would clip.
+        subtype: sample format of the wavs; "PCM_16" is used only if nothing clips.
         draw: writes the picture of a hierarchy to a path; None: no picture.
 
     Raises:
@@ -276,7 +268,7 @@ def _write(
     way: dict[str, Any],
     draw: Callable[[Hierarchy, Path], None] | None,
 ) -> None:
-    """The JSON last: where it stands, everything stands."""
+    """Write the files, the JSON last: if it exists, all exist."""
     folder = target.with_name(f"{target.name}_hierarchy")
     subtype = way["subtype"] if max(np.abs(level.estimates).max() for level in hierarchy.levels) < 1 else "FLOAT"
     described = []
@@ -315,5 +307,5 @@ def _is_done(target: Path, way: dict[str, Any]) -> bool:
 
 
 def _from_one(hypotheses: Sequence[int]) -> list[int]:
-    """Hypotheses as the outputs name them, from 1."""
+    """Number hypotheses from 1, as the outputs do."""
     return [k + 1 for k in hypotheses]

@@ -1,4 +1,4 @@
-"""Recordings to separate: which files are meant, and what their outputs are called."""
+"""Find the recordings to separate, and name their outputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sepkit.errors import UserError
 
 
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
-    """Audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
+    """Return audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
 
     Args:
-        inputs: audio files and folders. Hidden files, and what lies under `out`, are passed over in folders.
+        inputs: audio files and folders. In folders, hidden files and everything under `out` are ignored.
         out: folder of the outputs.
 
     Raises:
@@ -54,13 +54,13 @@ def _suffixes() -> str:
 
 
 def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
-    """Recording -> output path without ending, different for each of them.
+    """Return recording -> output path without ending, different for each of them.
 
-    That is the relative path where it is unambiguous, else the path below the folder that all recordings share, else
+    It is the relative path if that is unambiguous, else the path below the folder that all recordings share, else
     that with the recording's own ending ("talk_flac").
 
     Raises:
-        UserError: two recordings that even so would be written to one name.
+        UserError: two recordings that would still be written to one name.
     """
     if not recordings:
         return {}

@@ -1,4 +1,4 @@
-"""What quantization costs: the SI-SDR of an exported model of 8 bits against the one it was made of."""
+"""Cost of quantization: the SI-SDR of an exported model of 8 bits against the one it was made from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuantizationCost:
 
     Args:
         where: name of the manifest, or "noise".
-        mixtures: how many.
+        mixtures: number of mixtures.
         against_float_db: SI-SDR of the quantized estimates against those of the model in float.
         float_db: SI-SDR of the float estimates against the sources, in the best matching; None without sources.
         int8_db: of the quantized ones.
@@ -58,13 +58,13 @@ def quantization_cost(
     *,
     first: int | None = None,
 ) -> QuantizationCost:
-    """How much worse a quantized model is than the one it was made of.
+    """Measure how much worse a quantized model is than the one it was made from.
 
     Args:
         whole: exported model in float.
         quantized: the same in 8 bits.
-        manifest: of mixtures, with sources or without; None: noise, which says less.
-        first: how many mixtures, from the beginning of the manifest; None: all.
+        manifest: of mixtures, with sources or without; None: noise, which is less informative.
+        first: number of mixtures, from the beginning of the manifest; None: all.
 
     Raises:
         UserError: a bad manifest or number, or nothing in it to separate.
@@ -98,7 +98,7 @@ def _noises(model: OnnxModel) -> Iterator[tuple[Tensor, None]]:
 def _mixtures(
     model: OnnxModel, manifest: str | os.PathLike[str], first: int | None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Mixture (1, T) and sources (1, m, T), where there are any, at the model's rate."""
+    """Yield mixture (1, T) and sources (1, m, T), or None, at the model's rate."""
     for entry in tqdm(list(read_manifest(manifest))[:first], disable=None, unit="mixture"):
         mixed = mix_entry(entry)
         rate = entry.sample_rate

@@ -1,4 +1,4 @@
-"""Levels of estimates: how strong each is in the mixture, and how they add up to it."""
+"""Levels of estimates: their strength in the mixture, and how they add up to it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Products:
 
 
 def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
-    """Of a mixture (T,) and estimates (n, T) that are in memory."""
+    """Return those of a mixture (T,) and estimates (n, T) in memory."""
     mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
     return Products(estimates @ estimates.T, estimates @ mixture, estimates.sum(-1), len(mixture))
 
 
 def gains_of(products: Products, levels: Levels, consistency: Consistency | None, kept: np.ndarray) -> np.ndarray:
-    """(n,) float32, what each estimate is multiplied by; one number for all of the recording.
+    """Return (n,) float32 gains of the estimates; one number for the whole recording.
 
     * levels "model": 1.
     * levels "mixture": those of the projections of the mixture on each estimate, <x, s_i> / <s_i, s_i>, so that none is
@@ -67,14 +67,10 @@ def gains_of(products: Products, levels: Levels, consistency: Consistency | None
 
 
 def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """(k,) float32, how much of what the estimates leave of the mixture each of those kept gets.
+    """Return (k,) float32 shares of the estimates kept in the rest that estimates leave of the mixture.
 
-    Shares are as the estimates' energies and sum to one; equal where all are silent.
-
-    Args:
-        products: of the model's estimates.
-        gains: (n,) see `gains_of`.
-        kept: (k,) which estimates are.
+    Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent. `gains` are
+    (n,), see `gains_of`; `kept` (k,) says which estimates are kept.
     """
     energies = np.square(gains[kept].astype(np.float64)) * np.diagonal(products.gram)[kept]
     total = energies.sum()
@@ -83,12 +79,9 @@ def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> 
 
 
 def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """(k, T) float32, estimates that add up to the mixture: each with its share of what they leave of it.
+    """Return (k, T) float32 estimates that add up to the mixture: each gets its share of what they leave of it.
 
-    Args:
-        mixture: (T,).
-        estimates: (k, T).
-        shares: (k,), see `residual_shares`.
+    The mixture is (T,), estimates are (k, T), and shares (k,), see `residual_shares`.
 
     Source: Wisdom et al., "Differentiable consistency constraints for improved deep speech enhancement", 2019, eq. 9.
     """

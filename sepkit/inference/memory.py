@@ -1,4 +1,4 @@
-"""How much memory a separation takes, measured in a process of its own."""
+"""Measure the memory of a separation in a separate process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sepkit.errors import UserError
 
 
 def peak_memory_mib(model: str, seconds: float) -> float:
-    """Peak of a process that loads a model and separates noise of that length, MiB above one that only imports torch.
+    """Return the peak of a process that loads a model and separates noise, MiB above one that only imports torch.
 
     Args:
         model: MODEL, as `load_model` takes it.
         seconds: of noise, at the model's rate.
 
     Raises:
-        UserError: the system does not tell a process's peak, or the process ended without an answer.
+        UserError: the system does not report a process's peak, or the process ended without an answer.
     """
     try:
         import resource  # noqa: F401
@@ -53,10 +53,10 @@ def _measure(model: str, seconds: float, sender: Connection) -> None:
 
 
 def resident_peak_mib() -> float:
-    """The most memory that was resident of this process, MiB."""
+    """Return this process's peak resident memory, MiB."""
     status = Path("/proc/self/status")
     if status.is_file():
-        # Unlike getrusage's, this peak is not that of the process which started this one.
+        # Unlike getrusage's, this peak excludes that of the parent process.
         lines = status.read_text(encoding="utf-8").splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**10
     import resource

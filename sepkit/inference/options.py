@@ -1,4 +1,4 @@
-"""How a separator works, as plain data: the options of `sepkit separate` and of `Separator`."""
+"""Options of a separator as plain data: those of `sepkit separate` and of `Separator`."""
 
 from __future__ import annotations
 

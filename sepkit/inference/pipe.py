@@ -1,4 +1,4 @@
-"""A wav or raw PCM in from one pipe, the estimates' raw PCM out into another."""
+"""Separate from one pipe, a wav or raw PCM, to another, as raw PCM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sepkit.inference.options import SampleFormat
 from sepkit.inference.streaming import Stream
 
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
-# The most that is read at a time; a pipe that holds less is not waited for.
+# The most that is read at a time; a pipe that holds less is read at once.
 _READ_BYTES = 1 << 15
 
 
@@ -25,11 +25,11 @@ class Pipe:
     """Samples that come through a pipe.
 
     Args:
-        source: buffered binary file. What it has is taken as it comes.
+        source: buffered binary file, read as data arrive.
         sample_format: of the samples.
-        sample_rate: Hz; None: as the model has it.
+        sample_rate: Hz; None: that of the model.
         channels: interleaved; they are averaged.
-        begin: bytes that were read before.
+        begin: bytes that were already read.
         size_bytes: of all samples, with `begin`; None: until the source ends.
     """
 
@@ -41,12 +41,12 @@ class Pipe:
     size_bytes: int | None = None
 
     def read(self) -> bytes:
-        """The next bytes, as soon as there are any; none at the end."""
+        """Return the next bytes, as soon as there are any; none at the end."""
         most = _READ_BYTES if self.size_bytes is None else min(_READ_BYTES, self.size_bytes)
         if self.begin:
             data, self.begin = self.begin[:most], b""
         else:
-            # read1 gives what there is, as soon as there is any; read would wait for all.
+            # read1 returns what is available, while read would wait for the whole amount.
             data = self.source.read1(most) if most else b""
         if self.size_bytes is not None:
             self.size_bytes -= len(data)
@@ -56,12 +56,12 @@ class Pipe:
 def open_pipe(
     source: BufferedIOBase, sample_rate: int | None = None, sample_format: SampleFormat | None = None
 ) -> Pipe:
-    """The samples of a wav, whose header tells how they are to be read, or raw mono PCM.
+    """Open a pipe of a wav, whose header gives the format, or of raw mono PCM.
 
     Args:
         source: buffered binary file.
         sample_rate: Hz; None: that of a wav, and for PCM that of the model.
-        sample_format: of PCM; None: what begins like a wav is a wav, all else is 16-bit integers.
+        sample_format: of PCM; None: data that begin like a wav are a wav, and all else is 16-bit integers.
 
     Raises:
         UserError: a wav of another rate, or one that cannot be read.
@@ -79,7 +79,7 @@ def open_pipe(
 
 @dataclass
 class PipeReport:
-    """What went through.
+    """Report of a separated pipe.
 
     Args:
         num_samples: of the mixture.
@@ -104,7 +104,7 @@ class PipeReport:
 
 
 def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
-    """Separates a pipe until it ends; estimates go to `sink` interleaved, each block at once.
+    """Separate a pipe until it ends; write estimates to `sink` interleaved, each block at once.
 
     Args:
         stream: fresh, at the rate of the pipe; it ends with it.
@@ -113,7 +113,7 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
 
     Raises:
         UserError: samples that are not finite, or an unknown format.
-        BrokenPipeError: nobody reads the sink any more.
+        BrokenPipeError: the reader of the sink is gone.
     """
     if pipe.sample_format not in _TYPES:
         raise UserError(f"--sample-format {pipe.sample_format}: expected one of {', '.join(_TYPES)}")

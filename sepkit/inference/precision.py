@@ -1,4 +1,4 @@
-"""The precision that a model computes in."""
+"""Set the precision of a model's computations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sepkit.models.maskers.fast.guard import has_bfloat16
 def set_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
     """Make a model compute in this precision.
 
-    bfloat16 concerns the recurrent networks of dual_path_rnn and the layers behind them; all else stays in float32.
+    bfloat16 affects the recurrent networks of dual_path_rnn and the layers behind them; all else stays in float32.
 
     Args:
         model: an `EncoderMaskerDecoder` or an exported model.

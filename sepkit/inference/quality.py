@@ -1,7 +1,7 @@
 """Predictions of SI-SDR without references: ridge regressions on features, with intervals, stored with the model.
 
-Two of them are fitted on the same mixtures: `model` looks at all that a separation tells, `baseline` at the mixture
-alone. What the first knows better than the second is what the model knows about its own output.
+Two of them are fitted on the same mixtures: `model` uses everything that a separation tells, `baseline` only the
+mixture. Their difference is the model's knowledge about its own output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXAMPLES_PER_FEATURE = 3
 FARTHEST = 4.0
 """Standardized features beyond this are taken at it: a straight line is no guide to where no example was."""
 
-# Of the ridge's strength, times the number of examples. Where the strongest is best there is nothing to learn.
+# Strengths of the ridge, times the number of examples. If the strongest is best there is nothing to learn.
 _STRENGTHS = np.logspace(-5, 1, 25)
 
 
@@ -44,8 +44,8 @@ _STRENGTHS = np.logspace(-5, 1, 25)
 class RidgePredictor:
     """SI-SDR as a linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
 
-    Standardized features are limited to four deviations. The interval is the prediction plus two numbers, so that it
-    is as wide for all.
+    Standardized features are limited to four deviations. The interval is the prediction plus two numbers, so it has
+    the same width for all.
 
     Args:
         features: names.
@@ -55,10 +55,10 @@ class RidgePredictor:
         intercept: dB.
         ridge: strength of the penalty on the squared coefficients, times the number of examples.
         interval_db: from the prediction down and up to the ends of the interval, the first usually negative.
-        rank_correlation: Spearman's, of SI-SDR and its predictions with the mixture in question left out; None where
+        rank_correlation: Spearman's, of SI-SDR and its predictions by fits without the mixture in question; None where
             either does not vary.
         correlation: Pearson's, in the same way.
-        error_db: root mean square of the same predictions' errors.
+        error_db: root mean square of these predictions' errors.
     """
 
     features: list[str]
@@ -73,23 +73,19 @@ class RidgePredictor:
     error_db: float
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n,) dB; NaN where a feature is.
-
-        Args:
-            features: (n,) each, by name, these at least.
-        """
+        """Return (n,) dB for features (n,) each, by name; NaN where a feature is."""
         table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
         standardized = _standardize(table, np.array(self.means), np.array(self.scales))
         return self.intercept + standardized @ np.array(self.coefficients)
 
     def interval(self, predicted: np.ndarray) -> np.ndarray:
-        """(n, 2) dB, lower and upper end."""
+        """Return (n, 2) dB, lower and upper end."""
         return predicted[:, None] + np.array(self.interval_db)
 
 
 @dataclass
 class QualityPredictor:
-    """What a model's `quality.yaml` holds.
+    """Content of a model's `quality.yaml`.
 
     Args:
         weights: fingerprint of the model it was fitted for.
@@ -97,9 +93,9 @@ class QualityPredictor:
         samples: of latents, for the features.
         seed: of those.
         manifest: where the mixtures came from.
-        mixtures: how many there were, less those that were skipped.
-        examples: estimates of sources in them.
-        coverage: share of examples that the intervals are made to hold.
+        mixtures: number of mixtures used.
+        examples: number of estimates of sources in them.
+        coverage: share of examples that the intervals should contain.
         model: predicts from everything.
         baseline: predicts from the mixture's level and statistics.
         sepkit: version that wrote it.
@@ -125,7 +121,7 @@ class QualityPredictor:
         """Return the expected SI-SDR (n,), the ends of its interval (n, 2) and the baseline's SI-SDR (n,), dB, float32.
 
         Args:
-            features: (n,) each, by name; None: there is nothing to tell from, everything is NaN.
+            features: (n,) each, by name; None: everything is NaN.
         """
         if features is None:
             predicted = baseline = np.full(self.hypotheses, np.nan)
@@ -135,7 +131,7 @@ class QualityPredictor:
         return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
 
     def digest(self) -> str:
-        """Hexadecimal digest of everything: tells predictions of this from those of another."""
+        """Hexadecimal digest of everything, which identifies this predictor."""
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -144,7 +140,7 @@ class QualityPredictor:
 
 @dataclass
 class Fit:
-    """A predictor, and how it does on mixtures that it has not seen.
+    """A predictor, and its predictions for mixtures left out of the fit.
 
     Args:
         predictor: fitted on all examples.
@@ -161,20 +157,20 @@ def fit_ridge(
     mixtures: np.ndarray | Sequence[int],
     coverage: float = COVERAGE,
 ) -> Fit:
-    """The ridge regression of targets on features, whose strength is best where a mixture is left out.
+    """Fit the ridge regression of targets on features, with the strength that is best for mixtures left out.
 
-    Examples of one mixture share features, so that they are left out together. With H the map from targets to fitted
-    values and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g: nothing is fitted again.
+    Examples of one mixture share features, so they are left out together. With H the map from targets to fitted values
+    and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g, without another fit.
 
-    The interval is made of quantiles of these errors (jackknife): its lower end lies at the (1 - coverage) / 2 and its
-    upper end at the (1 + coverage) / 2 quantile, ranks counted among N + 1. On average over mixtures like those it was
-    fitted on it holds the share asked for; of others it promises nothing.
+    The interval is made of quantiles of these errors (jackknife): its ends are the (1 - coverage) / 2 and the
+    (1 + coverage) / 2 quantile, with ranks among N + 1. On average over similar mixtures it contains the requested
+    share; for other mixtures it promises nothing.
 
     Args:
         features: (N,) each, finite; those that do not vary are left out.
         targets: (N,) dB, finite.
         mixtures: (N,) number of the mixture that each example comes from.
-        coverage: share of examples that the interval is to hold.
+        coverage: share of examples that the interval should contain.
 
     Raises:
         UserError: fewer than three examples for each feature, or features or targets that do not vary.
@@ -185,7 +181,7 @@ def fit_ridge(
     names = [name for name in features if _varies(features[name])]
     targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
     groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
-    # Groups of one size are solved for at once.
+    # Groups of one size are solved together.
     by_size = [np.stack([g for g in groups if len(g) == size]) for size in sorted({len(group) for group in groups})]
     if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
         raise UserError(
@@ -236,7 +232,7 @@ def fit_quality(
     mixtures: np.ndarray | Sequence[int],
     **described: Any,
 ) -> QualityPredictor:
-    """Both predictors, from the same examples.
+    """Fit both predictors from the same examples.
 
     Args:
         features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
@@ -271,8 +267,8 @@ def _standardize(table: np.ndarray, means: np.ndarray, scales: np.ndarray) -> np
 
 
 def _interval(errors: np.ndarray, coverage: float) -> tuple[float, float]:
-    """What is added to a prediction for the ends of the interval."""
-    # Of N errors and one more, that one is above the k-th largest of the N with probability k / (N + 1): "weibull".
+    """Return the two numbers that lead from a prediction to the ends of the interval."""
+    # The next error is above the k-th largest of N errors with probability k / (N + 1): "weibull".
     low, high = np.quantile(errors, [(1 - coverage) / 2, (1 + coverage) / 2], method="weibull")
     return float(low), float(high)
 
@@ -285,24 +281,24 @@ def _plain(value: float) -> float | None:
 
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
-    """The path of the predictor in a model's folder, plain YAML.
+    """Write the predictor to a model's folder as plain YAML; return its path.
 
     Raises:
         UserError: the folder cannot be written to.
     """
     path = folder / QUALITY
-    # JSON knows no tuples, so that none becomes a tag in the YAML.
+    # JSON has no tuples, so none becomes a tag in the YAML.
     text = yaml.safe_dump(json.loads(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
     write_text(path, text)
     return path
 
 
 def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredictor | None:
-    """The predictor in a model's folder; None where there is none.
+    """Read the predictor in a model's folder; return None if there is none.
 
     Args:
         folder: of the model.
-        weights: fingerprint of the model that it has to be for.
+        weights: fingerprint of the model that it must be for.
         hypotheses: n of that model.
 
     Raises:

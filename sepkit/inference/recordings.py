@@ -1,4 +1,4 @@
-"""A recording of any length through a model, in chunks and in bounded memory."""
+"""Separate a recording of any length in chunks and in bounded memory."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Recording(Protocol):
 
     @property
     def num_samples(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         ...
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Its samples (t,) float32 in blocks, from beginning to end."""
+        """Yield its samples (t,) float32 in blocks, from beginning to end."""
         ...
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Samples `start` to `stop` (stop - start,) of it at another rate, Hz."""
+        """Return samples `start` to `stop` (stop - start,) at another rate, Hz."""
         ...
 
 
@@ -64,7 +64,7 @@ class ArrayRecording:
 
     @property
     def num_samples(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         return len(self.samples)
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -79,7 +79,7 @@ class ArrayRecording:
 
 
 class FileRecording:
-    """A recording in an audio file, of which a block at a time is in memory.
+    """A recording in an audio file, one block of which is in memory at a time.
 
     Args:
         path: of the file.
@@ -116,7 +116,7 @@ def separate_long(
     progress: bool = False,
     rates: bool = False,
 ) -> Joined:
-    """The estimates of a recording, made chunk by chunk.
+    """Separate a recording chunk by chunk.
 
     Args:
         model: in evaluation mode, on `device`.
@@ -148,7 +148,7 @@ def separate_long(
 
 @dataclass
 class _Chunk:
-    """What is kept in memory of a chunk. `w` are the weights it is joined with, `e` its estimates, `x` the mixture.
+    """Numbers kept of a chunk. `w` are the weights it is joined with, `e` its estimates, `x` the mixture.
 
     Args:
         length: samples.
@@ -172,10 +172,10 @@ class _Chunk:
 
 
 class PiecewiseSeparation:
-    """Separates a signal that comes in blocks, chunk by chunk; nothing grows with its length but a file.
+    """Separates a signal that comes in blocks, chunk by chunk; only a file grows with its length.
 
-    Estimates of chunks go to a temporary file that nobody sees, and of each chunk a few numbers stay in memory. From
-    those the order of its estimates is chosen when all are there, see `Stitcher`.
+    Estimates of chunks go to a temporary file without a name, and a few numbers of each chunk stay in memory. Once all
+    chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`.
 
     Args:
         model: in evaluation mode.
@@ -211,7 +211,7 @@ class PiecewiseSeparation:
         self._lowest, self._highest = math.inf, -math.inf
 
     def push(self, block: np.ndarray) -> None:
-        """Takes the next samples of the mixture.
+        """Take the next samples of the mixture.
 
         Args:
             block: (t,) float32, at the model's rate.
@@ -223,7 +223,7 @@ class PiecewiseSeparation:
             self._lowest = min(self._lowest, float(block.min()))
             self._highest = max(self._highest, float(block.max()))
         self._buffer = np.concatenate([self._buffer, block])
-        # The last chunk is known only when nothing comes after it.
+        # A chunk is the last one only if no samples follow.
         while len(self._buffer) > self._chunking.chunk:
             self._batch.append(self._buffer[: self._chunking.chunk])
             self._buffer = self._buffer[self._chunking.hop :]
@@ -231,7 +231,7 @@ class PiecewiseSeparation:
                 self._separate(last=False)
 
     def finish(self) -> Joined:
-        """The estimates of all that was pushed, at least one sample.
+        """Return the estimates of all that was pushed, at least one sample.
 
         Raises:
             UserError: estimates that are not finite.
@@ -243,7 +243,7 @@ class PiecewiseSeparation:
         return Joined(self._file, self._chunking, self._chunks, self._stitcher.orders(), silent)
 
     def close(self) -> None:
-        """Gives up: the temporary file goes. Not needed after `finish`."""
+        """Delete the temporary file without a result. Not needed after `finish`."""
         self._file.close()
 
     def _separate(self, last: bool) -> None:
@@ -251,7 +251,7 @@ class PiecewiseSeparation:
             return
         mixtures = np.stack(self._batch)
         self._batch = []
-        # Of a batch the mean rates: what is told of the recording is a mean over chunks anyway.
+        # Rates are means over the batch, because the recording's are means over chunks anyway.
         output = run_model(self._model, torch.as_tensor(mixtures, device=self._device), rates=self._rates)
         for index, (mixture, of_chunk) in enumerate(zip(mixtures, output.estimates, strict=True)):
             scores = None if output.scores is None else output.scores[index]
@@ -289,7 +289,7 @@ class PiecewiseSeparation:
 
 @dataclass
 class Joined:
-    """The estimates of a recording, joined from its chunks when they are read; of the model's rate and level.
+    """The estimates of a recording, joined from its chunks on reading, at the model's rate and level.
 
     Args:
         orders: (K, n), [k, j] which estimate of chunk k belongs to joined estimate j.
@@ -307,7 +307,7 @@ class Joined:
         self.num_samples = (len(self._chunks) - 1) * self._chunking.hop + self._chunks[-1].length
 
     def products(self) -> Products:
-        """Inner products of the joined estimates with each other and with the mixture."""
+        """Return inner products of the joined estimates with each other and with the mixture."""
         n = self.orders.shape[1]
         gram, cross, sums = np.zeros((n, n)), np.zeros(n), np.zeros(n)
         for k, (chunk, order) in enumerate(zip(self._chunks, self.orders, strict=True)):
@@ -320,7 +320,7 @@ class Joined:
         return Products(gram, cross, sums, self.num_samples)
 
     def scores(self) -> np.ndarray | None:
-        """(n,) log-odds that an estimate is a speaker: of chunks, the mean weighted by energy of the mixture."""
+        """(n,) log-odds that an estimate is a speaker: the mean over chunks, weighted by energy of the mixture."""
         if self._chunks[0].scores is None:
             return None
         scores = np.stack([chunk.scores[order] for chunk, order in zip(self._chunks, self.orders, strict=True)])  # type: ignore[index]  # all chunks have scores, or none
@@ -340,7 +340,7 @@ class Joined:
         }
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """(n, stop - start) float32, a part of the joined estimates."""
+        """Return (n, stop - start) float32, a part of the joined estimates."""
         chunking, count = self._chunking, len(self._chunks)
         n = self.orders.shape[1]
         joined = np.zeros((n, stop - start), np.float32)
@@ -358,18 +358,18 @@ class Joined:
         return joined
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """(n, t) float32, the joined estimates from beginning to end."""
+        """Yield (n, t) float32, the joined estimates from beginning to end."""
         for start in range(0, self.num_samples, self._chunking.hop):
             yield self.read(start, min(self.num_samples, start + self._chunking.hop))
 
     def close(self) -> None:
-        """The temporary file goes; nothing can be read afterwards."""
+        """Delete the temporary file; nothing can be read afterwards."""
         self._file.close()
 
 
 @dataclass
 class LongSeparation:
-    """What a model makes of one long recording: everything but the estimates, and those block by block.
+    """A separated long recording: all results, and its estimates block by block.
 
     Args:
         separated: without estimates.
@@ -378,7 +378,7 @@ class LongSeparation:
         model_rate: Hz.
         gains: (n,) of the estimates, see `gains_of`.
         kept: (k,) which estimates are wanted.
-        shares: (k,) of what they leave of the mixture, see `residual_shares`; None: it is left.
+        shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
     """
 
     separated: Separated
@@ -390,7 +390,7 @@ class LongSeparation:
     shares: np.ndarray | None
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """(k, t) float32, the estimates at the rate and level of the recording, as long as it is."""
+        """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
         mixture = None if self.shares is None else _Reader(self.recording.blocks())
         missing = self.recording.num_samples
         for block in self._resampled():
@@ -426,12 +426,12 @@ class LongSeparation:
             yield np.zeros((len(self.kept), missing), np.float32)
 
     def close(self) -> None:
-        """The estimates go."""
+        """Delete the estimates."""
         self.joined.close()
 
 
 class _Reader:
-    """Blocks of any length from blocks of other lengths."""
+    """Reads blocks of any length from blocks of other lengths."""
 
     def __init__(self, blocks: Iterator[np.ndarray]) -> None:
         self._blocks, self._held = blocks, np.zeros(0, np.float32)

@@ -1,4 +1,4 @@
-"""What became of a list of recordings: in a line, as a list of failures, as a summary that ranks share."""
+"""Reports on a list of recordings: one line, a list of failures, and a summary that ranks share."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FAILED = "failed.jsonl"
 
 @dataclass
 class FilesReport:
-    """What became of a list of recordings; printing it tells in one line.
+    """Results of a list of recordings; printing it gives one line.
 
     Args:
         out: folder of the outputs.
         separated: recordings separated by this call.
-        already_done: recordings an earlier call had separated in the same way.
+        already_done: recordings separated by an earlier call in the same way.
         failed: path -> reason; also written to the list.
-        audio_seconds: length of those that this call separated, together.
-        wall_seconds: how long the call took.
+        audio_seconds: total length of recordings separated by this call.
+        wall_seconds: duration of the call.
         list_name: of the list of failures, in `out`.
-        told: output -> what is told of it, of those that this call separated: how many speakers, what SI-SDR to expect.
-        warning: what all outputs lack, such as the band above the model's; empty where there is nothing to say.
+        told: output -> line about it, for recordings separated by this call: number of speakers, SI-SDR to expect.
+        warning: what all outputs lack, such as the band above the model's; "" for nothing.
     """
 
     out: Path
@@ -42,14 +42,14 @@ class FilesReport:
     warning: str = ""
 
     def lines(self, most: int = 50) -> list[str]:
-        """What is told of each recording, a line each; of more than `most`, how many more there are."""
+        """Return one line per recording; if there are more than `most`, the number of the others."""
         lines = [f"{name}: {text}" for name, text in list(self.told.items())[:most]]
         more = len(self.told) - len(lines)
         return [*lines, f"and {more} more, each with its .json"] if more else lines
 
     @property
     def real_time_factor(self) -> float | None:
-        """Seconds it took for a second of sound, reading and writing included; None where nothing was separated."""
+        """Seconds of work per second of sound, reading and writing included; None if nothing was separated."""
         return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class FilesReport:
         return told if factor is None else f"{told}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
 
     def to_plain(self) -> dict[str, Any]:
-        """What a JSON file can hold of it."""
+        """Return plain data for a JSON file."""
         return {
             "n_recordings": self.separated + self.already_done + len(self.failed),
             "n_separated": self.separated,
@@ -75,7 +75,7 @@ class FilesReport:
 
 
 def failure_reason(error: Exception, path: Path) -> str:
-    """Why a recording could not be separated, in one line that names it."""
+    """Return why a recording could not be separated, in one line that names it."""
     if isinstance(error, torch.OutOfMemoryError):
         return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
     text = str(error)
@@ -83,7 +83,7 @@ def failure_reason(error: Exception, path: Path) -> str:
 
 
 def write_failures(path: Path, failed: dict[str, str]) -> None:
-    """Write the list of what failed, name -> reason, or remove that of an earlier call if nothing did."""
+    """Write the list of failures, name -> reason, or remove that of an earlier call if there are none."""
     if not failed:
         path.unlink(missing_ok=True)
         return
@@ -93,9 +93,9 @@ def write_failures(path: Path, failed: dict[str, str]) -> None:
 
 
 def merge_summaries(path: Path, world_size: int) -> None:
-    """Write the sum of the ranks' summaries, PATH.rank0 ..., where all of them are there.
+    """Write the sum of the ranks' summaries, PATH.rank0 ..., once all of them exist.
 
-    Whichever rank ends last finds all. Those of an earlier call that had another number of ranks do not count.
+    The rank that ends last finds all. Those of an earlier call with another number of ranks do not count.
     """
     parts = []
     for rank in range(world_size):
@@ -107,7 +107,7 @@ def merge_summaries(path: Path, world_size: int) -> None:
         return
     counts = ("n_recordings", "n_separated", "n_already_done", "n_failed", "audio_seconds")
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in counts}
-    # Ranks work side by side: the slowest is how long it took.
+    # Ranks work side by side, so the slowest gives the duration.
     seconds = max(part["wall_seconds"] for part in parts)
     write_json(
         path,

@@ -16,7 +16,7 @@ from sepkit.types import Separation
 
 @dataclass
 class ModelOutput:
-    """What a model makes of a batch of mixtures.
+    """The output of a model for a batch of mixtures.
 
     Args:
         estimates: (B, n, T) float32, finite.

@@ -1,4 +1,4 @@
-"""The result of separating one recording, what is told of it, and how a notebook shows it."""
+"""The result of separating one recording, its description in words, and its display in a notebook."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 
 from sepkit.data import audio
 
-# A page, or a notebook that is saved, holds every sound that is shown.
+# A page, or a saved notebook, holds every sound that it shows.
 _MOST_SECONDS = 60.0
 
 
 @dataclass(repr=False)
 class Separated:
-    """What a model makes of one recording. Arrays are numpy arrays, or CPU tensors if the recording was a tensor.
+    """One separated recording. Arrays are numpy arrays, or CPU tensors if the recording was a tensor.
 
     A notebook shows a player for each estimate; `save` writes them.
 
@@ -83,19 +83,15 @@ class Separated:
 
 
 def sentence(separated: Separated) -> str:
-    """What came out, "2 speakers, expect 9.9 dB (6 to 13)"; without the second half where nothing is predicted.
-
-    Args:
-        separated: of one recording.
-    """
+    """Describe the result, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction."""
     count = len(separated.kept) if separated.kept is not None else len(separated.estimates)
     return ", ".join([f"{count} speaker{'s' * (count != 1)}", *filter(None, [expectation(separated)])])
 
 
 def expectation(separated: Separated) -> str:
-    """The SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
+    """Return the SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
 
-    In parentheses the interval that holds 90 % of what is separated so. Empty where nothing is predicted.
+    The interval in parentheses contains 90 % of such separations. Without a prediction it is "".
     """
     if separated.predicted_si_sdr_db is None:
         return ""
@@ -112,12 +108,7 @@ def expectation(separated: Separated) -> str:
 
 
 def lost_band(sample_rate: int, model_rate: int) -> str:
-    """What estimates lack because the model's rate is lower than the recording's; empty where they lack nothing.
-
-    Args:
-        sample_rate: Hz, of the recording.
-        model_rate: Hz.
-    """
+    """Return what estimates lack because the model's rate (Hz) is lower than the recording's; "" for nothing."""
     if sample_rate <= model_rate:
         return ""
     return (
@@ -127,11 +118,7 @@ def lost_band(sample_rate: int, model_rate: int) -> str:
 
 
 def players_html(separated: Separated) -> str:
-    """A table with a player for each estimate, at one level, for notebooks; of long recordings the first minute.
-
-    Args:
-        separated: with estimates (k, T) and their rate.
-    """
+    """Return a table with a player for each estimate (k, T), at one level; of long recordings the first minute."""
     estimates = np.asarray(separated.estimates, np.float32)
     shown = estimates[:, : round(_MOST_SECONDS * separated.sample_rate)]
     peak = float(np.abs(shown).max(initial=0))
@@ -149,7 +136,7 @@ def players_html(separated: Separated) -> str:
 
 
 def _of_estimate(separated: Separated, place: int) -> str:
-    """What is predicted of one estimate."""
+    """Return the prediction for one estimate."""
     hypothesis = place if separated.kept is None else int(separated.kept[place])
     predicted = separated.predicted_si_sdr_db
     if predicted is None or not math.isfinite(float(predicted[hypothesis])):

@@ -1,4 +1,4 @@
-"""A model with all that stands between it and a recording: rates, chunks, levels, choice of speakers, predictions."""
+"""A model with everything between it and a recording: rates, chunks, levels, choice of speakers, predictions."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Separator:
 
     @property
     def hypotheses(self) -> int:
-        """How many estimates the model makes (n)."""
+        """Number of the model's estimates (n)."""
         return self.model.hypotheses
 
     def fingerprint(self) -> str:
-        """Digest of all weights and buffers, and of the predictor: tells outputs of this separator from another's."""
+        """Digest of all weights and buffers, and of the predictor, which identifies outputs of this separator."""
         weights = weights_fingerprint(self.model)
         return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 
@@ -107,7 +107,7 @@ class Separator:
         }
 
     def __call__(self, *arguments: Any, **options: Any) -> Separated:
-        """Return what `separate` makes of the same arguments."""
+        """Call `separate` with the same arguments."""
         return self.separate(*arguments, **options)
 
     def __repr__(self) -> str:
@@ -141,8 +141,8 @@ class Separator:
                 or its bytes.
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
-                of any that are alike (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates
-                only if there are not enough others.
+                of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
+                there are not enough others.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
             seed: of those samples.
@@ -268,8 +268,8 @@ class Separator:
 
         Args:
             sample_rate: Hz, of the recording; None: that of the model, which has the least latency.
-            levels: "model": estimates as the model puts them out, the same as for the whole recording at once.
-                "mixture": each at the gain that has explained the mixture best so far, since nobody knows what comes
+            levels: "model": estimates at the model's level, the same as for the whole recording at once. "mixture":
+                each at the gain that has explained the mixture best so far, because later samples are unknown
                 (`sepkit.inference.streaming.RunningGains`).
 
         Raises:
@@ -327,8 +327,8 @@ def load_model(
         UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
     """
     model = default_model() if model is None else model
-    # Another toolkit's checkpoint is no folder and has no predictor beside it; neither has an exported model, which
-    # has every attribute that a separator looks at.
+    # A predictor needs a folder. Another toolkit's checkpoint has none, and neither has an exported model, which
+    # otherwise has every attribute that a separator uses.
     folder = model_folder(model)
     loaded = cast(EncoderMaskerDecoder, OnnxModel(model)) if is_onnx(model) else load_pretrained(folder or model)
     quality = None
@@ -339,7 +339,7 @@ def load_model(
 
 def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
-        # Of several accelerators each process that torchrun starts has its own.
+        # With several accelerators, each process of torchrun has its own.
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)

@@ -1,4 +1,4 @@
-"""Which hypotheses of a recording are kept, and the gains that bring them to their level in it."""
+"""Choose the hypotheses of a recording to keep, and the gains that bring them to their level in it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def choose_speakers(
     Args:
         products: of the model's estimates.
         scores: (n,) log-odds that each is a speaker; None: all are kept.
-        silent: whether the mixture is; nobody speaks in it then.
+        silent: whether the mixture is silent; then nobody speaks.
         speakers: see `Separator.separate`.
         threshold: score above which a hypothesis is a speaker.
         levels: see `gains_of`.

@@ -1,14 +1,14 @@
-"""Long recordings in chunks: where they lie, how they are joined, and which estimate of a chunk is which speaker.
+"""Long recordings in chunks: their places, their joining, and which estimate of a chunk is which speaker.
 
-Chunks overlap. Where they do, estimates of one fade into those of the next with weights that sum to one: both are
-estimates of the same signal, so no window is applied before. A model gives the speakers of every chunk in an order of
-its own; orders are chosen for all chunks at once, from evidence that adds up:
+Chunks overlap. There, estimates of one fade into those of the next with weights that sum to one: both are estimates of
+the same signal, so no window is applied before. A model gives the speakers of every chunk in its own order. Orders are
+chosen for all chunks at once, from evidence that adds up:
 
 * overlaps: estimates of one speaker are alike there, as long as anything is heard (`Overlap`);
 * voices: an estimate sounds like its speaker in all other chunks, also across silence (`sepkit.inference.profiles`).
 
-Either may be wrong: a model may change speakers over inside a chunk, and what is left of one speaker in the other's
-estimate sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
+Either may be wrong: a model may swap speakers inside a chunk, and the rest of one speaker in the other's estimate
+sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.profiles import Profiles, RunningProfiles, measure_voices
 
-# Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Found
-# on conversations of speakers that neither training nor test hears; half or twice as much does nearly as well.
+# Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Tuned
+# on conversations of speakers that are in neither training nor test; half or twice as much does nearly as well.
 _NATS_PER_SECOND = 3.0
 _OVERLAP_MISLEADS, _VOICE_MISLEADS = 0.1, 0.1
 _FRAME_SECONDS = 0.032
-# Frames so far below the recording's mean power say less and less.
+# Frames far below the recording's mean power count less and less.
 _QUIET_RATIO = 10**-2.5
-# With more estimates there are too many orders (5! = 120) to look at all of them.
+# With more estimates there are too many orders (5! = 120) to try all.
 _MOST_IN_ALL_ORDERS = 5
 _MOST_ROUNDS = 20
 
@@ -52,21 +52,15 @@ class Chunking:
         return self.chunk - self.overlap
 
     def count(self, num_samples: int) -> int:
-        """How many chunks a signal has."""
+        """Return the number of chunks of a signal."""
         return 1 + max(0, -(-(num_samples - self.chunk) // self.hop))
 
     def rising(self) -> np.ndarray:
-        """(overlap,) float32 weights of the later chunk where two overlap; the earlier one has the rest to 1."""
+        """(overlap,) float32 weights of the later chunk where two overlap; the earlier one has 1 minus that."""
         return (np.sin(0.5 * np.pi * (np.arange(self.overlap) + 0.5) / max(1, self.overlap)) ** 2).astype(np.float32)
 
     def weights(self, length: int, first: bool, last: bool) -> np.ndarray:
-        """(length,) float32 weights of a chunk: of all chunks together they are 1 for every sample.
-
-        Args:
-            length: of the chunk.
-            first: whether it is the first one.
-            last: whether it is the last one.
-        """
+        """Return (length,) float32 weights of a chunk; those of all chunks sum to 1 at every sample."""
         weights = np.ones(length, np.float32)
         if not first:
             weights[: self.overlap] = self.rising()
@@ -83,12 +77,12 @@ def chunking_of(sample_rate: int, chunk_seconds: float, overlap_seconds: float) 
 
 @dataclass
 class ChunkEvidence:
-    """What tells the order of a chunk's estimates.
+    """Evidence about the order of a chunk's estimates.
 
     Args:
         agreement: (n, n) seconds, [i, j] how long estimate i of the chunk before agrees with j of this one.
         correlation: (n, n) of the same, over all of the overlap at once.
-        voices: what `measure_voices` tells.
+        voices: result of `measure_voices`.
     """
 
     agreement: np.ndarray
@@ -99,7 +93,7 @@ class ChunkEvidence:
 def compare_overlap(
     before: np.ndarray, after: np.ndarray, sample_rate: int, mean_power: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(n, n) seconds of agreement and (n, n) correlations, see `ChunkEvidence`.
+    """Return (n, n) seconds of agreement and (n, n) correlations, see `ChunkEvidence`.
 
     Agreement is the sum over frames of <a_i, b_j> / P, times a frame's length, with P the mean energy of both chunks'
     estimates in the frame. A loud frame counts as much as any in which somebody speaks, silence nothing.
@@ -126,7 +120,7 @@ def compare_overlap(
 
 
 class Stitcher:
-    """Collects the evidence of chunks as they come, and orders their estimates when all are there.
+    """Collects the evidence of chunks as they come, and orders their estimates at the end.
 
     Args:
         chunking: of the signal.
@@ -142,7 +136,7 @@ class Stitcher:
         self._energy, self._samples = 0.0, 0
 
     def add(self, estimates: np.ndarray) -> None:
-        """Takes the estimates (n, T) of the next chunk, which are not kept."""
+        """Take the estimates (n, T) of the next chunk, which are not kept."""
         overlap = self.chunking.overlap
         self._energy += float(np.square(estimates, dtype=np.float64).sum())
         self._samples += estimates.shape[-1]
@@ -156,7 +150,7 @@ class Stitcher:
         self._tail = estimates[:, -overlap:].copy()
 
     def orders(self) -> np.ndarray:
-        """(K, n) int64, [k, j] which estimate of chunk k is speaker j; the first chunk's estimates keep their order."""
+        """Return (K, n) int64, [k, j] which estimate of chunk k is speaker j; the first chunk keeps its order."""
         if self.kind == "none":
             return np.tile(np.arange(len(self.evidence[0].correlation)), (len(self.evidence), 1))
         if self.kind == "overlap":
@@ -165,7 +159,7 @@ class Stitcher:
 
 
 def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
-    """Orders from chunk to chunk, by the best matching of each with the one before."""
+    """Return orders from chunk to chunk, by the best matching of each with the one before."""
     from scipy.optimize import linear_sum_assignment
 
     orders = [np.arange(len(likeness[0]))]
@@ -175,16 +169,12 @@ def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.ndarray:
-    """(K, n) the orders that overlaps and voices together make most likely; the first chunk keeps its own.
+    """Return (K, n) the orders that overlaps and voices together make most likely; the first chunk keeps its own.
 
-    In turns, profiles are made of all other chunks, and the likeliest sequence of orders found for them (Viterbi),
-    until nothing changes any more. That may end where the halves of a recording agree with themselves alone, so it
-    begins from several sequences, and the likeliest end is taken: from chunk to chunk with profiles of the speakers so
-    far, by overlaps alone, and as the model gives them, since many models keep speakers in their places.
-
-    Args:
-        evidence: of each chunk.
-        hop_seconds: from one chunk's beginning to the next one's.
+    In turns, profiles are made of all other chunks, and the likeliest sequence of orders is found for them (Viterbi),
+    until nothing changes. This may end where each half of a recording only agrees with itself. So it begins from
+    several sequences, and takes the likeliest end. The sequences are: from chunk to chunk with profiles of the speakers
+    so far; by overlaps alone; and the model's own, since many models keep speakers in their places.
     """
     profiles = Profiles([chunk.voices for chunk in evidence], hop_seconds)
     overlaps = [_NATS_PER_SECOND * chunk.agreement for chunk in evidence]
@@ -210,7 +200,7 @@ def _settle(
     table: _Orders,
     seen: dict[bytes, tuple[float, np.ndarray]],
 ) -> None:
-    """Adds to `seen` the sequences that one leads to, with how likely they are, until one was seen before."""
+    """Add to `seen` the sequences that one leads to, with their likelihoods, until one was seen before."""
     for _ in range(_MOST_ROUNDS):
         orders = _from_first(orders)
         if orders.tobytes() in seen:
@@ -221,12 +211,12 @@ def _settle(
 
 
 def _from_first(orders: np.ndarray) -> np.ndarray:
-    """The same distribution, with speakers named after the first chunk's estimates."""
+    """Return the same assignment, with speakers named after the first chunk's estimates."""
     return orders[:, np.argsort(orders[0])]
 
 
 class _Orders:
-    """All orders of n things: (n!, n), and [s, t] the one that leads from estimates in order s to those in order t."""
+    """All orders of n things: (n!, n), and [s, t] the order that leads from order s to order t."""
 
     def __init__(self, n: int) -> None:
         self.all = np.array(list(permutations(range(n))))
@@ -236,15 +226,13 @@ class _Orders:
         self._columns = np.arange(n)
 
     def numbers(self, orders: np.ndarray) -> np.ndarray:
-        """(K,) which of all orders each of (K, n) is."""
+        """Return (K,) the numbers of orders (K, n) among all."""
         return np.array([self._numbers[tuple(order)] for order in orders.tolist()])
 
     def of_pairs(self, nats: np.ndarray, misleads: float) -> np.ndarray:
-        """(..., n!) logarithms of orders' probabilities, from nats [..., i, j] for i being followed, or meant, by j.
+        """Return (..., n!) logarithms of orders' probabilities, from nats [..., i, j] for i belonging to j.
 
-        Args:
-            nats: (..., n, n).
-            misleads: how often the order has nothing to do with them.
+        `misleads` is the probability that the order has nothing to do with them.
         """
         sums = nats[..., self._columns, self.all].sum(-1)
         likely = np.exp(sums - sums.max(-1, keepdims=True))
@@ -252,16 +240,16 @@ class _Orders:
         return np.log((1 - misleads) * likely + misleads / len(self.all))
 
     def of_voices(self, nats: np.ndarray) -> np.ndarray:
-        """(..., n!) for nats [..., i, j] of estimate i being speaker j."""
+        """Return (..., n!) for nats [..., i, j] of estimate i being speaker j."""
         return self.of_pairs(np.swapaxes(nats, -1, -2), _VOICE_MISLEADS)
 
     def of_overlap(self, nats: np.ndarray) -> np.ndarray:
-        """(n!, n!) for nats [i, j] of estimate i being followed by j, [s, t] from order s to order t."""
+        """Return (n!, n!) for nats [i, j] of estimate i being followed by j, [s, t] from order s to order t."""
         return self.of_pairs(nats, _OVERLAP_MISLEADS)[self.between]
 
 
 def _go_through(overlaps: Sequence[np.ndarray], running: RunningProfiles, table: _Orders | None) -> np.ndarray:
-    """Orders from chunk to chunk, by the overlap with the one before and profiles of all before."""
+    """Return orders from chunk to chunk, by the overlap with the one before and profiles of all before."""
     from scipy.optimize import linear_sum_assignment
 
     orders: list[np.ndarray] = []
@@ -279,7 +267,7 @@ def _go_through(overlaps: Sequence[np.ndarray], running: RunningProfiles, table:
 
 
 def _log_likelihood(orders: np.ndarray, overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Orders) -> float:
-    """How likely a sequence of orders is, nats, with profiles of all other chunks in the same orders."""
+    """Return the log likelihood of a sequence of orders, nats, with profiles of all other chunks in these orders."""
     states = table.numbers(orders)
     total = float(table.of_voices(voices)[np.arange(len(states)), states].sum())
     return total + sum(
@@ -289,7 +277,7 @@ def _log_likelihood(orders: np.ndarray, overlaps: Sequence[np.ndarray], voices: 
 
 
 def _likeliest(overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Orders) -> np.ndarray:
-    """The likeliest sequence of orders (Viterbi)."""
+    """Return the likeliest sequence of orders (Viterbi)."""
     alone = table.of_voices(voices)
     total, came_from = alone[0], []
     for k in range(1, len(overlaps)):

@@ -1,4 +1,4 @@
-"""Separation while the sound is still coming in: blocks of any size in, what is final of the estimates out."""
+"""Separation of live sound: blocks of any size go in, and estimates come out as soon as they are final."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sepkit.models.streaming import ModelStream
 
 
 class Stream:
-    """One recording on its way through a causal model. `Separator.streaming` makes it.
+    """One recording that passes through a causal model block by block. `Separator.streaming` makes it.
 
-    Together the blocks that come out are as long as those that went in. At the rate and levels of the model they are
-    what the model makes of the whole recording, whatever the sizes of the blocks. At another rate both ways go through
+    The output blocks together are as long as the input blocks. At the rate and levels of the model they equal the
+    estimates of the whole recording, for any block sizes. At another rate, input and output are resampled by
     `sepkit.data.resampling`, whose delay is part of the latency.
 
     Attributes:
-        sample_rate: Hz, of what goes in and comes out.
+        sample_rate: Hz, of input and output.
         hypotheses: n.
-        latency_seconds: from the start of a sample to its estimates, at the most; the blocks that samples come in,
-            and the time that computing takes, are not in it.
+        latency_seconds: longest time from the start of a sample to its estimates, without the length of blocks and the
+            time of computing.
 
     Args:
         model: causal, in evaluation mode, on `device`.
@@ -70,11 +70,11 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Ends the stream: nothing can be pushed any more."""
+        """End the stream: nothing can be pushed any more."""
         self._closed = True
 
     def push(self, block: np.ndarray | Tensor) -> Any:
-        """The next estimates (n, k) that are final, float32: an array, or a CPU tensor where the block is a tensor.
+        """Return the next final estimates (n, k), float32: an array, or a CPU tensor if the block is a tensor.
 
         Args:
             block: (T,) or (C, T) floating-point samples, the next of the recording; several channels are averaged.
@@ -92,7 +92,7 @@ class Stream:
         return self._give(self._back.push(self._estimates(mixture)))
 
     def finish(self) -> Any:
-        """The estimates (n, k) of all samples that are still without; the stream ends.
+        """Return the estimates (n, k) of all samples that still have none; the stream ends.
 
         Raises:
             UserError: a stream that has ended.
@@ -111,7 +111,7 @@ class Stream:
             raise UserError("streaming: the stream has ended; open a new one with Separator.streaming()")
 
     def _estimates(self, mixture: np.ndarray) -> np.ndarray:
-        """Those that are final, (n, k), after the next samples (1, T) at the rate of the model."""
+        """Return final estimates, (n, k), after the next samples (1, T) at the rate of the model."""
         if self._gains is not None:
             self._gains.hear(mixture[0])
         return self._leveled(self._stream.push(torch.tensor(mixture, device=self._device)))
@@ -130,11 +130,11 @@ class Stream:
 
 
 class RunningGains:
-    """Levels at which estimates explain the mixture best, as far as one can tell at each sample.
+    """Levels at which estimates explain the mixture best, given the samples so far.
 
         g_i(t) = sum_{u <= t} x(u) s_i(u) / sum_{u <= t} s_i(u)^2
 
-    It ends at the gain that the whole recording has. In the first tenths of a second it moves, but no sample is ever
+    At the end it is the gain of the whole recording. It moves in the first tenths of a second, but no sample is ever
     stronger than the root of the energy of the mixture so far.
 
     Args:
@@ -147,11 +147,11 @@ class RunningGains:
         self._energies = np.zeros((hypotheses, 1))
 
     def hear(self, mixture: np.ndarray) -> None:
-        """Keeps the next samples (T,) of the mixture until their estimates come."""
+        """Keep the next samples (T,) of the mixture until their estimates come."""
         self._mixture = np.concatenate([self._mixture, mixture])
 
     def scale(self, estimates: np.ndarray) -> np.ndarray:
-        """The next estimates (n, k), each sample at the gain of that moment; zeros while an estimate is silent."""
+        """Scale the next estimates (n, k), each sample by the gain at its time; zeros while an estimate is silent."""
         count = estimates.shape[-1]
         if count == 0:
             return estimates

@@ -1,7 +1,7 @@
-"""What tells how good a separation is without references: Monte Carlo spread, and features of estimates and mixtures.
+"""Indicators of a separation's quality without references: Monte Carlo spread, features of estimates and mixtures.
 
-Features are numbers for every hypothesis of one recording. Those in `BASELINE_FEATURES` look at the mixture alone; a
-model adds those of its own that it has: a deterministic one has no rates, no spread and no bound on the mixture.
+Features are numbers for every hypothesis of one recording. Those in `BASELINE_FEATURES` depend on the mixture alone. A
+model adds the features that it has: a deterministic one has no rates, no spread and no bound on the mixture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
-from sepkit.objectives.rates import elementwise_rate
+from sepkit.objectives.rates import alive_share, elementwise_rate
 from sepkit.types import Separation
 
 BASELINE_FEATURES = (
@@ -42,12 +42,12 @@ LONGEST_SECONDS = 30.0
 
 EXCERPT_SECONDS = 5.0
 
-# Ratios are told between these, dB: beyond them float32 and windows' edges are measured, not signals.
+# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
 _LEAST_DB, _MOST_DB = -60.0, 60.0
 _FRAME_SECONDS = 0.032
-# The most samples of latents that anybody has waited for; more is a slip of the finger.
+# More samples of latents than this are certainly a typing error.
 _MOST_SAMPLES = 10_000
-# Of mixture in one pass of the network: a batch of short ones costs little more than one of them.
+# Seconds of mixture in one pass of the network: a batch of short ones costs little more than one of them.
 _SECONDS_AT_ONCE = 16.0
 
 
@@ -55,7 +55,7 @@ _SECONDS_AT_ONCE = 16.0
 
 
 class RunningMoments:
-    """Mean and deviation, elementwise, of tensors that come one by one; float64, in memory for two of them.
+    """Mean and deviation, elementwise, of tensors that come one by one, float64; holds two tensors in memory.
 
     Source: Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
     """
@@ -65,7 +65,7 @@ class RunningMoments:
         self._mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, value: Tensor) -> None:
-        """Counts one more tensor, of the shape of those before."""
+        """Add a tensor, of the shape of those before."""
         value = value.detach().double()
         self.count += 1
         if self.count == 1:
@@ -77,7 +77,7 @@ class RunningMoments:
 
     @property
     def mean(self) -> Tensor:
-        """Mean of those that were added."""
+        """Return the mean of the tensors added."""
         return self._mean
 
     @property
@@ -88,13 +88,13 @@ class RunningMoments:
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """What separations with sampled latents have in common, and by how much they differ.
+    """Mean and spread of separations with sampled latents.
 
     Args:
         estimates: (B, n, T) float64, mean over the samples.
         spread: (B, n, T) float64, standard deviation over the samples, of each sample of the waveforms; zero for a
             model whose latents are points.
-        samples: how many separations.
+        samples: number of separations.
         log_evidence: (B,) nats, mean over the samples of the log likelihood of the mixture given the decoded encoding,
             where encodings are variational: the first half of the evidence lower bound of the mixture.
     """
@@ -106,12 +106,12 @@ class MonteCarlo:
 
 
 def is_variational(model: EncoderMaskerDecoder) -> bool:
-    """Whether any of a model's latents is more than a point."""
+    """Whether any of a model's latents is variational."""
     return model.encoding_family.variational or model.mask_family.variational
 
 
 def check_samples(samples: int) -> None:
-    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and not absurdly large."""
+    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
     if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
         raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
@@ -123,21 +123,21 @@ def monte_carlo(
     seed: int = 0,
     through: Callable[[Tensor], Tensor] | None = None,
 ) -> MonteCarlo:
-    """Mean and spread of separations with latents sampled from their posteriors.
+    """Return mean and spread of separations with latents sampled from their posteriors.
 
-    A model keeps the order of its hypotheses from sample to sample, as far as it is sure which is which; nothing is
-    matched. Where it is not, and changes them over, the spread is large, as it should be.
+    Nothing is matched, because a model keeps the order of its hypotheses between samples unless it is unsure of it. If
+    it swaps them, the spread is large, as it should be.
 
-    The same seed gives the same numbers for the same batch. Separations of short recordings are made several at once,
-    long ones one at a time, so that memory stays that of about 16 s.
+    The same seed gives the same numbers for the same batch. Short recordings are separated several samples at once and
+    long ones one at a time, so memory stays that of about 16 s.
 
     Args:
         model: on the device of `mixture`, in evaluation mode.
         mixture: (B, T), without padding.
-        samples: how many separations; those of a deterministic model are alike, so that one is made.
+        samples: number of separations; a deterministic model needs only one.
         seed: of the latents.
-        through: applied to the estimates (B, n, T) of every sample first, such as a resampling to another rate, whose
-            effect on a deviation cannot be told from the deviation alone.
+        through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
+            deviation does not follow from the deviation alone.
 
     Raises:
         UserError: see `check_samples`.
@@ -156,9 +156,9 @@ def monte_carlo(
 def _draw(
     model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Estimates (B, n, T), and what is decoded without masks (B, T), of every sample of the latents."""
+    """Yield estimates (B, n, T), and the signal decoded without masks (B, T), of every sample of the latents."""
     generator = torch.Generator(mixture.device).manual_seed(seed)
-    # What is decoded without masks says something about the mixture only where encodings have a density.
+    # The signal decoded without masks tells something about the mixture only if encodings have a density.
     reconstruct = model.encoding_family.variational
     at_once = max(1, round(_SECONDS_AT_ONCE * model.sample_rate) // mixture.numel())
     for start in range(0, samples, at_once):
@@ -175,44 +175,45 @@ def _draw(
 
 
 def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -> Tensor:
-    """(B,) nats, of signals in units of the training deviation."""
+    """Return (B,) nats, of signals in units of the training deviation."""
     return -pairwise_blr_nll(reconstructions[:, None] / signal_std, mixture[:, None] / signal_std)[:, 0, 0]
 
 
 @torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.
 def rates_of(separation: Separation) -> dict[str, float] | None:
-    """How many nats the posteriors of an utterance are away from their priors; None where all are points.
+    """Return how many nats the posteriors of an utterance are from their priors; None for deterministic latents.
 
-    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together), those of them that there
-    are, and `rate_nats_per_dimension`, their sum over the number of latent values of a tick.
-
-    Args:
-        separation: without padding; of a batch the mean.
+    `encoding_rate_nats_per_tick` and `mask_rate_nats_per_tick` (of all hypotheses together), as far as they exist,
+    `rate_nats_per_dimension`, their sum over the number of latent values of a tick, and the shares of dimensions that
+    are alive, `encoding_alive_share` and `mask_alive_share` (see `sepkit.objectives.rates.alive_share`). They are means
+    over a batch, which has no padding.
     """
     latents = {
         "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
         "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
     }
     rates: dict[str, float] = {}
+    shares: dict[str, float] = {}
     dimensions = 0
     for what, (posterior, prior, sample) in latents.items():
         if prior is not None:
-            rates[f"{what}_rate_nats_per_tick"] = float(
-                elementwise_rate(posterior, prior, sample).double().sum() / (posterior.shape[0] * posterior.shape[-1])
-            )
+            rate = elementwise_rate(posterior, prior, sample)
+            ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
+            rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
+            shares[f"{what}_alive_share"] = float(alive_share(rate, ticks).double().mean())
             dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
-    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
+    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} | shares if rates else None
 
 
 @torch.no_grad()
 def mixture_elbo(
     model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 8, seed: int = 0
 ) -> Tensor | None:
-    """(B,) evidence lower bound of the mixtures, nats per sample; None where encodings have no posterior and prior.
+    """Return (B,) evidence lower bounds of mixtures, nats per sample; None if encodings have no posterior and prior.
 
-    (E_q log p(x | z) - R_z) / T, with p(x | z) the Bayesian linear regression of the mixture on what is decoded from
-    z ~ q(z | x) without masks. Means something where training has reconstructed mixtures
-    (objective.autoencoding.mixtures), as otherwise no decoder has learnt to.
+    (E_q log p(x | z) - R_z) / T, with p(x | z) the Bayesian linear regression of the mixture on the signal decoded from
+    z ~ q(z | x) without masks. It is meaningful only if training has reconstructed mixtures
+    (objective.autoencoding.mixtures), because otherwise no decoder has learned to.
 
     Args:
         model: which made the separation, in evaluation mode.
@@ -241,13 +242,13 @@ def mixture_elbo(
 def recording_features(
     model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 8, seed: int = 0
 ) -> dict[str, np.ndarray] | None:
-    """(n,) of every feature of a recording that the model has; None where there is nothing to tell from.
+    """Return (n,) of every feature that the model has for a recording; None for silence or less than half a second.
 
-    That is so for silence, and for recordings shorter than half a second. A hypothesis that is silent has NaN.
+    A silent hypothesis has NaN.
 
-    Recordings of up to 30 s are looked at as a whole: `samples` more separations. Of longer ones, six excerpts of 5 s
-    are separated, the first at the beginning and the last at the end, and the features are means over those that are
-    not silent. An excerpt's hypotheses are brought into the recording's order by their SI-SDR to its estimates.
+    Recordings of up to 30 s are used whole, with `samples` more separations. Of longer ones, six excerpts of 5 s are
+    separated, the first at the beginning and the last at the end, and the features are means over those that are not
+    silent. An excerpt's hypotheses are brought into the recording's order by their SI-SDR to its estimates.
 
     Args:
         model: on the device of `mixture`, in evaluation mode.
@@ -272,12 +273,7 @@ def recording_features(
 
 
 def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
-    """Beginnings and ends of the excerpts of a recording of more than `LONGEST_SECONDS` that are looked at.
-
-    Args:
-        num_samples: of the recording.
-        sample_rate: Hz.
-    """
+    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`."""
     length, count = round(EXCERPT_SECONDS * sample_rate), round(LONGEST_SECONDS / EXCERPT_SECONDS)
     starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
     return [(start, start + length) for start in starts]
@@ -286,7 +282,7 @@ def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
 def excerpt_features(
     model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]], samples: int = 8, seed: int = 0
 ) -> dict[str, np.ndarray] | None:
-    """`recording_features` of a long recording, of which only the excerpts are there.
+    """Return `recording_features` of a long recording, given only its excerpts.
 
     Args:
         model: on the device of the excerpts, in evaluation mode.
@@ -313,7 +309,7 @@ def excerpt_features(
 def hypothesis_features(
     model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, drawn: MonteCarlo | None = None
 ) -> dict[str, np.ndarray]:
-    """(n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
+    """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
 
     * `spread_db`: energy of the spread over that of the mean estimate.
     * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself.
@@ -347,7 +343,7 @@ def hypothesis_features(
 
 
 def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Level and statistics of a waveform, by the names in `BASELINE_FEATURES`.
+    """Return level and statistics of a waveform, by the names in `BASELINE_FEATURES`.
 
     * `level_dbfs`: mean power, full scale 1.0.
     * `crest_factor_db`: peak over root mean square.
@@ -371,7 +367,7 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     power = float(np.mean(np.square(centered)))
     frame = min(len(centered), round(_FRAME_SECONDS * sample_rate))
     frequencies, spectrum = welch(centered, sample_rate, nperseg=frame, detrend="constant")
-    # Every window's own mean is removed: the first bin tells nothing.
+    # Every window's own mean is removed, so the first bin is empty.
     frequencies, spectrum = frequencies[1:], _floored(spectrum[1:], -120.0)
     energies = np.square(centered[: len(centered) // frame * frame].reshape(-1, frame)).mean(-1)
     levels = 10 * np.log10(_floored(energies, _LEAST_DB))
@@ -393,7 +389,7 @@ def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
 
 
 def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
-    """How estimates (1, n, T) stand to each other and to the mixture (T,); no level of theirs counts."""
+    """Return how estimates (1, n, T) relate to each other and to the mixture (T,), independent of their levels."""
     gram = inner_products(estimates, estimates).cross[0].cpu().numpy()
     products = inner_products(estimates, mixture[None, None])
     cross = products.cross[0, :, 0].cpu().numpy()
@@ -430,12 +426,12 @@ def _rates(separation: Separation, drawn: MonteCarlo | None, num_samples: int) -
 
 
 def _order_as(excerpt: Tensor, whole: Tensor) -> list[int]:
-    """Which hypothesis of an excerpt (1, n, T) each of the recording's (1, n, T) is."""
+    """Return the hypothesis of an excerpt (1, n, T) that each of the recording's (1, n, T) is."""
     return PIT().matches(pairwise_neg_si_sdr(excerpt, whole))[0].tolist()
 
 
 def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
-    """(n,) means over those that are finite; NaN where none is."""
+    """Return (n,) means over finite values; NaN where there are none."""
     stacked = np.stack(values)
     finite = np.isfinite(stacked)
     total, count = np.where(finite, stacked, 0.0).sum(0), finite.sum(0)
@@ -443,7 +439,7 @@ def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """10 log10 of a ratio of energies, between -60 and 60 dB."""
+    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)
 

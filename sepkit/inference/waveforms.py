@@ -1,4 +1,4 @@
-"""Recordings as they are handed over (arrays, tensors, files, bytes), and arrays as they are handed back."""
+"""Read recordings given as arrays, tensors, files or bytes, and return arrays in the same form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 
 AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
 
-# No microphone array has more; an array handed over as (T, C) has.
+# No microphone array has more channels, but an array of shape (T, C) does.
 _MAX_CHANNELS = 256
 
 
@@ -23,7 +23,7 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
 
     Args:
         waveform: (T,) or (C, T) samples, an audio file, or the bytes of one.
-        sample_rate: Hz, of samples; None for a file, which tells its own.
+        sample_rate: Hz, of samples; None for a file, which has its own.
         channel: which channel, from 0; None: the mean of all.
 
     Raises:

@@ -87,7 +87,7 @@ def test_probability_is_the_paper_s():
 
 @pytest.mark.parametrize("initial_beta", [1 / 18, 1 / 90, 1 / 9000])
 def test_probability_falls_with_the_annealing_time(initial_beta):
-    """Strictly, in both forms."""
+    """Both forms fall strictly."""
     for repelled in (False, True):
         growths = [growth_exponent(initial_beta, t0, 0.05, 3.0, PAPER_ALPHA) for t0 in range(50, 2000, 50)]
         p = [collapse_probability(growth, **SETTING, repelled=repelled) for growth in growths]
@@ -113,7 +113,7 @@ def test_hot_starts_depend_on_the_rate_alone():
 
 
 def test_other_schedules_by_quadrature():
-    """The exponential's quadrature is its closed form; the line and the step have closed forms of their own."""
+    """The exponential's quadrature equals its closed form; the line and the step have their own closed forms."""
     alpha, eta, radius, beta, t0 = 0.6, 0.05, 3.0, 0.01, 400.0
     expected = growth_exponent(beta, t0, eta, radius, alpha)
     assert growth_of_schedule(InverseTemperature(beta, t0), t0, eta, radius, alpha) == pytest.approx(expected, abs=1e-8)
@@ -128,7 +128,7 @@ def test_other_schedules_by_quadrature():
 
 
 def test_a_schedule_that_never_reaches_one():
-    """Refused, with what was found."""
+    """Such a schedule is refused, with the value found."""
     with pytest.raises(UserError, match=r"found beta 0\.5 after 100 steps, expected one that reaches 1"):
         growth_of_schedule(Constant(0.5), 100, 0.05, 3.0, 0.6)
 
@@ -152,7 +152,7 @@ def test_no_bias_and_no_hot_phase():
 
 @pytest.mark.parametrize("repelled", [False, True])
 def test_steps_for_a_probability_are_the_inverse(repelled):
-    """The t0 found gives the probability asked for."""
+    """The t0 that is found gives the requested probability."""
     t0 = steps_for_probability(0.1, 0.005, 0.05, 512, 3.0, 0.8, PAPER_ALPHA, repelled=repelled)
     growth = growth_exponent(0.005, t0, 0.05, 3.0, PAPER_ALPHA)
     assert collapse_probability(growth, **SETTING, repelled=repelled) == pytest.approx(0.1, abs=1e-10)

@@ -13,7 +13,7 @@ from sepkit.schedules import Constant
 
 
 def test_deviation_of_the_target():
-    """2.6 for R = 3, w* = .8, and so it is for samples along mu*."""
+    """It is 2.6 for R = 3, w* = .8, as for samples along mu*."""
     assert full_deviation(3.0, 0.8) == pytest.approx(2.6)
     target = diagonal_target(6, 3.0, 0.8)
     assert float(target.means[0].norm()) == pytest.approx(3.0)
@@ -22,7 +22,7 @@ def test_deviation_of_the_target():
 
 
 def test_loss_is_the_divergence():
-    """Between the identity flow and a Gaussian target it is in closed form, at any beta."""
+    """Between the identity flow and a Gaussian target it has a closed form, at any beta."""
     flow = RealNVP(4, couplings=2, hidden=4)
     for parameter in flow.parameters():
         torch.nn.init.zeros_(parameter)
@@ -34,7 +34,7 @@ def test_loss_is_the_divergence():
 
 
 def test_training_fits_a_mode_and_repeats():
-    """Without annealing a small flow finds one mode at least: its deviation is 1 or more, and the run repeats."""
+    """Without annealing a small flow finds at least one mode: its deviation is 1 or more, and the run repeats."""
     runs = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -48,7 +48,7 @@ def test_training_fits_a_mode_and_repeats():
 
 
 def test_a_replica_that_is_not_finite_ends_alone():
-    """Its failure names replica and step; the others are trained as if it were not there."""
+    """Its failure names replica and step; the others are trained as if it did not exist."""
     torch.manual_seed(0)
     flow = RealNVP(4, couplings=2, hidden=8, replicas=3)
     reference = RealNVP(4, couplings=2, hidden=8, replicas=3)

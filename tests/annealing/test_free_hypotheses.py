@@ -22,7 +22,7 @@ from sepkit.annealing.temperature import three_gaussians
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:
-    """(1, m, T) sines of whole numbers of periods: without mean, orthogonal, at the given levels."""
+    """Make (1, m, T) sines of whole numbers of periods: zero mean, orthogonal, at the given levels."""
     t = torch.arange(num_samples, dtype=torch.float64) / num_samples
     rows = [10 ** (level / 20) * torch.sin(2 * math.pi * (j + 3) * t) for j, level in enumerate(levels_db)]
     return torch.stack(rows).unsqueeze(0)
@@ -124,12 +124,12 @@ def test_the_free_energy_does_not_rise_while_hypotheses_settle() -> None:
 
 
 def test_points_without_spread_are_refused() -> None:
-    with pytest.raises(ValueError, match="two differ"):
+    with pytest.raises(ValueError, match="two that differ"):
         anneal_points(torch.ones(5, 2), 2)
 
 
 def _accounted(result: annealed.PointAnnealing) -> list[int]:
-    """The numbers of groups from the first temperature to the last, as splits and merges tell them."""
+    """Return the numbers of groups from the first temperature to the last, computed from splits and merges."""
     changes = sorted([*result.splits, *result.merges], key=lambda change: -change.temperature)
     assert all(before.groups_after == after.groups_before for before, after in pairwise(changes))
     return [1, *(change.groups_after for change in changes)]
@@ -140,19 +140,19 @@ def test_the_three_gaussians_of_the_paper() -> None:
     # 2 lambda_max = 2 (2/9 + 0.01); each Gaussian by itself 2 sigma^2 = 0.02.
     assert result.splits[0].temperature == pytest.approx(0.4644, rel=0.1)
     # Before the Gaussians themselves split there is a place for each. More than one hypothesis may leave the middle of
-    # two Gaussians at once, while others stay there: these join them later, which is told as a merge.
+    # two Gaussians at once. Others stay there and join them later, which is reported as a merge.
     counts = _accounted(result)
     above = [change for change in [*result.splits, *result.merges] if change.temperature > 0.1]
     assert counts[: len(above) + 1][-1] == 3 and counts[:2] == [1, 2] and counts[-1] == 6
     below = [split for split in result.splits if split.temperature < 0.1]
     assert below and all(split.temperature == pytest.approx(0.02, rel=0.1) for split in below)
-    # Where groups are counted after they have settled, theory is met to a percent or two.
+    # Groups are counted after settling, so theory is met to a percent or two.
     ratios = [split.temperature / split.predicted_temperature for split in result.splits]
     assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
 
 
 def test_every_change_of_the_number_of_groups_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge is told too: here hypotheses 2 and 3 meet again at a temperature below 1."""
+    """A merge is reported too: here hypotheses 2 and 3 meet again at a temperature below 1."""
     places = torch.tensor([[0.0], [10.0], [20.0]], dtype=torch.float64)
 
     def settle(points, start, temperature):

@@ -24,7 +24,7 @@ def _loss(parameters, variance, noise, beta, kind):
 @pytest.mark.parametrize("variance", [0.05, 0.3, 0.49, 0.51, 2.0])
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
 def test_a_latent_lives_where_zero_is_no_minimum(kind, variance, beta):
-    """Alive if and only if the Hessian at W = V = 0 has a negative eigenvalue; zero is stationary."""
+    """A latent is alive exactly if the Hessian at W = V = 0 has a negative eigenvalue; zero is stationary."""
     noise = 0.5
     d = 1.0 if kind == "kl" else 1 / beta
     zero = torch.tensor([0.0, 0.0, torch.tensor(d).log()], dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_a_latent_lives_where_zero_is_no_minimum(kind, variance, beta):
 
 
 def test_thresholds():
-    """lambda / v for the weight of the rate, v / lambda for tempering."""
+    """It is lambda / v for the weight of the rate, and v / lambda for tempering."""
     assert threshold_beta(0.3, 0.6, "kl") == pytest.approx(0.5)
     assert threshold_beta(1.2, 0.6, "tempered") == pytest.approx(0.5)
     with pytest.raises(UserError, match="data variance: found 0"):

@@ -30,7 +30,7 @@ def _mixture(components, dimension, seed=0):
 
 @pytest.mark.parametrize("components", [1, 2, 5])
 def test_density_is_that_of_torch(components):
-    """log q at any point."""
+    """log q agrees at any point."""
     mixture, x = _mixture(components, 4), torch.randn(20, 4, dtype=torch.float64)
     covariance = mixture.variances[:, None, None] * torch.eye(4, dtype=torch.float64)
     expected = MixtureSameFamily(Categorical(mixture.weights), MultivariateNormal(mixture.means, covariance))
@@ -38,7 +38,7 @@ def test_density_is_that_of_torch(components):
 
 
 def test_samples_have_the_mixture_s_moments():
-    """Mean and covariance of many samples of every replica."""
+    """Mean and covariance agree for many samples of every replica."""
     mixture = _mixture(3, 2)
     both = Mixture(torch.stack([mixture.means, -mixture.means]), mixture.variances.expand(2, 3), mixture.weights)
     x, components = both.sample(200_000, torch.Generator().manual_seed(1))
@@ -98,7 +98,7 @@ def test_means_stay_on_the_sphere():
 
 
 def test_variance_of_one_gaussian_becomes_the_temperature():
-    """sigma^2 -> 1 / beta for one Gaussian and a Gaussian target, whatever its mean does."""
+    """sigma^2 -> 1 / beta for one Gaussian and a Gaussian target, independent of its mean."""
     target = Mixture(torch.zeros(1, 8, dtype=torch.float64), torch.ones(1, dtype=torch.float64), torch.ones(1).double())
     student = random_student(2, 8, 1.0, 1.0, weights=(1.0,))
     run = fit_mixtures(student, target, Constant(0.2), steps=400, samples=256, step_size=0.05, on_sphere=False)
@@ -107,7 +107,7 @@ def test_variance_of_one_gaussian_becomes_the_temperature():
 
 
 def test_a_replica_that_is_not_finite_ends_alone():
-    """Its failure names replica and step, its state stays as it was, and the others go on."""
+    """Its failure names replica and step, its state stays as it was, and the others continue."""
     student = random_student(3, 8, 3.0, 1.0)
     variances = student.variances.clone()
     variances[1] = math.nan

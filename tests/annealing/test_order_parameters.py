@@ -34,7 +34,7 @@ def _normal(x):
 
 
 def _adaptive(function, points):
-    """An integral over the line that is told where its integrand changes."""
+    """Integrate over the line, given the places where the integrand changes."""
     inner = sorted(p for p in points if -12 < p < 12)
     edges = [-12.0, *inner, 12.0]
     return sum(quad(function, a, b, epsabs=1e-12, limit=400)[0] for a, b in itertools.pairwise(edges))
@@ -64,7 +64,7 @@ def _pull_integrals(m, sigma):
 @pytest.mark.parametrize("sigma", SIGMAS)
 @pytest.mark.parametrize("weight", [0.5, 0.3])
 def test_repulsion_is_its_integral(sigma, weight):
-    """f and df/ds within 1e-5 of adaptive quadrature of eq. C.19."""
+    """f and df/ds are within 1e-5 of adaptive quadrature of eq. C.19."""
     for s in (-1.0, -0.4, 0.0, 0.7, 0.99):
         assert float(repulsion(s, RADIUS, sigma, weight)) == pytest.approx(
             _repulsion_integral(s, sigma, weight), abs=1e-5
@@ -76,7 +76,7 @@ def test_repulsion_is_its_integral(sigma, weight):
 
 @pytest.mark.parametrize("sigma", [0.2, *SIGMAS])
 def test_pull_is_its_integral(sigma):
-    """g and dg/dm within 1e-5 of adaptive quadrature, for narrow Gaussians too."""
+    """g and dg/dm are within 1e-5 of adaptive quadrature, also for narrow Gaussians."""
     for m in (-1.0, -bias(RADIUS, HEAVY), -0.02, 0.0, 0.5, 1.0):
         value, slope = _pull_integrals(m, sigma)
         assert float(pull(m, RADIUS, sigma, HEAVY)) == pytest.approx(value, abs=1e-5)
@@ -84,7 +84,7 @@ def test_pull_is_its_integral(sigma):
 
 
 def test_forces_have_their_limits():
-    """Hot and cold asymptotics of f and g at R^2 beta = .01 and 100, within 1 %."""
+    """Hot and cold asymptotics of f and g hold at R^2 beta = .01 and 100, within 1 %."""
     hot, cold = RADIUS / math.sqrt(0.01), RADIUS / math.sqrt(100)
     epsilon = bias(RADIUS, HEAVY)
     assert float(repulsion(0.3, RADIUS, hot)) == pytest.approx(0.25, rel=0.01)
@@ -147,7 +147,7 @@ def test_random_starts_have_the_law_of_directions(dimension):
 
 
 def _by_solver(m1, m2, s, beta, time):
-    """The same flow by an adaptive solver with the forces themselves."""
+    """Compute the same flow by an adaptive solver with the forces themselves."""
     from scipy.integrate import solve_ivp
 
     sigma = beta**-0.5

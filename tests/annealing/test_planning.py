@@ -27,7 +27,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 
 def test_inverse_temperature(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The numbers of the theory under their names, and a figure where one is asked for."""
+    """Output has the numbers of the theory under their names, and a figure if one is asked for."""
     figure = tmp_path / "growth.png"
     found = _json(
         capsys, "inverse-temperature", *SETTING, "--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05",
@@ -44,7 +44,7 @@ def test_inverse_temperature(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 @pytest.mark.parametrize("schedule", ["linear", "saturating", "step"])
 def test_other_schedules_are_planned_too(capsys: pytest.CaptureFixture[str], schedule: str) -> None:
-    """Between the certainty of collapse and none, and longer is better."""
+    """The probability lies between certain collapse and none, and falls with length."""
     arguments = ["inverse-temperature", *SETTING, "--initial-beta", "0.01", "--schedule", schedule]
     short, long = (_json(capsys, *arguments, "--steps", steps) for steps in ("500", "4000"))
     assert 0 < long["collapse_probability"] < short["collapse_probability"] < 1
@@ -52,7 +52,7 @@ def test_other_schedules_are_planned_too(capsys: pytest.CaptureFixture[str], sch
 
 
 def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
-    """The steps that it needs, at the optimal start."""
+    """The plan has the steps that the probability needs, at the optimal start."""
     found = _json(capsys, "inverse-temperature", *SETTING, "--target-probability", "0.05")
     assert found["initial_beta"] == found["optimal_initial_beta"]
     alpha = stability_alpha(3.0, 0.8)
@@ -85,7 +85,7 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_numbers_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
-    """Exit code 2, the option, what was found, what was expected."""
+    """The line has option, found and expected; the exit code is 2."""
     given = [
         word for option, value in zip(SETTING[::2], SETTING[1::2], strict=True) if option not in arguments
         for word in (option, value)
@@ -96,7 +96,7 @@ def test_bad_numbers_are_one_line(capsys: pytest.CaptureFixture[str], arguments:
 
 
 def test_start_that_is_cold_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
-    """beta_i above alpha / R^2: the probability of the start."""
+    """With beta_i above alpha / R^2 the probability is that of the start."""
     assert main(["plan-schedule", "inverse-temperature", *SETTING, "--initial-beta", "0.1", "--steps", "500"]) == 0
     assert "no hot phase" in capsys.readouterr().err
     plan = plan_inverse_temperature(512, 3.0, 0.8, initial_beta=0.1, steps=500)
@@ -104,7 +104,7 @@ def test_start_that_is_cold_is_warned_about(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_bias_is_said() -> None:
-    """w* = .5: the probability is 0."""
+    """At w* = .5 the probability is 0."""
     plan = plan_inverse_temperature(512, 3.0, 0.5, steps=100)
     assert plan.data["collapse_probability"] == plan.data["collapse_probability_paper"] == 0
     assert plan.warnings == [
@@ -113,14 +113,14 @@ def test_no_bias_is_said() -> None:
 
 
 def test_growth_curve_is_largest_at_the_optimum() -> None:
-    """What the figure draws."""
+    """The curve in the figure peaks there."""
     betas, values = growth_curve(3.0, 500, 0.05, PAPER_ALPHA)
     best = betas[values.index(max(values))]
     assert 0.8 < best / 0.0051011 < 1.25
 
 
 def test_amcl(capsys: pytest.CaptureFixture[str]) -> None:
-    """The split of nine free hypotheses as it was seen: .1722 and .2862 for 200 and 1,000 epochs of linear cooling."""
+    """Splits of nine free hypotheses were seen at .1722 and .2862 for 200 and 1,000 epochs of linear cooling."""
     arguments = ["amcl", "--critical-temperature", "0.4643", "--initial-temperature", "0.6", "--kind", "linear"]
     short = _json(capsys, *arguments, "--epochs", "200")
     assert short["split_temperature"] == pytest.approx(0.1722, rel=0.01)
@@ -138,7 +138,7 @@ def test_amcl(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "exponential"])
 def test_amcl_the_other_way_round(capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    """How slowly to cool for a wanted split: a plan with that cooling splits there."""
+    """A plan with the cooling recommended for a wanted split splits there."""
     arguments = ["amcl", "--critical-temperature", "0.4", "--initial-temperature", "0.4", "--kind", kind]
     found = _json(capsys, *arguments, "--epochs", "300", "--wanted-split", "0.3")
     if kind == "linear":
@@ -153,7 +153,7 @@ def test_amcl_the_other_way_round(capsys: pytest.CaptureFixture[str], kind: str)
 
 
 def test_amcl_warns(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a start far above T_c, and of a split that comes too late."""
+    """It warns of a start far above T_c, and of a split that comes too late."""
     arguments = ["amcl", "--critical-temperature", "0.4", "--initial-temperature", "4", "--epochs", "20"]
     found = _json(capsys, *arguments, "--kind", "linear")
     assert found["split_epoch"] is None or found["split_epoch"] > 18
@@ -180,14 +180,14 @@ def test_amcl_warns(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_amcl_refuses(more: dict, line: str) -> None:
-    """One line for each bad number."""
+    """Each bad number gives one line."""
     with pytest.raises(UserError) as caught:
         plan_amcl(**({"critical_temperature": 0.4, "initial_temperature": 0.6, "epochs": 100} | more))
     assert line in str(caught.value)
 
 
 def test_observed_run_without_its_split(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was seen is missing."""
+    """A schedule of an observed run without its observed split is refused."""
     arguments = ["--critical-temperature", "1", "--initial-temperature", "1", "--epochs", "9"]
     assert main(["plan-schedule", "amcl", *arguments, "--observed-epochs", "5"]) == 2
     assert "--observed-split: missing" in capsys.readouterr().err
@@ -216,7 +216,7 @@ def test_kl_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     ids=["amcl", "amcl linear", "kl-warmup"],
 )
 def test_lines_for_a_configuration_are_one(plan) -> None:
-    """`sepkit train` takes them."""
+    """`sepkit train` accepts these lines."""
     assert plan.yaml
     from_dict(TrainConfig, yaml.safe_load("\n".join(plan.yaml)), "planned")
 

@@ -54,7 +54,7 @@ def test_few_steps_have_the_law_of_the_full_update(weights):
 
 
 def test_collapse_is_as_likely_as_under_the_full_update():
-    """Two proportions of 200 replicas, within three standard errors."""
+    """Two proportions of 200 replicas agree within three standard errors."""
     schedule, dimension, samples, steps = InverseTemperature(1 / 90, 100), 32, 32, 160
     student = random_student(200, dimension, RADIUS, 90.0, seed=2, dtype=torch.float32)
     target = bimodal_target(dimension, RADIUS, HEAVY, torch.float32)
@@ -68,7 +68,7 @@ def test_collapse_is_as_likely_as_under_the_full_update():
 
 
 def test_variances_follow_with_their_lag():
-    """beta sigma^2 within 3 % of the stationary lag, 1.219, and 1 at the end."""
+    """beta sigma^2 is within 3 % of the stationary lag, 1.219, and 1 at the end."""
     run = _reduced(InverseTemperature(1 / 90, 500), 4, 600, 128, 512, record_every=100)
     for step in (2, 3, 4):
         scaled = run.variance_path[step] * InverseTemperature(1 / 90, 500)(run.steps[step])
@@ -77,7 +77,7 @@ def test_variances_follow_with_their_lag():
 
 
 def test_sphere_and_frozen_parts():
-    """Means keep their length to 1e-6; what is not learned stays."""
+    """Means keep their length to 1e-6; frozen parts stay."""
     run = _reduced(Constant(0.5), 5, 20, 16, 7)
     assert np.linalg.norm(run.means, axis=-1) == pytest.approx(np.full((5, 2), RADIUS), abs=1e-6)
     still = _reduced(Constant(0.5), 5, 20, 16, 7, learn_variances=False)
@@ -87,7 +87,7 @@ def test_sphere_and_frozen_parts():
 
 
 def test_a_replica_that_is_not_finite_ends_alone():
-    """Its failure names replica and step; the others go on."""
+    """Its failure names replica and step; the others continue."""
     start = random_means(4, 16, RADIUS)
     start[2] = math.nan
     run = _reduced(Constant(1.0), 4, 3, 16, 16, means=start)

@@ -1,4 +1,4 @@
-"""Where free hypotheses settle: derivatives, minima, saddle points."""
+"""Settling of free hypotheses: derivatives, minima, saddle points."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_derivatives_against_differences() -> None:
 
 @pytest.mark.parametrize("most_dense", [0, 256])
 def test_the_energy_is_least_and_hypotheses_are_means(monkeypatch: pytest.MonkeyPatch, most_dense: int) -> None:
-    """Against SciPy's BFGS on the definition, from the same start, by either way of solving."""
+    """Both ways of solving agree with SciPy's BFGS on the definition, from the same start."""
     monkeypatch.setattr(settling, "_MOST_DENSE", most_dense)
     y, temperature = points(), 0.5
     start = y[:3] + 0.1
@@ -54,7 +54,7 @@ def test_the_energy_is_least_and_hypotheses_are_means(monkeypatch: pytest.Monkey
 
 
 def test_a_saddle_point_is_left_just_below_its_critical_temperature() -> None:
-    """Half a percent below, a push of a thousandth is enough; averaging takes a thousand steps to leave it."""
+    """Half a percent below, a push of a thousandth suffices; averaging takes a thousand steps to leave it."""
     y = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     start = torch.tensor([[1e-3, 0.0], [-1e-3, 0.0]], dtype=torch.float64)
     above, below = settle_points(y, start, 2.01), settle_points(y, start, 1.99)

@@ -18,7 +18,7 @@ CRITICAL = 0.4643
 @pytest.mark.parametrize("initial", [0.3, CRITICAL, 0.6, 2.0])
 @pytest.mark.parametrize("floor", [False, True])
 def test_split_is_the_root(kind, initial, floor):
-    """The temperature where what has grown is what must grow, to 1e-10."""
+    """Growth at the returned temperature equals the required growth to 1e-10."""
     cooling = Cooling(kind, initial, 300.0, 0.99, floor)
     delay = 40.0
     low = 1e-12
@@ -27,7 +27,7 @@ def test_split_is_the_root(kind, initial, floor):
 
 
 def test_start_at_the_critical_temperature_has_the_short_form():
-    """-W_0(-exp(-1 - Lambda / kappa)) and -1 / W_{-1} of the same."""
+    """It is -W_0(-exp(-1 - Lambda / kappa)) or -1 / W_{-1} of the same."""
     growth, eta, epochs, decay = 5.0, 0.05, 400.0, 0.995
     delay = growth / (2 * eta)
     linear = split_temperature(Cooling("linear", CRITICAL, epochs), CRITICAL, delay)
@@ -48,7 +48,7 @@ def test_very_fast_cooling_splits_at_the_end():
 
 
 def test_epoch_of_a_temperature():
-    """The inverse of the schedules."""
+    """It inverts the schedules."""
     assert split_epoch(Cooling("linear", 2.0, 100), 0.5) == pytest.approx(75)
     assert split_epoch(Cooling("exponential", 2.0, 100, 0.9), 2.0 * 0.9**7) == pytest.approx(7)
 

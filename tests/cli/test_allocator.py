@@ -15,7 +15,7 @@ from sepkit.cli.main import main
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
 
-# Pages that are faulted in by a block of 200 MB, made for the second time.
+# Counts the page faults of allocating a block of 200 MB for the second time.
 FAULTS = """
 import resource
 def faults():
@@ -29,7 +29,7 @@ RAISE = "from sepkit.cli._allocator import raise_thresholds\nprint(raise_thresho
 
 
 def python(script, *arguments, **variables):
-    """The words that a script prints, run with none of the variables of allocators but those given."""
+    """Return the words that a script prints, run with only the given allocator variables."""
     chosen = (_allocator.VARIABLE, *_allocator._CHOSEN_BY_USER)
     environment = {name: value for name, value in os.environ.items() if name not in chosen} | variables
     command = [sys.executable, "-c", script, *arguments]

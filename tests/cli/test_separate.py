@@ -38,7 +38,7 @@ def test_separates_and_ends_with_the_folder(tmp_path, model, recording, capsys):
 
 
 def test_what_to_expect_and_what_is_lost_is_said_once(tmp_path, capsys):
-    """By the model in the box, of two recordings of 44.1 kHz."""
+    """Separate two recordings of 44.1 kHz with the shipped model."""
     generator = np.random.default_rng(0)
     for name in ("first", "second"):
         waveform = np.cumsum(generator.standard_normal(44100)).astype(np.float32)

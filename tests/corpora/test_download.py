@@ -1,4 +1,4 @@
-"""Downloads against a local web server that drops connections, answers in trouble and serves corrupt files."""
+"""Downloads against a local web server that drops connections, returns errors and serves corrupt files."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ ARCHIVE = tar_of(FILES)
 
 @dataclass
 class Served:
-    """A file and its ways.
+    """A file and the server's behavior for it.
 
     Args:
-        content: what it holds.
+        content: of the file.
         drop_after: bytes after which every connection breaks; None: none does.
-        statuses: what the first requests are answered with instead of the file.
-        corrupt: how many answers have a wrong byte in the middle.
-        ranges: whether parts are given.
+        statuses: returned to the first requests instead of the file.
+        corrupt: number of answers with a wrong byte in the middle.
+        ranges: whether parts are served.
         tag: ETag, or None.
-        length: whether Content-Length is said.
+        length: whether Content-Length is sent.
     """
 
     content: bytes
@@ -127,7 +127,7 @@ class Server:
         return served
 
     def close(self) -> None:
-        """No more answers."""
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -204,7 +204,7 @@ def test_fetches_checks_and_unpacks_once(server: Server, sums: Path, tmp_path: P
 
 @pytest.mark.parametrize("length", [True, False])
 def test_resumes_where_the_connection_broke(server: Server, sums: Path, tmp_path: Path, length: bool) -> None:
-    # Without a length the end of the stream looks like its end: only the checksum tells.
+    # Without a length the end of the stream looks complete; only the checksum shows the truth.
     served = server.put("dev-clean.tar.gz", ARCHIVE, drop_after=100_000 if length else None, length=length)
     dev_clean(server, tmp_path / "cache", sums)
     assert_unpacked(tmp_path / "cache")

@@ -58,7 +58,7 @@ def corpus(tmp_path_factory) -> Path:
                     stem = f"{speaker}-7-{speakers}{number}{index}"
                     path = Path(part, speaker, "7", f"{stem}.flac")
                     (root / "LibriSpeech" / path).parent.mkdir(parents=True, exist_ok=True)
-                    # Odd lengths tell whether cutting comes before or after resampling.
+                    # Odd lengths show whether cutting comes before or after resampling.
                     waveform = speech(generator, int(generator.integers(15000, 30000)))
                     soundfile.write(root / "LibriSpeech" / path, waveform, RATE)
                     row += [path.as_posix(), float(generator.uniform(0.3, 2.5))]

@@ -117,7 +117,7 @@ def test_samples_do_not_depend_on_how_many_there_are(pulses, tmp_path):
     few = MixtureDataset(pulses / "train.jsonl")
     many = MixtureDataset(more / "train.jsonl")
     assert all(few[i].mixture.equal(many[i].mixture) for i in range(6))
-    # What training has taken more, validation has not.
+    # Indices that a larger training set takes are not in validation.
     assert indices_of(more, "dev")[0] == 100009
 
 

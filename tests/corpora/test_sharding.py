@@ -214,14 +214,14 @@ def test_the_same_command_again_makes_only_what_is_missing(manifest, tmp_path, c
     shards = sorted(out.glob("train-*.tar"))
     contents = {path: path.read_bytes() for path in [*shards, out / "train.jsonl"]}
     times = {path: path.stat().st_mtime_ns for path in shards}
-    # Gone, cut short, and without index: as after a crash, or a copy that did not end.
+    # Gone, cut short, and without index: as after a crash, or an unfinished copy.
     shards[0].unlink()
     shards[1].write_bytes(contents[shards[1]][:-600])
     Path(f"{shards[2]}.index").unlink()
     assert main(command) == 0
     assert {path: path.read_bytes() for path in contents} == contents
     assert [path.stat().st_mtime_ns == times[path] for path in shards[3:]] == [True] * len(shards[3:])
-    # Larger shards: fewer, and the old ones do not stay behind.
+    # Larger shards are fewer, and the old ones are removed.
     assert main([*command[:-4], "--shard-megabytes", "100", "--processes", "1"]) == 0
     assert [path.name for path in sorted(out.glob("*.tar*"))] == ["train-000000.tar", "train-000000.tar.index"]
     assert len(read_manifest(out / "train.jsonl")) == 12

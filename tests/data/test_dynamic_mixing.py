@@ -39,7 +39,7 @@ def steady(tmp_path: Path) -> Manifest:
 
 
 def speaker_of(source: np.ndarray) -> int:
-    """Which sine it is."""
+    """Return which sine it is."""
     spectrum = np.abs(np.fft.rfft(source * np.hanning(len(source))))
     return round(np.argmax(spectrum) * RATE / len(source) / 250) - 1
 
@@ -180,7 +180,7 @@ def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> Non
     manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 40000, sources)])
     config = DynamicMixingConfig(enabled=True, reverberation_probability=1.0, reverberation_cache=str(tmp_path / "r"))
     for mixed in draws(DynamicMixer(manifest, config, 2000), 3):
-        # The first 4 ms of a convolution that begins in silence would be all but empty.
+        # The first 4 ms of a convolution that begins in silence would be nearly empty.
         assert level_db(mixed.sources[0][:32]) > level_db(mixed.sources[0]) - 6
 
 

@@ -10,7 +10,7 @@ from sepkit.data.pulses import PulseParameters, pulse_noise, pulse_sources
 from sepkit.errors import UserError
 
 RATE = 8000
-# One pulse of one speaker, of which everything but phase and center is known.
+# One pulse of one speaker; only phase and center are unknown.
 SINGLE = PulseParameters(
     pulses=1,
     overtones=0,

@@ -66,7 +66,7 @@ def test_intervals_are_as_wide_as_samples_of_the_population_spread() -> None:
 def test_sources_of_a_mixture_are_drawn_together() -> None:
     x, y = pairs(40)
     alone = agreement(x, y)
-    # Every point twice, in a mixture of two: no more is known than from the points themselves.
+    # Every point stands twice, in a mixture of two, which adds no information.
     twice = agreement(np.repeat(x, 2), np.repeat(y, 2), np.repeat(np.arange(40), 2))
     assert twice.spearman_ci95 == pytest.approx(alone.spearman_ci95, abs=0.01)
     assert twice.gain_at_50_db == pytest.approx(alone.gain_at_50_db)
@@ -142,7 +142,7 @@ def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None
     rows = rows_of(tmp_path / "out")
     for place, row in enumerate(rows):
         assert float(row["encoding_rate_nats_per_tick"]) == 10 + place
-        # The hypotheses stand the other way round: the first source's is the second, whose error is -0.5 dB.
+        # Hypotheses are in reverse order: the first source's is the second, whose error is -0.5 dB.
         assert row["assignment"] == "2 1"
         assert float(row["predicted_si_sdr_db_s1"]) == pytest.approx(float(row["si_sdr_db_s1"]) - 0.5, abs=1e-3)
         assert float(row["predicted_si_sdr_db_s2"]) == pytest.approx(float(row["si_sdr_db_s2"]) + 0.5, abs=1e-3)
@@ -220,7 +220,7 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
 def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         evaluate([corpus.manifest], tmp_path / "a", separate=corpus.separator(), metrics=["si_sdr"], calibration=True)
-    with pytest.raises(UserError, match=r"add si_sdr"):
+    with pytest.raises(UserError, match=r"needs si_sdr"):
         evaluate([corpus.manifest], tmp_path / "b", separate=corpus.separator(), metrics=["stoi"], calibration=True)
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         write_calibration(tmp_path, [])

@@ -1,4 +1,4 @@
-"""`sepkit evaluate` as it is typed."""
+"""`sepkit evaluate` on the command line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
         summary = json.loads((tmp_path / name / "summary.json").read_text())
         assert summary["model"] == "boxed_8k" and ("predicted_si_sdr_db" in summary["metrics"]) == predicts
         printed = capsys.readouterr().out.strip().split("\n")
-        # A table of what was asked for, and nothing but the folder below it.
+        # It prints a table of what was asked for, and below it only the folder.
         asked = ["SI-SDR [dB]", "SI-SDR improvement [dB]"] if name == "short" else None
         assert asked is None or [row.split("  ")[0] for row in printed[1:-1]] == asked
 
@@ -103,7 +103,7 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
 def test_manifests_apart_are_what_they_are_alone(
     make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One process, a folder for each; a bad mixture of one does not keep the other from being measured."""
+    """One process writes a folder for each; a bad mixture of one does not stop the other."""
     from sepkit.models import build_model
     from sepkit.models.checkpoints import save_model
 

@@ -1,4 +1,4 @@
-"""Evaluation over manifests: the figures, what is skipped, and going on after an interruption."""
+"""Evaluation over manifests: the figures, skipped mixtures, and continuing after an interruption."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         evaluate([corpus.manifest], tmp_path / "out", separate=interrupted, fingerprint="a")
     assert not (tmp_path / "out" / "summary.json").exists()
-    # As a kill in the middle of a write leaves it.
+    # A kill in the middle of a write leaves such a line.
     with (tmp_path / "out" / "journal.jsonl").open("a") as file:
         file.write('{"key": "torn')
     resumed = evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
@@ -266,7 +266,7 @@ def test_ranks_share_the_mixtures_and_the_last_to_finish_writes(corpus: Any, tmp
     alone = evaluate([corpus.manifest], tmp_path / "alone", separate=corpus.separator())
     assert shared.summary["metrics"] == alone.summary["metrics"] and shared.summary["n_skipped"] == 1
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "alone" / "utterances.csv").read_bytes()
-    # One process alone puts together what ranks left.
+    # A single process combines what ranks left.
     again = evaluate([corpus.manifest], tmp_path / "out", separate=separators[0])
     assert separators[0].calls == 1 and again.summary["metrics"] == alone.summary["metrics"]
 

@@ -1,4 +1,4 @@
-"""Ceilings of the STFT: in the order in which masks can do more, and exact where the mask is free."""
+"""Ceilings of the STFT: freer masks reach higher ones, and a free mask is exact."""
 
 from __future__ import annotations
 

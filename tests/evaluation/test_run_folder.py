@@ -1,4 +1,4 @@
-"""What training and evaluation wrote is found and read back."""
+"""Reading what training and evaluation wrote."""
 
 from __future__ import annotations
 

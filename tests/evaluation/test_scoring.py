@@ -95,14 +95,14 @@ def test_speakers_are_counted(signals: tuple, is_speaker: list[bool], count: int
     options = ScoringOptions(("si_sdr",))
     scores = score_utterance(*signals, RATE, options, is_speaker=np.array(is_speaker))
     assert scores.speaker_count == count and scores.mean("speaker_count_accuracy") == accuracy
-    # Who is a speaker is not asked unless it is to be found out.
+    # Scores are used only if speakers have to be found.
     assert scores.assignment == [1, 0] and scores.missed_sources == 0
     assert np.isnan(score_utterance(*signals, RATE, options).mean("speaker_count_accuracy"))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_speakers_alone_are_matched_by_the_largest_sum(seed: int) -> None:
-    """Against every way to pair them; the hypotheses that are no speakers count for the best hypothesis only."""
+    """Compare with every way to pair them; hypotheses that are no speakers only count for the best hypothesis."""
     generator = np.random.default_rng(seed)
     n, m = generator.integers(1, 5), generator.integers(1, 5)
     sources = generator.standard_normal((m, 200))

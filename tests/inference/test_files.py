@@ -217,7 +217,7 @@ def test_an_output_folder_that_is_a_file(tmp_path, separator):
 
 
 class Threes(torch.nn.Module):
-    """Scores of three hypotheses that follow nothing."""
+    """Scores of three hypotheses that depend on nothing."""
 
     def forward(self, masks):
         return torch.tensor([[1.0, -1.0, 0.5]]).expand(len(masks), -1)
@@ -258,7 +258,7 @@ def test_fewer_speakers_than_before_leave_no_wavs_behind(tmp_path, scored):
             ).already_done
             == 1
         )
-    # What nobody said was ours stays.
+    # Files that sepkit did not write stay.
     assert wavs[1] == ["x_s1.wav", "x_s9.wav"] and wavs[2] == ["x_s1.wav", "x_s2.wav", "x_s9.wav"]
     assert wavs[None] == ["x_s1.wav", "x_s2.wav", "x_s3.wav", "x_s9.wav"]
 

@@ -1,4 +1,4 @@
-"""What is told of a separation, and how a notebook shows it."""
+"""The facts of a separation, and its display in a notebook."""
 
 from __future__ import annotations
 

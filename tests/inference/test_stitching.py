@@ -53,7 +53,7 @@ def sources_with_silences(seconds, seed, silences=(), voices=(LOW, HIGH)):
 
 
 def in_chunks(sources, chunking, seed, leak=0.05, noise=1e-4, lots=None):
-    """Estimates of chunks in orders drawn by lot, each with some of the other's and noise; and those orders."""
+    """Estimates of chunks in random orders, each with some of the other's and noise; and those orders."""
     generator = np.random.default_rng(seed)
     n, length = sources.shape
     mixture = sources.sum(0)
@@ -121,7 +121,7 @@ def test_orders_are_tables_of_permutations(n):
 
 
 def test_the_sequence_is_the_likeliest_of_all():
-    """Against brute force over all sequences, where no voice is heard."""
+    """The order agrees with brute force over all sequences, where no voice is heard."""
     generator = np.random.default_rng(0)
     silence = measure_voices(np.zeros((2, 800), np.float32), RATE, 1.0)
     for _ in range(20):
@@ -150,7 +150,7 @@ def test_orders_of_the_model_can_be_left():
 
 
 def test_many_hypotheses_are_restored():
-    """Six estimates, of which four are nearly silent: more than all orders can be looked at for."""
+    """With six estimates, four of them nearly silent, there are too many orders to try all."""
     sources = np.concatenate(
         [sources_with_silences(20, 3), 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))]
     )
@@ -159,7 +159,7 @@ def test_many_hypotheses_are_restored():
 
 
 def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
-    """Between two conversations of 40 s nobody speaks for 12 s: nothing in an overlap tells who is who after it.
+    """Nobody speaks for 12 s between two conversations of 40 s, so no overlap shows who is who after it.
 
     One speaker is silent for 30 s in the second of them.
     """
@@ -177,7 +177,7 @@ def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
 
 
 def test_a_wrong_overlap_does_not_spoil_the_rest():
-    """A chunk in which the model changed the speakers over in the middle: what follows is as it was before."""
+    """If the model swaps speakers in the middle of a chunk, the next chunks keep the order before it."""
     sources, chunking = sources_with_silences(60, 7), Chunking(10 * RATE, 5 * RATE)
     right = {}
     for kind in ("profile", "overlap"):
@@ -192,7 +192,7 @@ def test_a_wrong_overlap_does_not_spoil_the_rest():
 
 
 def test_halves_that_agree_with_themselves_alone_are_not_the_end():
-    """Voices much alike, and one overlap that misleads: chunk by chunk nothing would ever lead back."""
+    """With similar voices and one misleading overlap, a chunk-by-chunk order would never recover."""
     generator = np.random.default_rng(0)
     evidence = []
     for k in range(60):

@@ -1,4 +1,4 @@
-"""Separator.streaming: equal to the whole recording, as late as it says, and a line for what cannot be."""
+"""Separator.streaming equals the whole recording, keeps its stated delay, and refuses unsuitable models in a line."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_another_rate_means_the_same_sound(separator):
 @pytest.mark.parametrize("rate", [8000, 16000, 44100, 6000])
 @pytest.mark.parametrize(("masker", "own_seconds"), [(CONV_TASNET, 16 / 8000), (DUAL_PATH, (9 * 8 + 16) / 8000)])
 def test_latency_is_as_stated(masker, own_seconds, rate):
-    """Sample by sample: from the start of a sample to its estimates it takes at times what is stated, never longer."""
+    """Sample by sample, the delay from a sample to its estimates reaches the stated value and never exceeds it."""
     stream, returned, waits = make(masker).streaming(rate), 0, []
     for pushed in range(1, 1500):
         for _ in range(stream.push(np.zeros(1, np.float32)).shape[-1]):

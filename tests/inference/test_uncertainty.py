@@ -50,7 +50,7 @@ VARIATIONAL = ModelConfig(
 
 
 class NoisyBands(nn.Module):
-    """Log-normal masks that give each hypothesis one half of the bins, sure of it or not."""
+    """Log-normal masks that give each hypothesis one half of the bins, with or without uncertainty."""
 
     hypotheses = 2
 
@@ -110,7 +110,7 @@ def test_one_value_has_no_deviation():
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
 def test_monte_carlo_is_the_mean_and_deviation_of_sampled_separations(monkeypatch, at_once):
-    """Drawn one by one, in pairs, or all in one batch."""
+    """Results are equal if draws are made one by one, in pairs, or in one batch."""
     model, mixture = build_model(VARIATIONAL).eval(), noise(2, 400)
     monkeypatch.setattr(uncertainty, "_SECONDS_AT_ONCE", at_once * 800 / RATE)
     drawn = monte_carlo(model, mixture, samples=5, seed=3)
@@ -233,7 +233,7 @@ def test_a_click_has_finite_statistics(place):
 
 
 def separation_of(model, mixture, estimates):
-    """What the model makes, with other estimates."""
+    """Return the model's separation with other estimates."""
     with torch.no_grad():
         separation = model(mixture[None])
     separation.estimates = estimates[None]
@@ -339,6 +339,12 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
     assert "mixture_elbo_nats_per_sample" not in run_model(model, mixture[None], rates=True).rates
     output = run_model(model, mixture[None], rates=True, evidence=True)
     assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
+    for what, posterior, prior in (
+        ("encoding", plain.encoding, plain.encoding_prior),
+        ("mask", plain.masks, plain.mask_prior),
+    ):
+        share = (posterior.kl(prior)[0].mean(-1) > 0.01).double().mean().item()
+        assert output.rates[f"{what}_alive_share"] == pytest.approx(share)
     estimates = drawn.estimates.double()
     spread_db = 10 * (estimates.var(0).sum(-1) / estimates.mean(0).square().sum(-1)).log10()
     assert found["spread_db"] == pytest.approx(spread_db.tolist(), abs=1e-6)
@@ -360,7 +366,7 @@ def test_features_are_the_same_every_time():
 
 
 class Swapping(nn.Module):
-    """Like NoisyBands, but with the halves changed over where the excerpt is short."""
+    """Like NoisyBands, but with swapped halves if the excerpt is short."""
 
     hypotheses = 2
 

@@ -1,4 +1,4 @@
-"""Models of other toolkits: the same outputs with the same weights, and nothing in their files is carried out."""
+"""Models of other toolkits: equal outputs for equal weights, and nothing in their files is executed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def complaint(call) -> str:
 
 
 def randomize(model: nn.Module) -> None:
-    """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
+    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
     torch.manual_seed(1)
     for tensor in model.parameters():
         if tensor.dim() == 1:
@@ -84,7 +84,7 @@ def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkp
     torch.save(changed(asteroid_checkpoint, **arguments), tmp_path / "model.pth")
     (name,) = arguments
     line = complaint(lambda: from_asteroid(tmp_path / "model.pth"))
-    # A rate is looked at with the rest of the configuration, and may be found of a wrong type only.
+    # The rate's type is checked with the rest of the configuration.
     assert name in line or (name == "sample_rate" and "model_args" in line)
 
 

@@ -21,14 +21,14 @@ def trained() -> RealNVP:
 
 
 def test_size_is_that_of_the_reference():
-    """10,517,504 numbers at the size of the paper: parameters, and masks, which the reference counts too."""
+    """There are 10,517,504 numbers at the size of the paper: parameters, and masks, which the reference counts too."""
     flow = RealNVP(128, couplings=8, hidden=512)
     masks = sum(coupling.mask.numel() for coupling in flow.couplings)
     assert sum(p.numel() for p in flow.parameters()) + masks == 10_517_504
 
 
 def test_inverse(trained):
-    """z -> x -> z to 1e-4, and opposite log-determinants."""
+    """z -> x -> z is exact to 1e-4, with opposite log-determinants."""
     z = torch.randn(3, 200, 5)
     x, forward = trained(z)
     back, backward = trained.inverse(x)
@@ -38,7 +38,7 @@ def test_inverse(trained):
 
 
 def test_log_determinant_is_that_of_the_jacobian(trained):
-    """For each replica, by automatic differentiation."""
+    """Each replica's agrees with automatic differentiation."""
     z = torch.randn(3, 4, 5)
     found = trained(z)[1].detach()
     for replica in range(3):
@@ -68,7 +68,7 @@ def test_density_integrates_to_one():
 
 
 def test_replicas_are_strangers(trained):
-    """What one is given changes nothing of the others, in training too."""
+    """The input of one replica changes nothing of the others, also in training."""
     z = torch.randn(3, 16, 5)
     changed = z.clone()
     changed[1] += 1

@@ -51,7 +51,7 @@ def values(kind, shape=(3, 4)):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_densities_and_moments_equal_those_of_torch(kind):
-    """Log density and mean to 1e-10; the median to scipy's."""
+    """Log density and mean agree to 1e-10, the median with scipy's."""
     first, second = parameters(kind)
     mine, peer = kind(first, second), PEERS[kind](first, second)
     assert isinstance(mine, Latent) and isinstance(mine, Density)
@@ -66,7 +66,7 @@ def test_densities_and_moments_equal_those_of_torch(kind):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", PEERS)
 def test_rates_equal_those_of_torch(kind, dtype):
-    """To 1e-5, from another distribution of the same kind and from the standard one of scalars."""
+    """They agree to 1e-5, from another distribution of the kind and from the standard one of scalars."""
     first, second, third, fourth = *parameters(kind, dtype=dtype), *parameters(kind, dtype=dtype)
     scalars = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
     for prior in ((third, fourth), scalars):
@@ -80,7 +80,7 @@ def test_rates_equal_those_of_torch(kind, dtype):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_rates_equal_numerical_integration(kind):
-    """The integral of q log(q / p) over quantiles of q, to 1e-5."""
+    """They agree with the integral of q log(q / p) over quantiles of q, to 1e-5."""
     first, second, third, fourth = (tensor.item() for tensor in (*parameters(kind, ()), *parameters(kind, ())))
     posterior, prior = FROZEN[kind](first, second), FROZEN[kind](third, fourth)
 
@@ -96,7 +96,7 @@ def test_rates_equal_numerical_integration(kind):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_samples_are_of_the_distribution(kind):
-    """Kolmogorov-Smirnov, and the same samples from the same generator state."""
+    """Kolmogorov-Smirnov accepts them, and the same generator state gives the same samples."""
     first, second = (tensor.item() for tensor in parameters(kind, ()))
     latent = kind(torch.full((20_000,), first), torch.full((20_000,), second))
     drawn = latent.sample(torch.Generator().manual_seed(1))
@@ -107,7 +107,7 @@ def test_samples_are_of_the_distribution(kind):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_gradients_of_samples_are_those_of_expectations(kind):
-    """d E[x] / d parameter by samples against that of the mean in closed form."""
+    """d E[x] / d parameter from samples agrees with that of the mean in closed form."""
     leaves = [tensor.requires_grad_() for tensor in parameters(kind, ())]
     if kind is LogNormalDistribution:
         leaves[1].data.fill_(0.5)
@@ -151,7 +151,7 @@ def test_small_concentrations_are_finite(kind):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_rates_between_kinds_have_no_closed_form(kind):
-    """Both kinds are named, and what to do."""
+    """The error names both kinds and the remedy."""
     other = GammaDistribution if kind is not GammaDistribution else NormalDistribution
     with pytest.raises(TypeError, match=f"{kind.__name__} from a {other.__name__} has no closed form.*estimator"):
         kind(torch.tensor(1.0), torch.tensor(1.0)).kl(other(torch.tensor(1.0), torch.tensor(1.0)))

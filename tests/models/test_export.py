@@ -1,4 +1,4 @@
-"""Exported models: ONNX Runtime gives what torch gives, at every length, and a separator takes either."""
+"""Exported models: ONNX Runtime agrees with torch at every length, and a separator takes either."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CONFIGS = {
         masks=LogNormalConfig(),
         scoring=ScoringConfig(4),
     ),
-    # As the shipped model: one deviation a bin, which is expanded to the batch inside the graph.
+    # As in the shipped model, one deviation per bin is expanded to the batch inside the graph.
     "deviation per bin": ModelConfig(
         filterbank=STFTFilterbankConfig(64, 32, deviation="per_bin"),
         encoding=GaussianConfig(),
@@ -125,7 +125,7 @@ def test_onnx_runtime_gives_what_torch_gives(name, tmp_path):
     model = made(CONFIGS[name])
     report = export_onnx(model, tmp_path / "model.onnx", LENGTHS)
     assert list(report.differences) == LENGTHS and max(report.differences.values()) < TOLERANCE / 3
-    # Looked at by ONNX Runtime alone, with lengths and batches that the export has not seen.
+    # ONNX Runtime alone runs it, with lengths and batches that the export has not seen.
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     for batch, length in ((3, 777), (1, 1330)):
         mixture = 0.1 * torch.randn(batch, length)
@@ -301,7 +301,7 @@ class Fixed(Masker):
             # int() makes the number of frames of the example a constant of the graph.
             features = features * int(features.shape[-1]) / 1000
         elif self.way == "batch":
-            # The graph fits batches of the example's size alone.
+            # The graph only fits batches of the example's size.
             features = features + torch.zeros(int(features.shape[0]), 1, 1)
         elif self.way == "eigenvalues":
             features = features * torch.linalg.eigvalsh(features @ features.transpose(1, 2))[:, :, None]

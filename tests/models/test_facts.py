@@ -1,4 +1,4 @@
-"""Numbers that models are compared by, against closed forms."""
+"""Numbers for comparing models, against closed forms."""
 
 from __future__ import annotations
 

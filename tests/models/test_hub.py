@@ -100,7 +100,7 @@ def test_what_half_precision_cannot_hold_is_not_saved(model, tmp_path):
 
 
 def test_only_constants_can_be_left_out(folder):
-    """A description that says a weight was left out does not make a random one pass for it."""
+    """A description cannot declare a weight left out, so that a random one would take its place."""
     description = yaml.safe_load((folder / "model.yaml").read_text())
     description["left_out"] = ["masker.output.bias"]
     (folder / "model.yaml").write_text(yaml.safe_dump(description))
@@ -165,7 +165,7 @@ def test_what_ships_is_small_and_loads():
 
 
 def pretend(monkeypatch, *answers):
-    """What the hub's snapshot_download returns or raises, call after call; and the list of the calls."""
+    """Replace the hub's snapshot_download by given results or errors, call after call; return the list of calls."""
     import huggingface_hub
 
     calls, waiting = [], list(answers)
@@ -204,7 +204,7 @@ def test_what_is_no_repository(name):
 
 
 def hub_error(kind: str) -> Exception:
-    """An exception of huggingface_hub's, however its version makes it."""
+    """Make an exception of huggingface_hub's, in any of its versions."""
     from huggingface_hub import errors
 
     error = getattr(errors, kind)
@@ -235,7 +235,7 @@ def test_a_download_that_breaks_off_falls_back_on_the_cache(folder, monkeypatch)
 
 
 def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
-    """The real client on a cache laid out as it lays it out, without a network."""
+    """The real client reads a cache in its own layout without a network."""
     import huggingface_hub
 
     cache = tmp_path / "cache"
@@ -346,7 +346,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         "| Epoch | 3 |",
     ):
         assert words in text, words
-    # Nothing of the path that the manifest had, nor of what only developers read.
+    # The card has neither the rest of the manifest's path nor metrics for developers.
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"

@@ -253,7 +253,7 @@ class Collapsed:
 @pytest.mark.parametrize("bank", [FREE, STFT], ids=["free", "stft"])
 @pytest.mark.parametrize("training", [True, False])
 def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, link, training):
-    """Same weights but for the heads, same link: estimates to 1e-5, in training with its sampling too."""
+    """With the same weights but for the heads, and the same link, estimates agree to 1e-5, also in training."""
     variational = build_model(ModelConfig(filterbank=bank, encoding=GaussianConfig(), masker=TINY, masks=masks))
     twin = build_model(
         ModelConfig(
@@ -275,7 +275,7 @@ def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, 
 
 
 def _first_values(weight, hypotheses):
-    """Of rows ordered (hypotheses, P = 2, K), those of the first value."""
+    """Return the rows of the first value, of rows ordered (hypotheses, P = 2, K)."""
     return weight.unflatten(0, (hypotheses, 2, -1))[:, 0].flatten(0, 1)
 
 

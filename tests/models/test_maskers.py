@@ -1,4 +1,4 @@
-"""What every masker owes: shapes at every length, causality where promised, and one line for sizes that cannot be."""
+"""Requirements on every masker: shapes at every length, causality if stated, and one line for impossible sizes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
 from sepkit.models.maskers.gated_recurrence import gated_scan
 from sepkit.registry import build
 
-# Small, and no two sizes alike, so that a mixed-up pair of axes cannot go unseen.
+# Sizes are small and all different, so that mixed-up axes show.
 SMALL = {
     ConvTasNetMasker: ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=3, repeats=2),
     DualPathRNNMasker: DualPathRNNConfig(bottleneck_channels=6, hidden_channels=5, chunk_size=8, hop_size=4, repeats=2),

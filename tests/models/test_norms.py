@@ -1,4 +1,4 @@
-"""Norms against their formulas in float64, and against the properties that tell them apart."""
+"""Norms against their formulas in float64, and against their distinguishing properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with a masker of one's own: what is noted, missed and said."""
+"""Models with a user's own masker: what is noted, and what is reported if the file is missing or changed."""
 
 from __future__ import annotations
 

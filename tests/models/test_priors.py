@@ -1,4 +1,4 @@
-"""Priors: the convolution of the sources' posteriors, the flow's density and Jacobian, what is refused."""
+"""Priors: the convolution of the sources' posteriors, the flow's density and Jacobian, and errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_fixed_priors_by_configuration():
 
 @pytest.mark.parametrize("kind", [NormalDistribution, GammaDistribution])
 def test_the_adaptive_prior_is_the_convolution(kind):
-    """Against the numerical convolution of the two densities, on a grid."""
+    """It agrees with the numerical convolution of the two densities, on a grid."""
     if kind is NormalDistribution:
         parameters = torch.tensor([[0.4, 0.7], [-1.1, 1.3]], dtype=torch.float64)
         frozen = [scipy.stats.norm(*row) for row in parameters.tolist()]
@@ -96,7 +96,7 @@ def test_the_adaptive_prior_is_the_convolution(kind):
 
 
 def test_sources_that_do_not_speak_add_nothing():
-    """And where none does, or none is known, it is the prior of a single source."""
+    """If no source speaks, or none is known, it is the prior of a single source."""
     mean, deviation = torch.randn(3, 2, 4, 5, requires_grad=True), torch.rand(3, 2, 4, 5) + 0.1
     active = torch.tensor([[True, True], [False, True], [False, False]])
     single = Gaussian().standard_prior()
@@ -158,7 +158,7 @@ def moved(flow: FlowPrior, size: float = 1.0) -> FlowPrior:
 
 
 def test_the_flows_density_integrates_to_one_in_two_dimensions(zuko):
-    """By the trapezoid rule on a grid; and it is no Gaussian's."""
+    """The trapezoid rule on a grid gives 1, and the density is no Gaussian's."""
     density = moved(FlowPrior(2, transforms=2, hidden_features=8, hidden_layers=2), 0.3)()
     axis = torch.linspace(-12, 12, 1201, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis).T
@@ -170,7 +170,7 @@ def test_the_flows_density_integrates_to_one_in_two_dimensions(zuko):
 
 
 def test_the_flows_jacobian_is_triangular(zuko):
-    """Of each network, with ones on the diagonal: volumes stay. Orders alternate."""
+    """Each network's has ones on the diagonal, so volumes stay. Orders alternate."""
     flow = moved(FlowPrior(5, transforms=2, hidden_features=16))
     for number, transform in enumerate(flow.transforms):
         jacobian = torch.autograd.functional.jacobian(transform(), torch.randn(5, dtype=torch.float64))
@@ -184,7 +184,7 @@ def test_the_flows_jacobian_is_triangular(zuko):
 
 
 def test_encodings_are_made_of_noise_and_noise_of_encodings(zuko):
-    """And ticks do not see each other."""
+    """Each follows from the other, and ticks do not affect each other."""
     flow = moved(FlowPrior(6, transforms=3, hidden_features=16), 0.2)
     noise = torch.randn(2, 6, 7, dtype=torch.float64)
     encoding = flow.encoding(noise)

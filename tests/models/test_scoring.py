@@ -1,4 +1,4 @@
-"""Scores come from masks; duplicates, numbers of speakers and thresholds are those of straightforward NumPy."""
+"""Scores come from masks; duplicates, numbers of speakers and thresholds equal those of plain NumPy."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_said(tiny_model_config):
 
 
 def distinct_of(scores, estimates):
-    """What `distinct_hypotheses` is to find in one utterance."""
+    """Return the expected result of `distinct_hypotheses` for one utterance."""
     found = []
     for index in sorted(range(len(scores)), key=lambda k: (-scores[k], k)):
         if np.ptp(estimates[index]) == 0:
@@ -177,7 +177,7 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
     # [-1, 1) is right for all three.
     assert (threshold, share) == (0.0, 1.0)
     assert calibrate_threshold([[1.0], [3.0], [9.0]], [0, 1, 1]) == (2.0, 1.0)
-    # Right for one of two below 0 and from 10 on: the ends are open, the nearer ones 1 beyond the last scores.
+    # It is right for one of two below 0 and from 10 on. Ends are open; the nearer ones lie 1 beyond the last scores.
     assert calibrate_threshold([[0.0], [10.0]], [1, 0]) == (-1.0, 0.5)
     assert calibrate_threshold([], [])[0] == DEFAULT_THRESHOLD
     assert calibrate_threshold([[], []], [0, 2]) == (DEFAULT_THRESHOLD, 0.5)

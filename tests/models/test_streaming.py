@@ -78,7 +78,7 @@ _built: dict[tuple, EncoderMaskerDecoder] = {}
 
 
 def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecoder:
-    """In evaluation mode, with statistics of signals and weights of its own."""
+    """Build a model in evaluation mode, with signal statistics and weights of its own."""
     key = (name, pad, repr(latents))
     if key not in _built:
         filterbank, masker = CAUSAL[name]
@@ -95,7 +95,7 @@ def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecode
 
 
 def streamed(model: EncoderMaskerDecoder, mixture: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """Blocks of these sizes, again and again, one after the other; nothing comes earlier or later than it may."""
+    """Stream blocks of these sizes, repeated; check that nothing comes earlier or later than it may."""
     stream = ModelStream(model, len(mixture))
     parts, position, returned, index = [], 0, 0, 0
     while position < mixture.shape[-1]:
@@ -146,7 +146,7 @@ def test_variational_models_stream_their_means_and_medians(name, masks):
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_look_ahead_is_as_stated_and_no_less(name):
-    """Sample by sample: what is missing behind the input is at times as much as stated, never more."""
+    """Sample by sample, the samples missing behind the input reach the stated number and never exceed it."""
     model = causal_model(name)
     stream, missing, returned = ModelStream(model), [], 0
     for pushed in range(1, 200):
@@ -159,7 +159,7 @@ def test_look_ahead_is_as_stated_and_no_less(name):
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_whole_model_hears_no_further_than_stated(name):
-    """The model itself, without any stream: a click changes nothing that is further in its past."""
+    """In the model itself, without any stream, a click changes nothing that is further in its past."""
     model, lookahead = causal_model(name), ModelStream(causal_model(name)).lookahead_samples
     torch.manual_seed(2)
     mixture = torch.randn(1, 300)
@@ -171,7 +171,7 @@ def test_the_whole_model_hears_no_further_than_stated(name):
 
 
 def test_float32_keeps_its_digits_over_minutes():
-    """Sums of norms that were float32 would have lost three digits after 200 000 frames with an offset."""
+    """Float32 sums of norms would have lost three digits after 200 000 frames with an offset."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(filterbank=FREE, masker=conv_tasnet("cumulative_layer_norm"))).eval()
     mixture = 0.1 * torch.randn(1, 400_000) + 1

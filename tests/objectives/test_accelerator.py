@@ -1,4 +1,4 @@
-"""On an accelerator: the CPU's figures, and no wait of the host for the device."""
+"""On an accelerator: results equal the CPU's, and the host never waits for the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA devi
 
 @contextmanager
 def no_synchronization() -> Iterator[None]:
-    """Anything that makes the host wait for the GPU raises."""
+    """Make every wait of the host for the GPU raise."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -56,7 +56,7 @@ def test_no_decision_looks_at_data(cost, assignment):
 @every_pair_of_choices
 @pytest.mark.parametrize("n", [2, 4])
 def test_equal_to_the_cpu_without_synchronization(cost, assignment, n):
-    """Value and gradient; the first call on the device may wait, to load kernels and tables."""
+    """Value and gradient agree; the first call on the device may wait, to load kernels and tables."""
     objective = build_objective(ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]()))
     results = {}
     for device in ("cpu", "cuda"):

@@ -1,4 +1,4 @@
-"""Assignments against brute force and closed forms, ties, inactive sources, what is not finite, and gradients."""
+"""Assignments against brute force and closed forms; ties, inactive sources, values that are not finite, gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def some_active(m: int, seed: int = 0, batch_size: int = 6) -> torch.Tensor:
 
 
 def brute_force_pit(cost: torch.Tensor, active: torch.Tensor) -> tuple[float, tuple[int, ...]]:
-    """The least sum over all injections of the active columns of one matrix, and the first injection that has it."""
+    """Return the least sum over all injections of the active columns of one matrix, and the first injection with it."""
     columns = [j for j in range(cost.shape[1]) if active[j]]
     injections = itertools.permutations(range(cost.shape[0]), len(columns))
     return min((sum(cost[i, j].item() for i, j in zip(rows, columns, strict=True)), rows) for rows in injections)
@@ -46,7 +46,7 @@ def brute_force_pit(cost: torch.Tensor, active: torch.Tensor) -> tuple[float, tu
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("all_active", [True, False])
 def test_pit(n, m, all_active):
-    """Enumerated (small) and assigned by scipy (7 x 7, 9 x 4), to 1e-10; NaN stands in the inactive columns."""
+    """Both ways agree to 1e-10: enumeration (small) and scipy (7 x 7, 9 x 4). Inactive columns hold NaN."""
     cost, active = costs(n, m), torch.ones(6, m, dtype=torch.bool) if all_active else some_active(m)
     cost = cost.where(active[:, None], torch.nan)
     weights, value, matches = PIT().weights(cost, active), PIT()(cost, active), PIT().matches(cost, active)
@@ -61,7 +61,7 @@ def test_pit(n, m, all_active):
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_mcl(n, m):
-    """The least of each active column."""
+    """The value is the least of each active column."""
     cost, active = costs(n, m), some_active(m)
     value = MCL()(cost.where(active[:, None], torch.nan), active)
     expected = (cost.amin(1) * active).sum(1) / active.sum(1).clamp_min(1)
@@ -71,7 +71,7 @@ def test_mcl(n, m):
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 1.0])
 def test_relaxed_wta(n, m, epsilon):
-    """(1 - epsilon) of the best and epsilon of the mean of the others."""
+    """The value is (1 - epsilon) times the best and epsilon times the mean of the others."""
     cost, active = costs(n, m), some_active(m)
     value = RelaxedWTA(epsilon)(cost.where(active[:, None], torch.nan), active)
     best = cost.amin(1)
@@ -82,7 +82,7 @@ def test_relaxed_wta(n, m, epsilon):
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("temperature", [1e6, 10.0, 1.0, 0.1, 1e-4, 0.0])
 def test_amcl(n, m, temperature):
-    """The softmin over hypotheses, column by column; hard from 1e-4 down."""
+    """Weights are the softmin over hypotheses, column by column; they are hard from 1e-4 down."""
     cost, active = costs(n, m), some_active(m)
     value = AnnealedMCL(temperature)(cost.where(active[:, None], torch.nan), active)
     best = cost.amin(1, keepdim=True)
@@ -107,7 +107,7 @@ def test_amcl_limits():
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (4, 3)])
 @pytest.mark.parametrize("temperature", [1e6, 10.0, 3.0, 1.0, 0.1, 1e-4, 0.0])
 def test_amcl_gradient_is_that_of_the_free_energy(n, m, temperature):
-    """Of -T logsumexp(-C/T) (of the minimum when cold), which is that of the value with the weights held."""
+    """It is that of -T logsumexp(-C/T) (of the minimum when cold), and that of the value with fixed weights."""
     cost = costs(n, m).requires_grad_()
     active = some_active(m)
     head = AnnealedMCL(temperature)
@@ -124,7 +124,7 @@ def test_amcl_gradient_is_that_of_the_free_energy(n, m, temperature):
 
 
 def test_amcl_gradient_is_not_that_of_the_value():
-    """Which has a term more, from the weights."""
+    """The value's gradient has another term, from the weights."""
     cost = costs(4, 3).requires_grad_()
     (gradient,) = torch.autograd.grad(AnnealedMCL(3.0)(cost).sum(), cost)
     (of_value,) = torch.autograd.grad(((-cost / 3.0).softmax(1) * cost).sum(1).mean(1).sum(), cost)
@@ -133,7 +133,7 @@ def test_amcl_gradient_is_not_that_of_the_value():
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (4, 4), (7, 7)])
 def test_values_at_ties(n, m):
-    """Many equal entries: the values are the least there are, whichever of the equals wins."""
+    """With many equal entries the value is still the least, whichever of the equals wins."""
     cost = torch.randint(0, 3, (6, n, m), generator=torch.Generator().manual_seed(n)).double()
     active = some_active(m)
     count = active.sum(1).clamp_min(1)
@@ -145,7 +145,7 @@ def test_values_at_ties(n, m):
 
 
 def sinkhorn_by_alternation(cost: torch.Tensor, active: torch.Tensor, regularization: float) -> torch.Tensor:
-    """The plan of one matrix by Sinkhorn's own updates, many of them."""
+    """Return the plan of one matrix by many of Sinkhorn's own updates."""
     n = cost.shape[0]
     columns = torch.cat([cost[:, active], torch.zeros(n, 1, dtype=cost.dtype)], dim=1)
     mass = torch.cat([torch.ones(int(active.sum())), torch.tensor([float(n - active.sum())])]).double()
@@ -162,7 +162,7 @@ def sinkhorn_by_alternation(cost: torch.Tensor, active: torch.Tensor, regulariza
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 3)])
 @pytest.mark.parametrize("regularization", [20.0, 50.0])
 def test_sinkhorn_against_alternation(n, m, regularization):
-    """Where the plain iteration converges, the same plan, to 1e-10."""
+    """The plans agree to 1e-10 where the plain iteration converges."""
     cost, active = costs(n, m), some_active(m)
     plan = Sinkhorn(regularization).weights(cost.where(active[:, None], torch.nan), active)
     for b in range(6):
@@ -185,7 +185,7 @@ def test_sinkhorn_is_feasible_and_optimal(n, m, regularization):
 
 
 def test_sinkhorn_becomes_pit():
-    """At a small regularization, with inactive sources and spare hypotheses."""
+    """It does at a small regularization, with inactive sources and spare hypotheses."""
     for n, m in ((2, 2), (3, 2), (5, 5), (6, 3)):
         cost, active = costs(n, m), some_active(m)
         torch.testing.assert_close(Sinkhorn(1e-3).weights(cost, active), PIT().weights(cost, active), atol=1e-6, rtol=0)
@@ -199,7 +199,7 @@ def test_sinkhorn_shares_among_equals():
 
 @every_head
 def test_value_and_gradient_are_the_weighted_cost(head):
-    """The value is <weights, cost> / active sources; its gradient is the weights over their number, no more."""
+    """The value is <weights, cost> / active sources; its gradient is just the weights over their number."""
     cost, active = costs(4, 3).where(some_active(3)[:, None], torch.nan).requires_grad_(), some_active(3)
     weights, value = head.weights(cost, active), head(cost, active)
     assert not weights.requires_grad
@@ -213,7 +213,7 @@ def test_value_and_gradient_are_the_weighted_cost(head):
 
 @every_head
 def test_every_active_column_has_weight_one(head):
-    """And an inactive one none, float32 in and out."""
+    """An inactive column has weight zero. The dtype stays float32."""
     cost, active = costs(4, 3).float(), some_active(3)
     weights = head.weights(cost, active)
     assert weights.dtype == torch.float32
@@ -238,7 +238,7 @@ def test_equivariance(head, seed, n, m):
 @pytest.mark.parametrize("n", [2, 5, 7, 12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_ties_go_to_the_lowest_index(n, dtype):
-    """All equal: PIT keeps the order, MCL and its kin take hypothesis 0. Equal hypotheses: the lower serves first."""
+    """If all are equal, PIT keeps the order and the MCL family takes hypothesis 0. Of equal ones the lower wins."""
     equal = torch.full((2, n, n), 3.3, dtype=dtype)
     assert torch.equal(PIT().weights(equal), torch.eye(n, dtype=dtype).expand(2, n, n))
     for head in (MCL(), RelaxedWTA(0.0), AnnealedMCL(0.0)):
@@ -251,7 +251,7 @@ def test_ties_go_to_the_lowest_index(n, dtype):
 
 
 def test_pit_prefers_the_lower_of_equal_spare_hypotheses():
-    """Where more hypotheses than sources are equally good."""
+    """It does if more hypotheses than sources are equally good."""
     for n in (4, 30):
         assert PIT().matches(torch.zeros(1, n, 2)).tolist() == [[0, 1]]
         assert PIT().matches(torch.zeros(1, n, 7)).tolist() == [list(range(7))] if n > 7 else True
@@ -259,7 +259,7 @@ def test_pit_prefers_the_lower_of_equal_spare_hypotheses():
 
 @pytest.mark.parametrize("head", [PIT(), Sinkhorn()], ids=["pit", "sinkhorn"])
 def test_fewer_hypotheses_than_active_sources(head):
-    """Refused in one line, as a user's mistake and as a ValueError; fewer active ones are matched."""
+    """They are refused in one line, a UserError and a ValueError; fewer active sources are matched."""
     with pytest.raises(TooFewHypothesesError, match=r"2 hypotheses .* 3 active sources") as caught:
         head(costs(2, 3))
     assert isinstance(caught.value, UserError) and isinstance(caught.value, ValueError)
@@ -278,7 +278,7 @@ def test_the_mcl_family_takes_fewer_hypotheses_than_sources(head):
 
 @every_head
 def test_nan_is_the_last_choice_and_is_seen(head):
-    """A NaN hypothesis does not win while another can, yet the value is NaN; other utterances do not mind."""
+    """A NaN hypothesis wins only if all do, yet the value is NaN; other utterances are not affected."""
     cost = costs(4, 2)
     clean = head(cost)
     cost[2, 1] = torch.nan
@@ -292,7 +292,7 @@ def test_nan_is_the_last_choice_and_is_seen(head):
 
 @every_head
 def test_all_nan(head):
-    """Weights are those of a tie, the value is NaN."""
+    """Weights are those of a tie, and the value is NaN."""
     cost = torch.full((1, 3, 2), torch.nan)
     assert head.weights(cost).isfinite().all()
     assert head(cost).isnan().all()
@@ -302,7 +302,7 @@ def test_all_nan(head):
     "head", [PIT(), MCL(), AnnealedMCL(2.0), Sinkhorn(0.1)], ids=["pit", "mcl", "amcl", "sinkhorn"]
 )
 def test_infinite_costs(head):
-    """+inf is avoided without a trace where it can be, -inf is taken."""
+    """+inf is avoided if possible, and -inf is taken."""
     infinity = torch.inf
     value = head(torch.tensor([[[1.0, infinity], [infinity, 2.0]]], dtype=torch.float64))
     torch.testing.assert_close(value, torch.tensor([1.5], dtype=torch.float64))
@@ -311,13 +311,13 @@ def test_infinite_costs(head):
 
 @pytest.mark.parametrize("head", [RelaxedWTA(0.3), *HEADS.values()])
 def test_one_hypothesis_takes_all(head):
-    """n = 1."""
+    """This is the case n = 1."""
     assert torch.equal(head.weights(costs(1, 1)), torch.ones(6, 1, 1, dtype=torch.float64))
 
 
 @every_head
 def test_no_sources_at_all(head):
-    """m = 0, and all inactive: zero, connected to the graph."""
+    """With m = 0, or all inactive, the value is zero and connected to the graph."""
     assert head(torch.zeros(2, 3, 0)).tolist() == [0.0, 0.0]
     cost = torch.full((2, 3, 2), torch.nan, requires_grad=True)
     value = head(cost, torch.zeros(2, 2, dtype=torch.bool))
@@ -327,7 +327,7 @@ def test_no_sources_at_all(head):
 
 @every_head
 def test_shapes_that_do_not_fit(head):
-    """Each names the shape that was expected."""
+    """Each message names the expected shape."""
     with pytest.raises(ValueError, match="cost of shape"):
         head(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="n >= 1"):
@@ -337,7 +337,7 @@ def test_shapes_that_do_not_fit(head):
 
 
 def test_parameters_can_be_set_and_are_checked():
-    """At construction and later."""
+    """They are checked at construction and later."""
     for make, name, bad in (
         (RelaxedWTA, "epsilon", (-0.1, 1.1, float("nan"))),
         (AnnealedMCL, "temperature", (-1.0, float("nan"))),
@@ -355,7 +355,7 @@ def test_parameters_can_be_set_and_are_checked():
 
 
 def test_schedules_drive_parameters():
-    """The value at t = 0 until progress is set; setting it by hand holds until then."""
+    """They have the value at t = 0 until progress is set; values set by hand stay until then."""
     head = AnnealedMCL(TruncatedExponential(5.0, 0.9, 100))
     assert head.temperature == 5.0
     head.set_progress(2.5)
@@ -366,7 +366,7 @@ def test_schedules_drive_parameters():
 
 
 def test_every_configuration_builds():
-    """Each head by its name, with its schedule."""
+    """Each name builds its head, with its schedule."""
     for name, config in AssignmentConfig.choices.items():
         assert type(build(config())) is type(HEADS[name])
     head = build(RelaxedWTAConfig(epsilon=TruncatedLinearConfig(initial=0.4, end=10)))

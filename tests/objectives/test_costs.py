@@ -32,7 +32,7 @@ def signals(seed: int, n: int = 3, m: int = 2, num_samples: int = 200, dtype=tor
 
 
 def direct(name: str, estimate: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The dB and power costs of one pair, from their definitions."""
+    """Return the dB and power costs of one pair, from their definitions."""
     if name in ("neg_si_sdr", "neg_snr"):
         estimate, source = estimate - estimate.mean(), source - source.mean()
         target = source if name == "neg_snr" else (estimate @ source) / (source @ source + 1e-8) * source
@@ -44,7 +44,7 @@ def direct(name: str, estimate: torch.Tensor, source: torch.Tensor) -> torch.Ten
 
 @pytest.mark.parametrize("name", ["neg_si_sdr", "neg_snr", "mse", "log_mse"])
 def test_definitions(name):
-    """Every pair of unequal numbers of estimates and sources, in float64."""
+    """Every pair of unequal numbers of estimates and sources agrees with the definition, in float64."""
     estimates, sources = signals(0)
     found = ALL[name](estimates, sources)
     assert found.shape == (2, 3, 2) and found.dtype == torch.float64
@@ -54,7 +54,7 @@ def test_definitions(name):
 
 @every_cost
 def test_gradient_against_finite_differences(cost):
-    """To estimates and to sources."""
+    """Gradients agree for estimates and for sources."""
     estimates, sources = signals(1, num_samples=6)
     assert torch.autograd.gradcheck(cost, (estimates.requires_grad_(), sources.requires_grad_()))
 
@@ -84,7 +84,7 @@ def test_padding(cost):
 @every_cost
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_inputs(cost, dtype):
-    """Half precision comes in, float32 comes out, as computed from the same numbers in float32; autocast or not."""
+    """Half precision inputs give float32 results, as from the same numbers in float32, with autocast or not."""
     estimates, sources = (x.to(dtype) for x in signals(4, num_samples=16000))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = cost(estimates, sources)
@@ -96,7 +96,7 @@ def test_half_precision_inputs(cost, dtype):
 @pytest.mark.parametrize("silent", ["source", "estimate", "both"])
 @pytest.mark.parametrize("num_samples", [1, 100])
 def test_silence_is_finite(cost, silent, num_samples):
-    """Value and gradient, down to a single sample."""
+    """Value and gradient are finite, down to a single sample."""
     estimates, sources = signals(5, num_samples=num_samples, dtype=torch.float32)
     if silent != "estimate":
         sources[:, 0] = 0
@@ -110,7 +110,7 @@ def test_silence_is_finite(cost, silent, num_samples):
 
 @pytest.mark.parametrize("cost", [costs.pairwise_neg_si_sdr, costs.pairwise_neg_snr])
 def test_cost_of_a_silent_source(cost):
-    """-10 log10(eps), as documented, and no gradient."""
+    """It is -10 log10(eps), as documented, without gradient."""
     estimates = signals(6)[0].requires_grad_()
     found = cost(estimates, torch.zeros(2, 2, 200, dtype=torch.float64))
     torch.testing.assert_close(found, torch.full_like(found, 80.0))
@@ -122,7 +122,7 @@ def test_cost_of_a_silent_source(cost):
 @pytest.mark.parametrize("level", [1e-3, 0.1, 1.0, 32767.0])
 @pytest.mark.parametrize("num_samples", [1, 3, 400, 8001])
 def test_a_constant_signal_is_silent_without_its_mean(cost, level, num_samples):
-    """Exactly, on every processor: its energy is what sums are rounded by, and would be divided by itself."""
+    """This holds exactly, on every processor; rounding errors of sums would otherwise be divided by themselves."""
     constant = torch.full((2, 2, num_samples), level, dtype=torch.float64)
     torch.testing.assert_close(
         cost(signals(6, num_samples=num_samples)[0], constant), torch.full((2, 3, 2), 80.0).double()
@@ -135,7 +135,7 @@ def test_a_constant_signal_is_silent_without_its_mean(cost, level, num_samples):
 
 @every_cost
 def test_inactive_sources(cost):
-    """Their columns are finite and pass no gradient; the others are as without them."""
+    """Their columns are finite and pass no gradient; other columns are unchanged."""
     estimates, sources = signals(10)
     active = torch.tensor([[True, False], [True, True]])
     expected = cost(estimates.requires_grad_(), sources)
@@ -159,7 +159,7 @@ def test_cost_of_a_perfect_estimate():
 
 @every_cost
 def test_nan_stays_in_its_pairs(cost):
-    """One NaN in estimate 1 makes NaN of its row and of nothing else."""
+    """One NaN in estimate 1 makes only its row NaN."""
     estimates, sources = signals(8)
     estimates[0, 1, 17] = torch.nan
     found = cost(estimates, sources)
@@ -170,7 +170,7 @@ def test_nan_stays_in_its_pairs(cost):
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), gain=st.floats(1e-3, 1e3), offset=st.floats(-10, 10), sign=st.sampled_from([-1, 1]))
 def test_si_sdr_ignores_gain_and_offset(seed, gain, offset, sign):
-    """Of estimate and source alike, where eps is out of the way."""
+    """This holds for gains and offsets of estimate and source, where eps is negligible."""
     estimates, sources = signals(seed)
     expected = costs.pairwise_neg_si_sdr(estimates, sources, eps=1e-30)
     for x, y in ((sign * gain * estimates + offset, sources), (estimates, sign * gain * sources + offset)):

@@ -20,7 +20,7 @@ def signals(num_samples: int, dtype=torch.float64):
 @pytest.mark.parametrize("prior", [(1.0, 1e-3, 0.0, 1e-6), (2.5, 0.7, 0.4, 3.0)])
 @pytest.mark.parametrize("num_samples", [1, 50])
 def test_blr_is_a_multivariate_t(prior, num_samples):
-    """Degrees of freedom 2 a0, location mu0 e, shape b0/a0 (I + e e^T / lambda0), to 1e-8 in float64."""
+    """It has 2 a0 degrees of freedom, location mu0 e, shape b0/a0 (I + e e^T / lambda0), to 1e-8 in float64."""
     a0, b0, mu0, lambda0 = prior
     estimates, sources = signals(num_samples)
     found = pairwise_blr_nll(estimates, sources, *prior)
@@ -33,7 +33,7 @@ def test_blr_is_a_multivariate_t(prior, num_samples):
 
 @pytest.mark.parametrize("si_sdr_db", [0.0, 20.0, 40.0, 60.0])
 def test_blr_in_float32(si_sdr_db):
-    """1e-4 nats a sample at T = 24000, against eq. 55 written out in float64."""
+    """It agrees with eq. 55 in float64 to 1e-4 nats a sample at T = 24000."""
     estimates, sources = signals(24000, torch.float32)
     estimates = sources[:, :1] + 10 ** (-si_sdr_db / 20) * estimates
     found = pairwise_blr_nll(estimates, sources)
@@ -54,14 +54,14 @@ def test_blr_in_float32(si_sdr_db):
 
 @pytest.mark.parametrize("gain", [1e-2, 1.0, 1e2])
 def test_blr_hardly_depends_on_the_level(gain):
-    """What is left of a gain g on the estimate is log|g|, from the prior of the regression's gain."""
+    """A gain g on the estimate only adds log|g|, from the prior of the regression's gain."""
     estimates, sources = signals(8000)
     change = pairwise_blr_nll(gain * estimates, sources) - pairwise_blr_nll(estimates, sources)
     torch.testing.assert_close(change, torch.full_like(change, math.log(gain)), atol=1e-3, rtol=0)
 
 
 def test_blr_at_240000_samples():
-    """Finite and differentiable in float32, silence on either side included."""
+    """It is finite and differentiable in float32, also with silence on either side."""
     estimates, sources = signals(240_000, torch.float32)
     estimates[0, 0], sources[0, 0] = 0, 0
     cost = pairwise_blr_nll(estimates.requires_grad_(), sources)
@@ -72,14 +72,14 @@ def test_blr_at_240000_samples():
 @pytest.mark.parametrize("name", ["a0", "b0", "lambda0"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_blr_prior_must_be_proper(name, value):
-    """Each parameter is named."""
+    """The message names each parameter."""
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         pairwise_blr_nll(torch.ones(1, 1, 4), torch.ones(1, 1, 4), **{name: value})
 
 
 @pytest.mark.parametrize("num_samples", [1, 50])
 def test_cauchy_is_a_multivariate_t(num_samples):
-    """One degree of freedom, scale matrix diag(scale^2); one number, and one a sample."""
+    """It has one degree of freedom and scale matrix diag(scale^2), for one number and for one a sample."""
     estimates, sources = signals(num_samples)
     scales = torch.rand(estimates.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
     shared, own = pairwise_cauchy_nll(estimates, sources, 0.3), pairwise_cauchy_nll(estimates, sources, scales)
@@ -91,7 +91,7 @@ def test_cauchy_is_a_multivariate_t(num_samples):
 
 
 def test_cauchy_scales_learn():
-    """Gradients to estimates, sources and scales, with padding."""
+    """Estimates, sources and scales get gradients, with padding."""
     estimates, sources = signals(6)
     scales = torch.rand(estimates.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
     lengths = torch.tensor([6, 4])
@@ -101,7 +101,7 @@ def test_cauchy_scales_learn():
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
 def test_cauchy_scale_must_be_positive(scale):
-    """A number that is no scale is refused; as an entry of a tensor it gives NaN or an infinite cost."""
+    """A number that is no scale is refused; such an entry of a tensor gives NaN or an infinite cost."""
     ones = torch.ones(1, 1, 4)
     with pytest.raises(ValueError, match="scale must be positive"):
         pairwise_cauchy_nll(ones, ones, scale)
@@ -109,6 +109,6 @@ def test_cauchy_scale_must_be_positive(scale):
 
 
 def test_cauchy_scale_of_another_shape():
-    """Both shapes are named."""
+    """The message names both shapes."""
     with pytest.raises(ValueError, match=r"\(1, 2, 4\), found \(1, 1, 4\)"):
         pairwise_cauchy_nll(torch.ones(1, 2, 4), torch.ones(1, 2, 4), torch.ones(1, 1, 4))

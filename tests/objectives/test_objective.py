@@ -52,7 +52,7 @@ def batch_and_separation(n: int = 2, m: int = 2) -> tuple[Batch, Separation]:
 
 
 def test_db_costs_are_averaged_over_active_sources():
-    """Each utterance alone, without padding and without its inactive columns."""
+    """Each utterance's value equals that alone, without padding and inactive columns."""
     batch, separation = batch_and_separation()
     result = build_objective(ObjectiveConfig())(batch, separation)
     for b, length in enumerate(LENGTHS):
@@ -66,7 +66,7 @@ def test_db_costs_are_averaged_over_active_sources():
 @pytest.mark.parametrize("config", [BLRConfig(), CauchyConfig(scale=0.5)])
 @pytest.mark.parametrize("signal_std", [1.0, 0.2])
 def test_likelihood_costs_are_summed_over_t(config, signal_std):
-    """Sum over active sources over the utterance's own samples, of signals divided by the training deviation."""
+    """It is a sum over active sources and the utterance's own samples, of signals divided by the training deviation."""
     batch, separation = batch_and_separation()
     result = build_objective(ObjectiveConfig(cost=config), signal_std)(batch, separation)
     function = costs.pairwise_blr_nll if isinstance(config, BLRConfig) else costs.pairwise_cauchy_nll
@@ -79,7 +79,7 @@ def test_likelihood_costs_are_summed_over_t(config, signal_std):
 
 
 def test_cauchy_takes_the_decoders_scales():
-    """Where the model has them, in the units of the mixture."""
+    """It does if the model has scales, in the units of the mixture."""
     batch, separation = batch_and_separation()
     separation.estimate_scales = torch.full_like(separation.estimates, 0.1)
     found = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=7.0)), signal_std=0.2)(batch, separation)
@@ -91,7 +91,7 @@ def test_cauchy_takes_the_decoders_scales():
 @pytest.mark.parametrize("cost", sorted(CostConfig.choices))
 @pytest.mark.parametrize("assignment", sorted(AssignmentConfig.choices))
 def test_every_pair_of_choices(cost, assignment):
-    """Finite value and gradient, none for an utterance without sources, none behind the end."""
+    """Value and gradient are finite; there is none for an utterance without sources, or behind the end."""
     batch, separation = batch_and_separation(n=3)
     batch.sources[2, 1] = torch.nan
     config = ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]())
@@ -108,7 +108,7 @@ def test_every_pair_of_choices(cost, assignment):
 @pytest.mark.parametrize("cost", sorted(CostConfig.choices))
 @pytest.mark.parametrize("what", ["separation", "reconstruction"])
 def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
-    """Whatever the mixture of an utterance without sources is, and whatever the cost makes of it without eps.
+    """The mixture of an utterance without sources has no effect, whatever the cost makes of it without eps.
 
     Values and gradients of the other utterances are those of a batch without it.
     """
@@ -136,7 +136,7 @@ def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
 
 
 def test_a_cost_of_ones_own_that_knows_nothing_of_activity():
-    """It is called without; inactive sources are then replaced by the mixture."""
+    """It is called without activity; inactive sources are then replaced by the mixture."""
     batch, separation = batch_and_separation()
     seen = []
 
@@ -150,7 +150,7 @@ def test_a_cost_of_ones_own_that_knows_nothing_of_activity():
 
 
 def test_a_nan_estimate_is_seen_in_its_own_utterance():
-    """The loss of that utterance is NaN, the others stay."""
+    """That utterance's loss is NaN, and the others are unchanged."""
     batch, separation = batch_and_separation()
     objective = build_objective(ObjectiveConfig())
     clean = objective(batch, separation).loss
@@ -181,7 +181,7 @@ def test_terms_and_weights():
 
 
 def test_progress_reaches_the_assignment():
-    """Also beside terms that have none."""
+    """Other terms without schedules do not prevent it."""
     objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig()))
     objective.terms["other"] = MarginTerm()
     objective.set_progress(10)
@@ -198,7 +198,7 @@ def test_more_sources_than_hypotheses():
 
 
 def test_hard_pit_si_sdr():
-    """The negative PIT loss, NaN where there is nothing to score, without a graph."""
+    """It is the negative PIT loss, NaN without sources, and has no graph."""
     batch, separation = batch_and_separation()
     found = hard_pit_si_sdr_db(separation.estimates, batch.sources, batch.active, batch.lengths)
     loss = build_objective(ObjectiveConfig())(batch, separation).loss

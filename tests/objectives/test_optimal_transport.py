@@ -58,7 +58,7 @@ def test_exact_plan(n, m):
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("regularization", [5.0, 20.0, 100.0])
 def test_entropic_plan(n, m, regularization):
-    """The plan, and with it the value, to 1e-10, where POT's alternating updates converge."""
+    """Plan and value agree to 1e-10 where POT's alternating updates converge."""
     cost, active = problem(n, m)
     plan, value = Sinkhorn(regularization).weights(cost, active), Sinkhorn(regularization)(cost, active)
     for b in range(BATCH):
@@ -73,7 +73,7 @@ def test_entropic_plan(n, m, regularization):
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (4, 2), (5, 5)])
 def test_value_at_ties(n, m):
-    """Equal optima: whichever plan is found, it costs what the exact one costs."""
+    """With equal optima, any plan found costs as much as the exact one."""
     cost = torch.randint(0, 3, (BATCH, n, m), generator=torch.Generator().manual_seed(n)).double()
     value, least = Sinkhorn(1e-3)(cost), PIT()(cost)
     for b in range(BATCH):

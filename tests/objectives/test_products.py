@@ -1,4 +1,4 @@
-"""Inner products: exact, differentiable, blind to padding."""
+"""Inner products are exact, differentiable and independent of padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def noise(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tor
 @pytest.mark.parametrize("num_samples", [1, 7, 1500, 5000])
 @pytest.mark.parametrize("zero_mean", [False, True])
 def test_against_einsum(monkeypatch, num_samples, zero_mean):
-    """Chunks add up to the plain sums over time, whatever is left for the last chunk."""
+    """Chunks add up to the plain sums over time, for any length of the last chunk."""
     monkeypatch.setattr(products, "_CHUNK_NUMBERS_CPU", 1)
     estimates, sources = noise(3, 4, num_samples), noise(3, 2, num_samples, seed=1)
     found = inner_products(estimates, sources, zero_mean=zero_mean)
@@ -43,7 +43,7 @@ def test_float32_is_summed_in_float64():
 @pytest.mark.parametrize("zero_mean", [False, True])
 @pytest.mark.parametrize("lengths", [None, [5, 3]])
 def test_gradients(zero_mean, lengths):
-    """First and second derivatives, to estimates and sources, against finite differences."""
+    """First and second derivatives for estimates and sources agree with finite differences."""
     lengths = None if lengths is None else torch.tensor(lengths)
 
     def function(estimates, sources):
@@ -70,7 +70,7 @@ def test_gradient_dtype_and_autocast():
 
 
 def test_padding_is_left_out():
-    """Whatever stands behind the end, NaN included, neither value nor gradient knows of it."""
+    """Samples behind the end, NaN included, affect neither value nor gradient."""
     lengths = torch.tensor([40, 100, 1])
     estimates, sources = noise(3, 2, 100), noise(3, 3, 100, seed=1)
     for b, length in enumerate(lengths):
@@ -98,7 +98,7 @@ def test_padding_is_left_out():
     ],
 )
 def test_shapes_that_do_not_fit(estimates, sources, lengths, message):
-    """Each names the shapes that were found."""
+    """Each message names the shapes found."""
     lengths = None if lengths is None else torch.ones(lengths)
     with pytest.raises(ValueError, match=message):
         inner_products(torch.zeros(estimates), torch.zeros(sources), lengths)

@@ -73,7 +73,7 @@ class Wrapped:
 
 
 def frames_for(num_samples: int) -> int:
-    """One tick for eight samples."""
+    """Return one tick for eight samples."""
     return num_samples // 8
 
 
@@ -109,7 +109,7 @@ def batch_and_separation(n: int = 2, closed: bool = True) -> tuple[Batch, Separa
 
 
 def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
-    """KL of the ticks that are an utterance's own: 5, 3, none that counts."""
+    """Return the KL of the ticks that are an utterance's own: 5, 3, and none that counts."""
     encoding, masks = separation.encoding.inner, separation.masks.inner  # type: ignore[attr-defined]
     of_encoding, of_masks = [], []
     for b, ticks in enumerate((5, 3, 0)):
@@ -158,7 +158,7 @@ def test_weights_multiply_each_rate():
 
 
 def test_what_has_no_source_has_no_gradient():
-    """Nor has what lies behind the end of a short utterance."""
+    """Neither does anything behind the end of a short utterance."""
     batch, separation = batch_and_separation()
     build_objective(ObjectiveConfig(cost=BLRConfig()), latents=LATENTS)(batch, separation).loss.sum().backward()
     gradient = separation.encoding.inner.loc.grad  # type: ignore[attr-defined]
@@ -208,7 +208,7 @@ def test_free_nats_by_brute_force(over, nats, shape):
 
 @pytest.mark.parametrize("over", ["element", "tick", "utterance"])
 def test_free_nats_are_not_reduced(over):
-    """No gradient below them, the whole one above."""
+    """Below them there is no gradient, above them the whole one."""
     rate = torch.tensor([[[0.1, 5.0]]], dtype=torch.float64, requires_grad=True)
     total_rate(rate, torch.tensor([2]), 1.0, over).sum().backward()
     assert rate.grad is not None
@@ -237,7 +237,7 @@ def test_warm_up(schedule, halfway):
 
 
 def test_the_sample_at_hand_is_the_estimate():
-    """log q(z) - log p(z) of the z that was decoded; in closed form where that is asked for, or where there is one."""
+    """It is log q(z) - log p(z) of the decoded z, or the closed form if requested or available."""
     batch, separation = batch_and_separation()
     posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
     assert prior is not None and sample is not None
@@ -250,7 +250,7 @@ def test_the_sample_at_hand_is_the_estimate():
 
 
 def test_without_a_closed_form():
-    """`auto` takes the sample, `analytic` says so; validation draws the same one every time."""
+    """`auto` takes a sample, `analytic` raises; validation always draws the same sample."""
     _, separation = batch_and_separation(closed=False)
     posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
     assert prior is not None and sample is not None
@@ -309,7 +309,7 @@ def test_a_separation_without_priors():
 
 
 def test_the_adaptive_prior_adds_the_rate_of_the_sources():
-    """Summed over the active sources, from the prior of a single one, with the weight of the encoding's."""
+    """The rate is summed over active sources, from the prior of a single one, with the encoding's weight."""
     batch, separation = batch_and_separation()
     source = Normal(torch.randn(3, 2, K, F, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
     separation.source_encodings, separation.source_prior = Wrapped(source), Wrapped(STANDARD)
@@ -326,7 +326,7 @@ def test_the_adaptive_prior_adds_the_rate_of_the_sources():
 
 
 def test_sources_are_asked_for_where_they_are_needed():
-    """Inactive ones as zeros, whatever they hold."""
+    """Inactive sources are passed as zeros, whatever they hold."""
     batch, _ = batch_and_separation()
     batch.sources[1, 1] = math.nan
     adaptive = Latents(encoding=True, masks=True, frames_for=frames_for, adaptive=True)
@@ -339,7 +339,7 @@ def test_sources_are_asked_for_where_they_are_needed():
 
 
 def test_the_weight_follows_the_rate():
-    """Up by 1 + change above the target, down below it, the same within the tolerance of it."""
+    """It rises by 1 + change above the target, falls below it, and stays within the tolerance."""
     steering = Steering(("a", "b"), 10.0, SteeringConfig(initial_weight=1.0, change=0.25, tolerance=0.1))
     for rates, expected in (((8.0, 4.0), 1.25), ((6.0, 4.9), 1.25), ((5.0, 4.1), 1.25), ((4.0, 4.0), 1.0)):
         steering.after_step(dict(zip("ab", rates, strict=True)))
@@ -395,7 +395,7 @@ def test_steered_weights_are_remembered():
 
 
 def test_a_target_that_is_not_reached_is_reported():
-    """Every so many epochs, in one line with the rate reached; not where it is reached, and never if so wished."""
+    """A line with the rate comes every N epochs; none if the target is reached, or with warnings turned off."""
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, warn_after_epochs=10)))
     objective = build_objective(config, latents=LATENTS)
     far = {"encoding_rate_nats_per_tick": 3.0}
@@ -428,7 +428,7 @@ def test_mistakes(rates, latents, message):
 
 
 def test_margin():
-    """mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardized estimates."""
+    """It is the mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardized estimates."""
     batch, separation = batch_and_separation()
     assert "margin" not in build_objective(ObjectiveConfig(), signal_std=0.5)(batch, separation).terms
     result = build_objective(ObjectiveConfig(margin_weight=2.0), signal_std=0.5)(batch, separation)
@@ -442,7 +442,7 @@ def test_margin():
 
 
 def test_the_term_alone():
-    """With a weight of its own and nothing else."""
+    """The loss has this weighted term and nothing else."""
     batch, separation = batch_and_separation()
     term = RateTerm("mask", Constant(0.5), RateConfig(), LATENTS)
     assert term.weight == 0.5
@@ -454,7 +454,7 @@ def test_the_term_alone():
 
 @pytest.mark.parametrize("cost", [BLRConfig(), NegSISDRConfig()], ids=["nats", "db"])
 def test_reconstructions_are_compared_with_what_was_encoded(cost):
-    """Each active source with its own, the mixture in every utterance; on the scale of the separation."""
+    """Each active source is compared with its own, the mixture in every utterance, on the scale of the separation."""
     batch, separation = batch_and_separation()
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn(3, 3, T, dtype=torch.float64, generator=generator)
@@ -484,7 +484,7 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
 
 
 def test_mixtures_without_sources_are_learnt_from():
-    """Their loss is the negative bound of the mixture a sample: reconstruction and the encoding's rate."""
+    """Their loss per sample is the mixture's negative bound: reconstruction and the encoding's rate."""
     batch, separation = batch_and_separation()
     separation.reconstructions = batch.mixture + 0.1
     batch.mixture[2] = 1.0

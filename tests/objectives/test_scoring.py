@@ -1,4 +1,4 @@
-"""Scores learn who won: by brute force over pairs, with inactive sources, padding and both kinds of matching."""
+"""Scores predict winners: brute force over pairs, inactive sources, padding and both kinds of matching."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch_and_separation(n: int = 4, m: int = 3) -> tuple[Batch, Separation]:
 
 
 def wins_of(estimates: np.ndarray, sources: np.ndarray, one_to_one: bool) -> np.ndarray:
-    """How many sources each hypothesis wins in one utterance, by SI-SDR."""
+    """Return the number of sources that each hypothesis wins in one utterance, by SI-SDR."""
 
     def si_sdr(e, s):
         e, s = e - e.mean(), s - s.mean()
@@ -78,7 +78,7 @@ def test_value_is_the_cross_entropy_with_who_won(kind, one_to_one):
 
 
 def test_who_won_is_not_learned_from_scores():
-    """The gradient reaches scores alone; that of an utterance without speakers pushes all of them down."""
+    """The gradient reaches only scores; an utterance without speakers pushes all of them down."""
     batch, separation = batch_and_separation()
     term = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")))
     assert separation.scores is not None
@@ -115,7 +115,7 @@ def test_choices_reach_the_term():
 
 
 def test_costs_are_those_of_the_separation(monkeypatch):
-    """Computed once a batch, however many terms look at them."""
+    """They are computed once per batch, however many terms use them."""
     calls = []
     batch, separation = batch_and_separation()
     of = PairwiseCosts.of

@@ -19,7 +19,7 @@ from sepkit.types import Batch, Latent, Separation
 
 
 def batch_and_separation() -> tuple[Batch, Separation]:
-    """Two sources, one, one of a shorter utterance, none; three hypotheses, of which the second is the first source."""
+    """Make utterances of two, one, one (short) and no sources, with 3 hypotheses; the second is the first source."""
     generator = torch.Generator().manual_seed(0)
     active = torch.tensor([[True, True], [True, False], [True, False], [False, False]])
     sources = torch.randn(4, 2, 200, dtype=torch.float64, generator=generator) * active[:, :, None]

@@ -63,7 +63,7 @@ def _objective(tempering: ScheduleConfig | None, **rates):
 
 
 def test_at_beta_one_it_is_the_lower_bound_exactly():
-    """Loss and gradients, bit for bit, once the schedule has ended; the schedule is recorded."""
+    """Loss and gradients agree bit for bit once the schedule has ended; the schedule is recorded."""
     batch, separation = _batch_and_separation()
     tempered, plain = _objective(HALF), _objective(None)
     tempered.set_progress(10.0)
@@ -120,7 +120,7 @@ def test_gradients_of_the_tempered_gaussian_vanish_at_its_temperature():
     ids=["normal", "log-normal", "gamma", "beta"],
 )
 def test_entropies_are_those_of_torch(own, theirs):
-    """Of the logarithm for log-normals, which is the entropy less the mean of the logarithm."""
+    """For log-normals it is that of the logarithm, the entropy minus the mean of the logarithm."""
     assert float(own.base_entropy()) == pytest.approx(float(theirs.entropy()), rel=1e-5)
     if isinstance(own, LogNormalDistribution):
         assert float(own.base_entropy()) == pytest.approx(float(LogNormal(0.3, 2.0).entropy()) - 0.3, rel=1e-5)
@@ -128,7 +128,7 @@ def test_entropies_are_those_of_torch(own, theirs):
 
 
 def test_alive_share_counts_dimensions_above_a_hundredth_of_a_nat():
-    """Means over an utterance's own ticks."""
+    """Means are over an utterance's own ticks."""
     rate = torch.zeros(2, 2, 2, 4)
     rate[0, 0, 0] = 0.02
     rate[0, 0, 1, 3] = 1.0
@@ -152,14 +152,14 @@ def test_alive_share_counts_dimensions_above_a_hundredth_of_a_nat():
     ],
 )
 def test_schedules_that_do_not_rise_to_one(tempering, line):
-    """One line each."""
+    """Each gives one line."""
     with pytest.raises(UserError) as caught:
         _objective(tempering)
     assert line in str(caught.value) and str(caught.value).startswith("objective.rates.tempering")
 
 
 def test_what_cannot_be_tempered():
-    """Points, costs in dB, free nats."""
+    """These are deterministic latents, costs in dB, and free nats."""
     rates = RatesConfig(tempering=HALF)
     with pytest.raises(UserError, match="deterministic"):
         build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates))

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).with_name("golden") / "band_split_rnn.npz"
 
 
 def numbers(name: str, shape: torch.Size) -> torch.Tensor:
-    """What the reference's parameter of this name was set to; gains of norms are one more."""
+    """Return the value of the reference's parameter of this name; gains of norms are one more."""
     phase = zlib.crc32(name.encode()) % 1000
     values = 0.4 * np.sin(1.7 * np.arange(shape.numel()) + phase)
     is_gain = name.endswith("gamma") or ("norm" in name and name.endswith("weight"))

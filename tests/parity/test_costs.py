@@ -1,4 +1,4 @@
-"""Costs equal asteroid's and fast_bss_eval's over the whole range a model goes through."""
+"""Costs equal asteroid's and fast_bss_eval's over the whole range that a model passes through."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def asteroid_model(name: str, hypotheses: int = 2, **arguments) -> nn.Module:
 
 
 def randomize(model: nn.Module) -> None:
-    """Moves gains, offsets and slopes off their initial constants, where a mix-up would not show."""
+    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.dim() == 1 and tensor.is_floating_point():
             tensor.data += 0.1 * torch.rand_like(tensor)
@@ -50,7 +50,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 def assert_same_gradients(
     found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, of_largest: float = 1e-3
 ) -> None:
-    """Relative differences, tensor by tensor; tensors with next to no gradient are held to a share of the largest."""
+    """Compare relative differences tensor by tensor; small gradients are held to a share of the largest."""
     assert found.keys() == expected.keys()
     largest = max(float(gradient.norm()) for gradient in expected.values())
     for name, gradient in expected.items():
@@ -126,7 +126,7 @@ def test_full_size_gradients_in_float32(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unmodified_full_size_gradients_in_float32(name):
-    """Equal to 1e-5 where no value lies so near to a kink that rounding moves it across; where some do, they show.
+    """Gradients agree to 1e-5 unless a value lies so near to a kink that rounding moves it across.
 
     Against float64, asteroid's own float32 gradients are as far off as ours when that happens (1e-4 to 1e-3).
     """

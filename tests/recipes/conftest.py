@@ -1,4 +1,4 @@
-"""What tests of recipes share: small recordings, running a command, and what it left behind."""
+"""Fixtures for tests of recipes: small recordings, running a command, and listing its files."""
 
 from __future__ import annotations
 

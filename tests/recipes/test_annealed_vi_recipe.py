@@ -19,7 +19,7 @@ def _recipe(environment: dict[str, str], *options: str) -> subprocess.CompletedP
 
 
 def test_a_stage(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The table is where it is said to be."""
+    """The table is written at its stated path."""
     conf = tmp_path / "tiny.yaml"
     conf.write_text("formulas: {temperatures: [90], steps: [10], starts: 20, after: 5}\n")
     done = _recipe(environment, "--conf", str(conf), "--exp", str(tmp_path / "exp"), "--stop-stage", "1")

@@ -27,7 +27,7 @@ from sepkit.data.manifest import read_manifest
 TINY = Path(__file__).with_name("tiny.yaml")
 RECIPES = ("wsj0-mix", "librimix", "vctk")
 STAGES = ("0", "1", "2", "3", "4", "5")
-# Test sets whose estimates are listened to, and the folder of the evaluation, below the experiment.
+# Test sets with separated examples, and the folder of the evaluation, below the experiment.
 TEST_SETS = {"wsj0-mix": ["test"], "librimix": ["test_noisy"], "vctk": ["libri2mix", "vctk2mix"]}
 EVALUATION = {"wsj0-mix": "test", "librimix": "test_noisy", "vctk": "libri2mix_vctk2mix"}
 
@@ -54,7 +54,7 @@ def write_table(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def pairs_of(utterances: list[str], speaker: Callable[[str], str]) -> list[tuple[str, str]]:
-    """Utterances of different speakers, each with the next that is."""
+    """Pair utterances of different speakers, each with the next suitable one."""
     found = [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)]
     return found[:6]
 

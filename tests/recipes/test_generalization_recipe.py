@@ -255,7 +255,7 @@ def test_rows_of_table_3(dry: Callable[..., dict[str, TrainConfig]], tmp_path: P
 
 
 def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
-    """What is free and what the rates weigh stands in the name of a row."""
+    """A row's name says which parts are free and what the rates weigh."""
     configs = dry("--conf", "conf/table2.yaml", "--task", "clean", "--seeds", "0")
     assert len(configs) == 9
     rates = configs["free128_beta8_128_seed0"].objective.rates

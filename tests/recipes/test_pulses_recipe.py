@@ -18,7 +18,7 @@ from sepkit.corpora.pulses import conditions
 from sepkit.data.manifest import read_manifest
 from sepkit.models import build_model
 
-# What evaluation and training at tiny size need, upon a model of a few hundred parameters.
+# Options for evaluation and training at tiny size, with a model of a few hundred parameters.
 TINY = {
     "model": {
         "filterbank": {"name": "free", "num_filters": 8, "kernel_size": 16, "stride": 8},

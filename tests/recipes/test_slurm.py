@@ -1,4 +1,4 @@
-"""Several GPUs and clusters: what recipes hand to `sepkit train`, and what the Slurm job runs."""
+"""Several GPUs and clusters: the options that recipes pass to `sepkit train`, and the Slurm job's commands."""
 
 from __future__ import annotations
 

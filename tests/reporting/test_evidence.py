@@ -1,4 +1,4 @@
-"""Bound on the mixture's evidence against distortion, from run folders whose numbers are made up."""
+"""Bound on the mixture's evidence against distortion, from run folders with invented numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures draw what they are given, in every odd case, and leave pyplot alone."""
+"""Figures draw their input, in every odd case, and do not touch pyplot."""
 
 from __future__ import annotations
 

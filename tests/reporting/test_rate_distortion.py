@@ -1,4 +1,4 @@
-"""Tables and curves of models at different rates, from run folders whose numbers are made up."""
+"""Tables and curves of models at different rates, from run folders with invented numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS = {
     360: (150.0, 160.0, 1.7, 8.0),
 }
 DIMENSIONS = 96
-# What other sets add to evidence and SI-SDR, and what they do to the rate.
+# Offsets of other sets for evidence and SI-SDR, and their factor for the rate.
 SETS = {"test": (0.0, 0.0, 1.0), "test_noise_low": (0.3, 2.0, 0.9), "test_noise_high": (-0.5, -3.0, 1.2)}
 
 

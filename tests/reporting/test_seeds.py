@@ -185,7 +185,7 @@ def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalizatio
     noisy = ["11.00 ± 1.41", "6.50 ± 0.71", "4.50 ± 0.71 (41 %)"]
     clean = ["13.00 ± 1.41", "7.50 ± 0.71", "5.50 ± 0.71 (42 %)"]
     assert cells(improvement, "det") == ["det", "2", *noisy, *clean]
-    # A share of a score below zero says nothing.
+    # The share of a score below zero means nothing.
     assert cells(improvement, "vi")[2:5] == ["-1.00", "-2.00", "1.00"]
     assert cells(evidence, "det")[2:5] == ["0.500 ± 0.000", "0.250 ± 0.071", "0.250 ± 0.071"]
     assert "### new_clean" in text

@@ -1,7 +1,7 @@
 """Training steps on a GPU: sepkit against asteroid and speechbrain, by precision, compiled or not.
 
-`python -m tools.bench.accelerator` writes results/accelerator.json; it needs torch and sepkit's models, and says in a
-row which peer is not installed. `--rehearse` goes through the same code on the processor at tiny sizes.
+`python -m tools.bench.accelerator` writes results/accelerator.json. It needs torch and sepkit's models; rows of a peer
+that is not installed say so. `--rehearse` runs the same code on the processor at tiny sizes.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from tools.bench.timing import Ratio, environment, take_turns
 SAMPLE_RATE = 8000
 RESULTS = Path(__file__).parent / "results" / "accelerator.json"
 PRECISIONS = ("fp32", "tf32", "bf16")
-# What a backward pass costs beside its forward pass, in multiply-adds: gradients of inputs and of weights.
+# Cost of a whole step in forward passes: the backward pass computes gradients of inputs and of weights.
 _FORWARDS_A_STEP = 3
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done.
+    """Sizes of the benchmark.
 
     Args:
-        device: that it is done on.
+        device: where it runs.
         batch: mixtures.
         num_samples: of each.
         seconds: of steps in turns, for each row.
-        least_turns: but at least so many.
+        least_turns: at least this many turns.
         matrix: rows of the matrices whose product gives the peak.
-        steps: whose batches come from disk, for the share of data loading.
+        steps: number of steps with batches from disk, for the share of data loading.
         tiny: models of a few channels.
     """
 
@@ -83,10 +83,10 @@ class Model:
     """A model and its peer.
 
     Args:
-        masker: ours; the second is that of a rehearsal.
-        peer: package, or what else it is compared with.
+        masker: ours, at full size and for a rehearsal.
+        peer: package, or another model to compare with.
         asteroid: class of asteroid's.
-        least_ratio: times faster that is asked for; None: nothing is.
+        least_ratio: target for times faster; None: no target.
         variational: as VI-TasNet.
         filterbank: of the full size, as the peer has it.
         link: of the masks.
@@ -138,16 +138,16 @@ MODELS = {
 
 
 def missing() -> str | None:
-    """What this machine lacks for the line; None: nothing."""
+    """Return what this machine lacks for the line, or None."""
     return None if torch.cuda.is_available() else "there is no CUDA device here"
 
 
 def run(sizes: Sizes = FULL) -> dict[str, Any]:
-    """Rows of all models in all precisions, eager and compiled.
+    """Return rows of all models in all precisions, eager and compiled.
 
-    Times are those of whole steps (forward, loss, backward, clipping, fused Adam) in turns with the peer's, whose Adam
-    is as its recipes make it. Shares are of the operations a second of a product of large matrices on the same device
-    in the same precision, by the multiply-adds of three forward passes.
+    Times are those of whole steps (forward, loss, backward, clipping, fused Adam) in turns with the peer's, which uses
+    Adam as its recipes do. Shares are of the rate of a product of large matrices on the same device in the same
+    precision, by the multiply-adds of three forward passes.
     """
     warnings.simplefilter("ignore")
     peaks = {precision: _peak_gflops(precision, sizes) for precision in PRECISIONS}
@@ -176,16 +176,11 @@ def run(sizes: Sizes = FULL) -> dict[str, Any]:
 
 
 def _row(name: str, precision: str, compiled: bool, sizes: Sizes, peak_seconds: float) -> dict[str, Any]:
-    """One pair; without its peer where that is not installed or does not compile.
+    """Time one pair; leave the peer out if it is not installed or does not compile.
 
-    Args:
-        name: of the model.
-        precision: of both.
-        compiled: both.
-        sizes: how much.
-        peak_seconds: of a step at the peak.
+    `peak_seconds` is the time of a step at the peak rate.
     """
-    # Otherwise what was compiled for other rows counts as recompilation.
+    # Otherwise code compiled for other rows counts as recompilation.
     torch.compiler.reset()
     with _products(precision):
         pair, remark = None, ""
@@ -227,11 +222,11 @@ class _Step:
     """One step on one batch. Calling it waits for the device and returns the loss.
 
     Args:
-        model: gives estimates, or what the loss takes in their place, of a mixture.
-        loss: (what the model gives, sources) -> scalar.
+        model: maps a mixture to estimates, or to another input of the loss.
+        loss: (output of the model, sources) -> scalar.
         sizes: of the batch.
         precision: of the model; the loss is in float32.
-        compiled: the model is.
+        compiled: whether the model is compiled.
         fused: whether Adam is one kernel.
     """
 
@@ -245,7 +240,7 @@ class _Step:
         fused: bool,
     ) -> None:
         self.model = model.to(sizes.device).train()
-        # A rehearsal has no time for the compiler; what is traced is the same.
+        # A rehearsal has no time for the compiler; tracing is the same.
         self._forward = torch.compile(self.model, backend="eager" if sizes.tiny else "inductor") if compiled else model
         self._loss = loss
         self._autocast = precision == "bf16"
@@ -260,7 +255,7 @@ class _Step:
         return self.on(self.mixture, self.sources)
 
     def on(self, mixture: Tensor, sources: Tensor) -> float:
-        """A step on any batch."""
+        """Take a step on any batch."""
         self._optimizer.zero_grad(set_to_none=True)
         with torch.autocast(mixture.device.type, torch.bfloat16, enabled=self._autocast):
             output = self._forward(mixture)
@@ -274,7 +269,7 @@ class _Step:
 
 
 def _first_steps(step: _Step) -> float:
-    """Compiles and warms up; MB that were allocated at most on the device, models and batches included."""
+    """Compile and warm up; return the peak MB allocated on the device, models and batches included."""
     if step.mixture.is_cuda:
         torch.cuda.reset_peak_memory_stats()
     for _ in range(3):
@@ -286,12 +281,7 @@ def _first_steps(step: _Step) -> float:
 
 
 class _Given(nn.Module):
-    """A model that takes nothing but a mixture.
-
-    Args:
-        model: to be called.
-        call: how, if not with the mixture alone.
-    """
+    """A model that takes only a mixture; `call` says how to call it, if not with the mixture alone."""
 
     def __init__(self, model: nn.Module, call: Callable[[nn.Module, Tensor], Any]) -> None:
         super().__init__()
@@ -303,7 +293,7 @@ class _Given(nn.Module):
 
 
 def _config(name: str, sizes: Sizes) -> ModelConfig:
-    """Of the sizes of the peer's."""
+    """Return the configuration of the peer's sizes."""
     known = MODELS[name]
     filterbank = FreeFilterbankConfig(num_filters=16) if sizes.tiny else known.filterbank
     masks = DeterministicConfig(link=known.link)
@@ -311,7 +301,7 @@ def _config(name: str, sizes: Sizes) -> ModelConfig:
 
 
 def _ours(name: str, sizes: Sizes, peer: nn.Module | None) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    """A model of ours, with the weights of asteroid's where that is there, and its loss."""
+    """Return a model of ours, with asteroid's weights if that is installed, and its loss."""
     torch.manual_seed(0)
     known = MODELS[name]
     objective = ObjectiveConfig()
@@ -377,7 +367,7 @@ _ASTEROID_TINY: dict[str, dict[str, int]] = {
 
 
 def _speechbrain(config: ModelConfig) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    """SepFormer of speechbrain's WSJ0-2mix recipe, with the sizes of ours."""
+    """Return SepFormer of speechbrain's WSJ0-2mix recipe, with the sizes of ours, and its loss."""
     from speechbrain.lobes.models.dual_path import Decoder, Dual_Path_Model, Encoder, SBTransformerBlock
     from speechbrain.nnet.losses import get_si_snr_with_pitwrapper
 
@@ -427,7 +417,7 @@ def _speechbrain(config: ModelConfig) -> tuple[nn.Module, Callable[[Any, Tensor]
 
 @contextlib.contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """TF32 in all products for tf32, in none for the others."""
+    """Use TF32 in all products for tf32, and in none for other precisions."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -439,7 +429,7 @@ def _products(precision: str) -> Iterator[None]:
 
 
 def _peak_gflops(precision: str, sizes: Sizes) -> float:
-    """1e9 operations a second of a product of large matrices, a multiply-add being two: the best of twenty."""
+    """Return the rate of a product of large matrices in 1e9 operations a second (a multiply-add is two), best of 20."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = torch.randn(2, sizes.matrix, sizes.matrix, device=sizes.device).to(dtype)
     least = float("inf")
@@ -459,15 +449,15 @@ def _wait(sizes: Sizes) -> None:
 
 
 def _operations(name: str, sizes: Sizes) -> float:
-    """Of a step on the batch: those of the modules as written, on the processor, where all of them can be counted."""
+    """Count the operations of a step on the batch: those of the modules as written, on the processor."""
     try:
         model, _ = _ours(name, sizes, None)
     except Exception as error:
-        # Without speechbrain there is no SepFormer; its rows say so.
+        # Without speechbrain there is no SepFormer, and its rows say so.
         print(f"{name}: operations not counted, {error}", flush=True)
         return float("nan")
     for module in model.modules():
-        # With a hook, maskers go by their modules.
+        # A hook makes maskers use their modules.
         module.register_forward_hook(lambda *_: None)
     with torch.no_grad():
         model.eval()
@@ -476,7 +466,7 @@ def _operations(name: str, sizes: Sizes) -> float:
 
 
 def _loading_share(sizes: Sizes) -> dict[str, Any]:
-    """The share of steps that is spent waiting for batches from WAV files, pinned and fetched ahead by two workers."""
+    """Measure the share of time that steps wait for batches of WAV files, pinned and fetched ahead by two workers."""
     try:
         from torch.utils.data import DataLoader
 
@@ -516,7 +506,7 @@ def _loading_share(sizes: Sizes) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 2 for another argument than --rehearse, or without a device."""
+    """Return the exit code: 0, or 2 for another argument than --rehearse, or without a device."""
     if arguments not in ([], ["--rehearse"]):
         print(f"{' '.join(arguments)}: unknown, expected --rehearse or nothing", file=sys.stderr)
         return 2
@@ -526,7 +516,7 @@ def main(arguments: list[str]) -> int:
         return 2
     result = run(REHEARSAL if arguments else FULL)
     if arguments:
-        # Its figures say nothing: they are shown, and not kept.
+        # The figures of a rehearsal mean nothing, so they are shown but not kept.
         print(json.dumps(result, indent=1))
         return 0
     RESULTS.parent.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ Kind = Literal["fixed", "moving"]
 
 _LLOYD_POINTS = 10_000
 _LLOYD_STARTS = 3
-# Shown in the figures: so many test points are kept.
+# Number of test points kept for the figures.
 _SHOWN = 300
 
 

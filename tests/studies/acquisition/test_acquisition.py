@@ -1,4 +1,4 @@
-"""What is predicted and measured next: variances by sampling, and a linear Gaussian set whose answers are known."""
+"""Prediction and choice of measurements: variances by sampling, and a linear Gaussian set with known answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_estimates_approach_the_exact_conditional_and_are_never_better(
 
 
 def test_on_linear_gaussian_data_the_order_is_that_of_the_exact_variances(linear_vae: TrainedVAE, linear) -> None:
-    """The exact conditional variances do not depend on what was measured: one order for all, and it can be computed."""
+    """Exact conditional variances do not depend on measured values, so one computable order is best for all."""
     observed = [0]
     covariance = linear.covariance
     gain = covariance[:, observed] @ np.linalg.inv(covariance[np.ix_(observed, observed)])
@@ -136,5 +136,5 @@ def test_sessions_are_refused_for_incomplete_data_and_unknown_strategies(
         play(vae, few, "luck", latent_draws(8, 2))
     few.values = few.values.copy()
     few.values[0, 3] = np.nan
-    with pytest.raises(UserError, match="complete audiograms only"):
+    with pytest.raises(UserError, match="need complete audiograms"):
         play(vae, few, "random", latent_draws(8, 2))

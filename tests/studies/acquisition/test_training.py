@@ -1,4 +1,4 @@
-"""Training of stacks, and what follows from trained models: exact resume, files, tables, the report."""
+"""Training of stacks, and use of trained models: exact resume, files, tables, the report."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_from_training_to_tables_and_the_report(data: Path, tmp_path: Path, caps
     assert len(summary["strategies"]["random"]["rmse_db"]) == 15 and len(summary["single_best_order"]) == 14
     assert summary["strategies"]["largest_variance"]["rmse_measured_db"][14] == 0
     assert summary["stopping"]["5"]["oracle"]["offset"] == 0 and "medical" in summary["notice"]
-    # With everything measured, what is left is the noise of the measurement, whatever the strategy.
+    # With everything measured, only measurement noise remains, whatever the strategy.
     assert summary["strategies"]["random"]["rmse_db"][14] == summary["strategies"]["single_best"]["rmse_db"][14]
     before = (tmp_path / "sessions" / "seed_1" / "simulation.json").stat().st_mtime_ns
     assert main([*simulate, "--model", *models, "--out", str(tmp_path / "sessions")]) == 0

@@ -1,4 +1,4 @@
-"""What the tests of fast ways share: see which are taken, and do without them."""
+"""Fixtures for the tests of fast ways: record which are taken, and turn them off."""
 
 from __future__ import annotations
 

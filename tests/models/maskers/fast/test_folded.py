@@ -1,4 +1,4 @@
-"""Folded norms against the modules that they stand for, in float64, where both are exact."""
+"""Folded norms against the modules that they replace, in float64, where both are exact."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENCODING_DIM = 7
 
 
 def masker_of(config: MaskerConfig) -> nn.Module:
-    """In evaluation mode and float64; every weight, gains and slopes too, has a value of its own."""
+    """Build a masker in evaluation mode and float64, all of whose weights, gains and slopes differ."""
     torch.manual_seed(0)
     masker = build(config, encoding_dim=ENCODING_DIM, hypotheses=2, values_per_dimension=1)
     for weight in masker.parameters():

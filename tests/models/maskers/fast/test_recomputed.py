@@ -1,4 +1,4 @@
-"""The blocks of Conv-TasNet in training: one function that makes again what autograd would keep."""
+"""The blocks of Conv-TasNet in training: one function that recomputes what autograd would keep."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_values_and_all_gradients_are_those_of_the_modules(
     assert is_recomputable(made, made.bottleneck(features))
     expected, found = by_modules(made, features), gradients(made, features)
     for name, value in expected.items():
-        # Behind gLN nothing may depend on a constant: what is left of such gradients is rounding.
+        # gLN removes constants, so such gradients are only rounding.
         scale = max(value.abs().max().item(), 1e-3)
-        # Without a skip path nothing but the last residual counts, and no gradient reaches what the masks leave out.
+        # Without a skip path only the last residual counts, and unused outputs get no gradient.
         assert (found.get(name, torch.zeros_like(value)) - value).abs().max().item() <= 1e-9 * scale, name
 
 
@@ -119,7 +119,7 @@ def test_little_is_kept_for_the_backward_pass() -> None:
         for block in made.blocks:
             y = y + block(y)[:, :8]
 
-    # Of each block its input, against six tensors of the hidden channels.
+    # Each block keeps its input, against six tensors of the hidden channels.
     assert kept(lambda: temporal_blocks(made, x)) < 0.06 * kept(modules)
 
 

@@ -1,4 +1,4 @@
-"""The dual-path masker's fast paths against its modules: values, gradients, precision, and where they must not be."""
+"""The dual-path masker's fast paths against its modules: values, gradients, precision, and when they must not run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def masker_of(**changes: Any) -> DualPathRNNMasker:
 
 
 def by_modules(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
-    """The same masker's values where a hook, which does nothing, keeps it to its modules."""
+    """The same masker's values, computed by its modules because of a hook that does nothing."""
     plain = copy.deepcopy(masker)
     plain.output.register_forward_hook(lambda *_: None)
     return plain(features)
