@@ -84,3 +84,20 @@ def test_a_circle_is_found_however_it_is_written(tmp_path, lines):
     (package / "b.py").write_text("from package.a import function")
     assert sorted(set(circle(import_graph(package)))) == ["package.a", "package.b"]
     assert import_graph(package)["package.a"] == {"package.b"}
+
+
+@pytest.mark.parametrize("room", ["models", "objectives", "data", "inference"])
+def test_scipy_is_imported_where_it_is_used(room):
+    """Importing scipy's parts takes seconds of processor time, which loading a model need not wait for."""
+    early = [
+        f"{path.relative_to(SEPKIT)}:{node.lineno}"
+        for path in sorted((SEPKIT / room).rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and any(name.partition(".")[0] == "scipy" for name in _named(node))
+    ]
+    assert not early, f"scipy at the top of {', '.join(early)}: import it in the function that needs it"
+
+
+def _named(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]

@@ -9,6 +9,7 @@
 # --device NAME        where the flows are trained: cpu, cuda ...
 # --noise DIR          recordings of noise for stage 6, as in egs/generalization
 # --separation FILE    what the settings of stage 6 share; each has its own file beside it (conf/separation_tempered.yaml)
+# --methods "..."      settings of stage 6: plain, warmup, tempered
 # --seeds "0 1 2"      seeds of stage 6
 # --jobs N             trainings of stage 6 that run at once
 #
@@ -25,6 +26,7 @@ conf=conf/cpu.yaml
 device=cpu
 noise=
 separation=conf/separation.yaml
+methods="plain warmup tempered"
 seeds="0 1 2"
 prepare_options="--dev-mixtures 40 --test-mixtures 80"
 jobs=1
@@ -47,8 +49,15 @@ flows() { simulate flows; }
 separate() {
   [ -n "$speech" ] && [ -n "$noise" ] || stop "--speech, --noise: nothing given, expected two folders of recordings"
   ../generalization/run.sh --speech "$(resolve "$speech")" --noise "$(resolve "$noise")" --conf "$(resolve "$separation")" \
-    --speaker-from "$speaker_from" --methods "plain warmup tempered" --seeds "$seeds" --prepare-options "$prepare_options" \
+    --speaker-from "$speaker_from" --methods "$methods" --seeds "$seeds" --prepare-options "$prepare_options" \
     --extra "$extra" --jobs "$jobs" --data "$(absolute "$data")" --exp "$(absolute "$exp/separation")"
+  local method seed runs=()
+  for method in $methods; do
+    for seed in $seeds; do runs+=("$exp/separation/${method}_seed$seed"); done
+  done
+  $decode_cmd sepkit summarize "${runs[@]}" --metric encoding_rate_nats_per_tick mask_rate_nats_per_tick encoding_alive_share \
+    mask_alive_share --out "$exp/separation/latents.md" >/dev/null
+  echo "$exp/separation/latents.md"
 }
 
 run_stage 1 "closed forms against the flow: $exp/formulas.json" formulas

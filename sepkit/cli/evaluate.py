@@ -253,8 +253,8 @@ def _of_model(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
             f"sepkit calibrate {model} --manifest dev.jsonl"
         )
-    # Rows from before rates were kept lack them, and are made again.
-    rates = " rates" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
+    # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
+    rates = " rates, alive" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
     return {
         "separate": partial(separator.separate, evidence=True),
         "model": model,

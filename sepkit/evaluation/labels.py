@@ -5,10 +5,13 @@ from __future__ import annotations
 RATES = ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick", "rate_nats_per_dimension")
 """Columns of an utterance that a model with variational latents fills."""
 
+ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share")
+"""Columns of an utterance: the shares of its latent dimensions that a variational model uses."""
+
 MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
 """Column of an utterance that a model with variational encodings fills: the bound on the mixture's evidence."""
 
-FROM_LATENTS = (*RATES, MIXTURE_ELBO)
+FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
 """All columns of an utterance that follow from latents."""
 
 PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
@@ -45,6 +48,8 @@ LABELS = {
     "input_si_sdr_db": "SI-SDR of the mixture [dB]",
     "encoding_rate_nats_per_tick": "encoding rate [nats per tick]",
     "mask_rate_nats_per_tick": "mask rate [nats per tick]",
+    "encoding_alive_share": "share of alive dimensions, encoding",
+    "mask_alive_share": "share of alive dimensions, masks",
     "rate_nats_per_tick": "rate [nats per tick]",
     "rate_nats_per_dimension": "rate [nats per dimension]",
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",

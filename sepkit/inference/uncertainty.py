@@ -19,7 +19,7 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
-from sepkit.objectives.rates import elementwise_rate
+from sepkit.objectives.rates import alive_share, elementwise_rate
 from sepkit.types import Separation
 
 BASELINE_FEATURES = (
@@ -183,23 +183,26 @@ def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -
 def rates_of(separation: Separation) -> dict[str, float] | None:
     """Return how many nats the posteriors of an utterance are from their priors; None for deterministic latents.
 
-    `encoding_rate_nats_per_tick` and `mask_rate_nats_per_tick` (of all hypotheses together), as far as they exist, and
-    `rate_nats_per_dimension`, their sum over the number of latent values of a tick. They are means over a batch, which
-    has no padding.
+    `encoding_rate_nats_per_tick` and `mask_rate_nats_per_tick` (of all hypotheses together), as far as they exist,
+    `rate_nats_per_dimension`, their sum over the number of latent values of a tick, and the shares of dimensions that
+    are alive, `encoding_alive_share` and `mask_alive_share` (see `sepkit.objectives.rates.alive_share`). They are means
+    over a batch, which has no padding.
     """
     latents = {
         "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
         "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
     }
     rates: dict[str, float] = {}
+    shares: dict[str, float] = {}
     dimensions = 0
     for what, (posterior, prior, sample) in latents.items():
         if prior is not None:
-            rates[f"{what}_rate_nats_per_tick"] = float(
-                elementwise_rate(posterior, prior, sample).double().sum() / (posterior.shape[0] * posterior.shape[-1])
-            )
+            rate = elementwise_rate(posterior, prior, sample)
+            ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
+            rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
+            shares[f"{what}_alive_share"] = float(alive_share(rate, ticks).double().mean())
             dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
-    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} if rates else None
+    return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} | shares if rates else None
 
 
 @torch.no_grad()

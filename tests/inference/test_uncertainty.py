@@ -339,6 +339,12 @@ def test_rates_spread_and_the_bound_on_the_mixture_by_hand():
     assert "mixture_elbo_nats_per_sample" not in run_model(model, mixture[None], rates=True).rates
     output = run_model(model, mixture[None], rates=True, evidence=True)
     assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
+    for what, posterior, prior in (
+        ("encoding", plain.encoding, plain.encoding_prior),
+        ("mask", plain.masks, plain.mask_prior),
+    ):
+        share = (posterior.kl(prior)[0].mean(-1) > 0.01).double().mean().item()
+        assert output.rates[f"{what}_alive_share"] == pytest.approx(share)
     estimates = drawn.estimates.double()
     spread_db = 10 * (estimates.var(0).sum(-1) / estimates.mean(0).square().sum(-1)).log10()
     assert found["spread_db"] == pytest.approx(spread_db.tolist(), abs=1e-6)

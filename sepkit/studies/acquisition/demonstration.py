@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,7 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
         expected = last["expected_error_db"]
         order = " ".join(str(step["next"]) for step in steps if step["next"] is not None)
         # A few measurements may fit an ordinary person: find out when more of them show the difference.
-        told = [step["measured"] for step in example_sequence(loaded, age, thresholds, 0.0) if step["out_of_range"]]
+        whole = example_sequence(loaded, age, thresholds, 0.0)
         rows.append(
             [
                 f"{name}, {age:g} years",
@@ -101,8 +102,8 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
                 str(last["measured"]),
                 "" if expected is None else f"{expected:.1f}",
                 f"{last['error_db']:.1f}",
-                ", ".join(str(step["measured"]) for step in steps if step["out_of_range"]) or "never",
-                ", ".join(map(str, told)) or "never",
+                told_after(steps),
+                told_after(whole),
             ]
         )
     header = [
@@ -117,6 +118,17 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
     text = markdown_table(header, rows, words=(0, 1, 5, 6)) + f"\n{NOT_A_MEDICAL_DEVICE}.\n"
     write_text(out, text)
     return text
+
+
+def told_after(steps: Sequence[dict[str, object]]) -> str:
+    """After how many measurements a person is said to be out of range, such as "3, 5 to 14"; "never"."""
+    runs: list[list[int]] = []
+    for place in (place for place, step in enumerate(steps) if step["out_of_range"]):
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or "never"
 
 
 def draw_figures(

@@ -113,7 +113,7 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
         axes.plot(*line, color="black", linestyle=style, label=f"one half, {name} form")
     axes.set_xlim(-0.5, len(temperatures) - 0.5)
     axes.set_ylim(-0.5, len(steps) - 0.5)
-    axes.legend(loc="upper right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     axes.set_title(f"{_setting(config, [own.samples])}\n{own.replicas} replicas a cell", fontsize=9)
     return figure
 
@@ -149,7 +149,7 @@ def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     setting = (config.dimension, config.radius, config.heavy_weight)
     limit = [collapse.collapse_probability(growth, *setting) for growth in growths]
     axes.plot(rates, limit, "--", color="black", label="hot limit")
-    axes.set(xscale="log", xlabel="rate of cooling beta_i^(-1 / t0)", ylabel="probability of collapse", ylim=(0, 1))
+    axes.set(xlabel="rate of cooling beta_i^(-1 / t0)", ylabel="probability of collapse", ylim=(0, 1))
     axes.set_title(_setting(config, [config.phase_diagram.samples]), fontsize=8)
     axes.legend(fontsize=7)
     return figure

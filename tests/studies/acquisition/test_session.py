@@ -17,7 +17,7 @@ from sepkit.errors import UserError
 from sepkit.models import save_model
 from sepkit.studies.acquisition.audiogram import Audiograms, write_audiograms
 from sepkit.studies.acquisition.calibration import low_elbos
-from sepkit.studies.acquisition.demonstration import PEOPLE, example_sequence
+from sepkit.studies.acquisition.demonstration import PEOPLE, example_sequence, told_after
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.studies.acquisition.predictive import TrainedVAE, latent_draws
 from sepkit.studies.acquisition.session import AudiogramModel
@@ -174,6 +174,11 @@ def test_people_typed_in_by_hand(model_folder: Path, dev: Path) -> None:
         steps = example_sequence(model, age, thresholds, stop_at_db=1e-9)
         assert [step["measured"] for step in steps] == list(range(15))
         assert len({step["next"] for step in steps if step["next"]}) == 14 and steps[-1]["error_db"] == 0
+
+
+def test_when_people_are_said_to_be_out_of_range_is_told_in_ranges() -> None:
+    for said, words in (("0000", "never"), ("0100", "1"), ("1011", "0, 2 to 3"), ("1111", "0 to 3")):
+        assert told_after([{"out_of_range": digit == "1"} for digit in said]) == words
 
 
 def test_answers_do_not_need_torch(model_folder: Path) -> None:
