@@ -23,7 +23,7 @@ def uci(
     Methods: mcl, amcl_linear, amcl_exponential, relaxed_wta_EPSILON (relaxed_wta_0.1), relaxed_wta_annealed.
     Selections of the checkpoint: last: end of training; held_out: least hard distortion on training rows that were held
     out; reference: least loss on the test part, as in the published code, which is a leak. Writes OUT/table.json and
-    OUT/table.md; the same command again continues.
+    OUT/table.md and OUT/figures (figure 6 of the annealed MCL paper); the same command again continues.
 
     Args:
         data: folder of the sets, see `sepkit prepare uci`
@@ -41,6 +41,7 @@ def uci(
         UserError: a bad set, file or number.
     """
     from sepkit.studies.quantization.config import UCIConfig, read_section
+    from sepkit.studies.quantization.figures import uci_figures, write_figures
     from sepkit.studies.quantization.uci import DEFAULT_METHODS, SELECTIONS, uci
     from sepkit.studies.quantization.uci_data import set_names
     from sepkit.studies.quantization.uci_tables import write_tables
@@ -55,6 +56,7 @@ def uci(
         Path(out),
         drop_constant,
     )
+    write_figures(uci_figures(rows), Path(out) / "figures")
     return write_tables(rows, Path(out))
 
 

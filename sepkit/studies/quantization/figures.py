@@ -120,3 +120,34 @@ def _splits(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.8)
     axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+def uci_figures(rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[], Figure]]:
+    """Figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
+
+    Args:
+        rows: of `uci`.
+    """
+    names = dict.fromkeys(row["set"] for row in rows)
+    return {f"figure_6_{name}": lambda name=name: _trade_off([r for r in rows if r["set"] == name]) for name in names}
+
+
+def _trade_off(rows: Sequence[dict[str, Any]]) -> Figure:
+    selections = list(dict.fromkeys(row["select"] for row in rows))
+    figure = panels("RMSE", ["distortion"] * len(selections))
+    for axes, selection in zip(figure.axes, selections, strict=True):
+        chosen = [row for row in rows if row["select"] == selection]
+        for place, row in enumerate(chosen):
+            # Standard errors of means over splits.
+            bars = {
+                f"{axis}err": row[f"{name}_std"] / math.sqrt(row["folds"])
+                for axis, name in (("x", "rmse"), ("y", "distortion"))
+            }
+            color, marker = COLORS[place % len(COLORS)], "os^D"[place // len(COLORS) % 4]
+            axes.errorbar(
+                row["rmse_mean"], row["distortion_mean"], **bars, fmt=marker, color=color, label=_title(row["method"])
+            )
+        leak = " (a leak)" if selection == "reference" else ""
+        axes.set_title(f"{selection.replace('_', ' ')}{leak}; bars: standard errors", fontsize=10)
+        axes.legend(frameon=False, fontsize=7)
+    return figure

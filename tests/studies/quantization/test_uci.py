@@ -136,6 +136,7 @@ def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture
     assert main([*command, "--methods", "mcl", "relaxed_wta_0.1"]) == 0
     printed = capsys.readouterr().out
     assert "a leak" in printed and printed.strip().split("\n")[-1] == str(out / "table.json")
+    assert [path.name for path in (out / "figures").iterdir()] == ["figure_6_yacht.png"]
     rows = json.loads((out / "table.json").read_text())
     expected = [(method, select) for select in SELECTIONS for method in ("mcl", "relaxed_wta_0.1")]
     assert sorted((row["method"], row["select"]) for row in rows) == sorted(expected)
