@@ -32,7 +32,7 @@ from sepkit.objectives.costs import PairwiseCosts
 from sepkit.registry import build
 
 ENTROPY_SHARE = 0.95
-"""Of log n: the mean entropy of an assignment that is called soft. The paper leaves the choice of T0 open."""
+"""Share of log n from which a mean entropy of an assignment counts as soft. The paper leaves T0 open."""
 
 _BATCH_SIZE = 8
 _UNIT_NAMES = {"db": "dB", "power": "units of squared samples", "nats": "nats"}

@@ -1,7 +1,8 @@
 """`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
 
 0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened; SEPKIT_MALLOC=default
-leaves the allocator's own settings (see `sepkit.cli._allocator`).
+leaves the allocator's own settings (see `sepkit.cli._allocator`), and OMP_WAIT_POLICY=ACTIVE lets waiting threads spin
+(see `sepkit.cli._threads`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from sepkit.choices import did_you_mean
 from sepkit.cli._allocator import raise_thresholds
+from sepkit.cli._threads import let_waiting_threads_sleep
 from sepkit.errors import UserError
 from sepkit.extras import EXTRAS, missing
 from sepkit.version import __version__
@@ -71,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if argv is None:
-            # Only if the process is the command: other callers decide about their allocator.
+            # Only if the process is the command: other callers decide about their allocator and threads.
             raise_thresholds()
+            let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
             print(result, flush=True)

@@ -55,8 +55,8 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     """Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else one real value.
     For linear or tanh masks, deterministic or gaussian."""
     mapping: bool = False
-    """What the masker puts out is the estimates' coefficients, not a mask of the mixture's; asks for complex_masks and
-    for features: real_imaginary."""
+    """The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks and
+    features: real_imaginary."""
 
 
 class LatentConfig(Choice):
@@ -188,7 +188,7 @@ class ModelConfig:
     sample_rate: int = 8000
     """Hz. Part of the model: input at other rates is resampled and comes back at its own."""
     hypotheses: int = 2
-    """How many estimates the model makes (n)."""
+    """Number of estimates (n)."""
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)

@@ -122,7 +122,7 @@ class RateConfig:
     free_nats: float = 0.0
     """A rate below this costs as much as this, so it is not reduced further."""
     free_nats_over: Literal["element", "tick", "utterance"] = "utterance"
-    """What gets the free nats: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
+    """Groups with free nats: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
 
 
 @dataclass

@@ -158,7 +158,7 @@ def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
 
 
 _Made = dict[str, Any]
-"""What is known of a mixture: its length; of a described one also the lengths of its longest source and of its noise at
+"""Facts about a mixture: its length; of a described one also the lengths of its longest source and of its noise at
 16 kHz; of a written one the ratios of each part to the rest, dB, in each kind of mixture."""
 
 

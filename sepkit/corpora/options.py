@@ -182,7 +182,7 @@ class MixedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class _PublishedOptions:
-    """What all corpora with published mixing lists share.
+    """Options of all corpora with published mixing lists.
 
     Args:
         out: folder of the manifests, and of the wavs if they are written

@@ -118,7 +118,7 @@ EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "repeat": extend_repeat,
     "librimix": extend_librimix,
 }
-"""What `noise.extend` may name: (noise at its own rate, samples wanted, its rate) -> noise of that length."""
+"""Rules that `noise.extend` may name: (noise at its own rate, samples wanted, its rate) -> noise of that length."""
 
 
 def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start: int) -> None:

@@ -18,7 +18,7 @@ from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import atomic_output
 
 Row = dict[str, Any]
-"""What the journal keeps of an utterance; with "reason" in it, it was skipped."""
+"""The journal's record of an utterance; "reason" in it means that it was skipped."""
 
 _PLAIN = ("manifest", "id", "corpus", "task", "sample_rate", "num_samples", "sources", "hypotheses", "silent_sources")
 

@@ -71,7 +71,7 @@ class SeparatorOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is separated of each recording, and what is written.
+    """Selection and output of each recording.
 
     Args:
         channel: which channel to separate, from 0; default: the mean of all

@@ -1,9 +1,9 @@
-"""What voices sound like, in numbers: which estimate of a stretch of a recording is which of its speakers.
+"""Profiles of voices: numbers that tell which estimate of a part of a recording is which of its speakers.
 
-Two traits of a voice are looked at, in frames where one estimate is much stronger than the others: cepstra (the shape
-of the voice's spectrum) and pitch. A speaker's profile is the mean of a trait over the chunks that were given to them,
-near ones counting more than far ones. An estimate's mean of a trait is taken to be Gaussian about that of its speaker,
-with the covariance of frames inside chunks over the number of independent frames, and some more: voices drift.
+Two traits of a voice are measured in frames where one estimate is much stronger than the others: cepstra (the shape of
+the voice's spectrum) and pitch. A speaker's profile is the mean of a trait over the chunks assigned to them; near
+chunks count more than far ones. An estimate's mean of a trait is modeled as Gaussian about that of its speaker. Its
+covariance is that of frames inside chunks over the number of independent frames, plus some drift of the voice.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _FRAME_SECONDS, _HOP_SECONDS, _PITCH_FRAME_SECONDS = 0.032, 0.016, 0.064
 _BANDS, _CEPSTRA = 24, 16
 _LOWEST_HZ = 80.0
 _PITCH_RANGE_HZ = (70.0, 350.0)
-# Frames count where an estimate has this share of all estimates' energy, and this of the recording's mean power.
+# Frames count if an estimate has this share of all estimates' energy, and this share of the recording's mean power.
 _DOMINANT_SHARE, _LOUD_RATIO = 0.8, 10**-1.5
-# Of the autocorrelation: voiced speech is above, most of the rest below.
+# Limit of the autocorrelation: voiced speech is above, most of the rest below.
 _VOICED = 0.55
 
 
 @dataclass(frozen=True)
 class Trait:
-    """How much a mean over frames is worth.
+    """Reliability of a trait's mean over frames.
 
     Args:
         name: of the trait.
-        per_second: independent observations in a second of frames; neighboring frames are much alike.
-        drift: variance of a chunk's mean about the speaker's, whatever its length, in units of that inside chunks.
-        spread: precision, in the same units, with which the mean over all speakers tells that of one.
+        per_second: independent observations in a second of frames; neighboring frames are similar.
+        drift: variance of a chunk's mean about the speaker's, for any length, in units of that inside chunks.
+        spread: precision, in the same units, of the mean over all speakers as a guess for one.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Measured:
 
     Args:
         seconds: (n,) of frames that count, of each estimate.
-        means: (n, D) over them; zeros where there are none.
+        means: (n, D) over them; zeros if there are none.
         scatter: (D, D) sum over frames of the products of deviations from the means, all estimates together.
-        frames: how many in all.
+        frames: total number.
     """
 
     seconds: np.ndarray
@@ -68,18 +68,15 @@ class Measured:
 
 
 def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -> dict[str, Measured]:
-    """The traits of the voices in the estimates of one chunk, by name.
+    """Measure the traits of the voices in the estimates (n, T) of one chunk; return them by name.
 
-    Args:
-        estimates: (n, T).
-        sample_rate: Hz.
-        mean_power: of all estimates together over the recording so far: what is far below is no speech.
+    `mean_power` is that of all estimates together over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
     long = max(frame, round(_PITCH_FRAME_SECONDS * sample_rate))
     if estimates.shape[-1] < long:
         estimates = np.pad(estimates, ((0, 0), (0, long - estimates.shape[-1])))
-    # Long frames have their middle where short ones have theirs.
+    # Long frames are centered on short ones.
     inside = (long - frame) // 2
     long_frames = np.lib.stride_tricks.sliding_window_view(estimates, long, axis=1)[:, ::hop]
     frames = long_frames[..., inside : inside + frame]
@@ -94,7 +91,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
 
 
 def _summarize(values: Sequence[np.ndarray], dimensions: int) -> Measured:
-    """Of (F, D) for each estimate."""
+    """Summarize (F, D) of each estimate."""
     means = np.stack([rows.mean(0) if len(rows) else np.zeros(dimensions) for rows in values])
     deviations = np.concatenate([rows - mean for rows, mean in zip(values, means, strict=True)])
     seconds = _HOP_SECONDS * np.array([len(rows) for rows in values], np.float64)
@@ -102,18 +99,18 @@ def _summarize(values: Sequence[np.ndarray], dimensions: int) -> Measured:
 
 
 def _cepstra(frames: np.ndarray, sample_rate: int) -> np.ndarray:
-    """(F, D) mel cepstra without the first, which is the level."""
+    """Return (F, D) mel cepstra without the first, which is the level."""
     window, bands, cosines = _cepstral_analysis(frames.shape[-1], sample_rate)
     powers = np.square(np.abs(np.fft.rfft(frames * window, axis=-1))) @ bands.T
     if not len(powers):
         return np.zeros((0, _CEPSTRA))
-    # Bands 50 dB below a frame's strongest hold what is left of others.
+    # Bands 50 dB below a frame's strongest contain remainders of other voices.
     return np.log(np.maximum(powers, 1e-5 * powers.max(-1, keepdims=True) + np.finfo(np.float64).tiny)) @ cosines.T
 
 
 @lru_cache(maxsize=8)
 def _cepstral_analysis(frame: int, sample_rate: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Window (T,), triangular mel bands (bands, bins) and cosines (D, bands)."""
+    """Return window (T,), triangular mel bands (bands, bins) and cosines (D, bands)."""
 
     def mel(hz: np.ndarray) -> np.ndarray:
         return 2595 * np.log10(1 + hz / 700)
@@ -131,7 +128,7 @@ def _cepstral_analysis(frame: int, sample_rate: int) -> tuple[np.ndarray, np.nda
 
 
 def _log_pitch(frames: np.ndarray, sample_rate: int) -> np.ndarray:
-    """(V, 1) natural logarithm of the pitch, Hz, of the frames that are voiced.
+    """Return (V, 1) natural logarithm of the pitch, Hz, of the frames that are voiced.
 
     Source: Boersma, "Accurate short-term analysis of the fundamental frequency", 1993 (autocorrelation over that of the
     window).
@@ -152,7 +149,7 @@ def _log_pitch(frames: np.ndarray, sample_rate: int) -> np.ndarray:
         normalized = own / own[:, :1] * of_window[0] / of_window
     lags = np.arange(shortest, min(longest, length - 1) + 1)
     candidates = np.nan_to_num(normalized[:, lags])
-    # Twice the period fits as well as once: the shorter one is meant.
+    # Twice the period fits as well as once, so shorter periods are preferred.
     best = (candidates - 0.1 * np.log2(lags / lags[0])).argmax(-1)
     voiced = candidates[np.arange(len(candidates)), best] > _VOICED
     return np.log(sample_rate / lags[best[voiced]])[:, None]
@@ -165,10 +162,10 @@ _State = tuple[np.ndarray, np.ndarray]
 
 
 class Profiles:
-    """The evidence of the voices of a recording's chunks, for any distribution of estimates among speakers.
+    """The evidence of the voices of a recording's chunks, for any assignment of estimates to speakers.
 
     Args:
-        chunks: what `measure_voices` told of each.
+        chunks: results of `measure_voices`.
         hop_seconds: from one chunk's beginning to the next one's.
     """
 
@@ -180,11 +177,11 @@ class Profiles:
         self._speakers = len(chunks[0][TRAITS[0].name].seconds) if chunks else 0
 
     def running(self) -> RunningProfiles:
-        """Profiles that know of no chunk yet, to go through the recording with."""
+        """Return profiles without any chunk yet, for going through the recording."""
         return RunningProfiles(self._traits, self._speakers, self._keep)
 
     def log_likelihoods(self, orders: np.ndarray) -> np.ndarray:
-        """(K, n, n) nats, [k, i, j] of estimate i of chunk k being speaker j, whose profile is of all other chunks.
+        """Return (K, n, n) nats, [k, i, j] of estimate i of chunk k being speaker j, profiled by all other chunks.
 
         Args:
             orders: (K, n), [k, j] which estimate of chunk k is speaker j.
@@ -212,7 +209,7 @@ class RunningProfiles:
         """Of each trait: precision (n,), and precision times mean (n, D), of each speaker."""
 
     def add(self, chunk: int, order: np.ndarray) -> None:
-        """Counts chunk number `chunk`, whose estimate `order[j]` is speaker j."""
+        """Add chunk number `chunk`, whose estimate `order[j]` is speaker j."""
         states = []
         for trait, (precision, weighted) in zip(self._traits, self.states, strict=True):
             own = trait.precisions[chunk][order]
@@ -225,11 +222,9 @@ class RunningProfiles:
         self.states = states
 
     def log_likelihood(self, chunk: int, others: Sequence[_State] | None = None) -> np.ndarray:
-        """(n, n) nats, [i, j] of estimate i of the chunk being speaker j; up to a constant for each i.
+        """Return (n, n) nats, [i, j] of estimate i of the chunk being speaker j; up to a constant for each i.
 
-        Args:
-            chunk: its number.
-            others: further states that count.
+        `others` are further states that count.
         """
         evidence = np.zeros((self._speakers, self._speakers))
         for number, trait in enumerate(self._traits):
@@ -256,7 +251,7 @@ class _Standardized:
 
 
 def _standardize(chunks: Sequence[Measured], trait: Trait) -> _Standardized | None:
-    """None where too few frames count to tell how much they vary."""
+    """Return None if too few frames count to estimate their variance."""
     frames = sum(chunk.frames for chunk in chunks)
     if not chunks or frames < 10 * chunks[0].means.shape[-1]:
         return None

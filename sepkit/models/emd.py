@@ -105,7 +105,7 @@ class EncoderMaskerDecoder(SavedModel):
 
     @property
     def hypotheses(self) -> int:
-        """How many estimates the model makes (n)."""
+        """Number of estimates (n)."""
         return self.masker.hypotheses  # type: ignore[return-value]
 
     def set_signal_statistics(self, mean: float, std: float) -> None:

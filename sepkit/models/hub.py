@@ -15,7 +15,7 @@ from typing import Any
 from sepkit.errors import UserError
 
 OWN_FILES = ("model.safetensors", "model.yaml", "quality.yaml", "README.md")
-"""What a model of sepkit's is on the hub."""
+"""Files of a sepkit model on the hub."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _FILE = re.compile(r".*\.(bin|ckpt|onnx|pt|pth|safetensors|tar|ya?ml)", re.IGNORECASE)

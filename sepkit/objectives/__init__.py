@@ -1,4 +1,4 @@
-"""What is minimized: pairwise costs, assignments of hypotheses to sources, schedules, and objectives made of them."""
+"""Objectives: pairwise costs, assignments of hypotheses to sources, schedules, and terms made of them."""
 
 from sepkit.objectives import assignment, costs, likelihoods, schedules
 from sepkit.objectives.costs import Step

@@ -61,7 +61,7 @@ class Task(LightningModule):
     model_type: ClassVar[type[SavedModel]]
     """The class of the model, made from `config.model`."""
     examples: ClassVar[str] = "examples"
-    """What the items of the data sets are called in what is printed and recorded."""
+    """Name of the items of the data sets in printed lines and records."""
 
     def __init__(self, config: Any, out: Path, resuming: bool = False) -> None:
         super().__init__()

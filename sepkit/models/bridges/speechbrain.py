@@ -25,7 +25,7 @@ from sepkit.models.maskers import SepFormerMasker
 
 HYPERPARAMETERS = "hyperparams.yaml"
 FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")
-"""What is read of a folder, and fetched of a repository."""
+"""Files read from a folder, and fetched from a repository."""
 
 _EXPECTED = f"expected a SepFormer folder of speechbrain's ({', '.join(FILES)})"
 _MOST_CHARACTERS = 1_000_000

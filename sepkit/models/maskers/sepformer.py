@@ -1,4 +1,4 @@
-"""The dual-path transformer masker SepFormer (Subakan et al., ICASSP 2021), standing on speechbrain."""
+"""The dual-path transformer masker SepFormer (Subakan et al., ICASSP 2021), built on speechbrain."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class SlidingFilters(nn.Conv2d):
 
 
 class _SuDoRMRF(Masker):
-    """What both versions share: a norm, a 1x1 bottleneck and the blocks.
+    """The common part of both versions: a norm, a 1x1 bottleneck and the blocks.
 
     Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
 

@@ -21,7 +21,7 @@ from sepkit.studies.acquisition.config import (
 )
 
 NOT_A_MEDICAL_DEVICE = "sepkit is research software, not a medical device: do not diagnose or fit hearing aids with it"
-"""What every answer says once."""
+"""Every answer says this once."""
 
 _KNOWN_MISSING = frozenset({"", "nan", "na", "none"})
 

@@ -13,7 +13,7 @@ EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
 AGE = "age"
 KIND = "partial_vae"
-"""What the models are called in `model.yaml`."""
+"""Kind of the models in `model.yaml`."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class MissingnessConfig:
 
 @dataclass
 class AudiogramDataConfig:
-    """What the model learns from."""
+    """Training and validation data."""
 
     train: str | None = None
     """CSV file of training data (train.csv)."""
@@ -125,7 +125,7 @@ class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
     lower_after: float = 0.6
     """Share of the epochs after which the learning rate is lowered; 1: never."""
     lower_to: float = 0.2
-    """What the learning rate is multiplied with then."""
+    """Factor on the learning rate from then on."""
     stack: StackConfig = field(default_factory=StackConfig)
 
     def steered_to(self, rate: float) -> SteeringConfig:

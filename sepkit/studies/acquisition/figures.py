@@ -177,4 +177,7 @@ def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
         figure.axes[0].plot(x, y, style, marker="o", markersize=4, color=COLORS[place % len(COLORS)], label=name)
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.axes[0].set_xscale("log")
+    epochs = sorted({x for points in curves.values() for x, _ in points})
+    figure.axes[0].set_xticks(epochs, [f"{x:g}" for x in epochs])
+    figure.axes[0].set_xticks([], minor=True)
     return figure

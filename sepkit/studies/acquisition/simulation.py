@@ -15,7 +15,7 @@ from sepkit.studies.acquisition.measures import rmse
 from sepkit.studies.acquisition.predictive import Prediction, TrainedVAE
 
 Strategy = Literal["largest_variance", "mean_variance", "information_gain", "random", "single_best"]
-"""How the next dimension is chosen: by a reward, in an order drawn for each datum, or in one order for all."""
+"""Ways to choose the next dimension: by a reward, in a random order for each datum, or in one order for all."""
 
 STRATEGIES: tuple[str, ...] = (*REWARDS, "random", "single_best")
 

@@ -47,7 +47,7 @@ class AgreementConfig:
     cost_replicas: int = 100
     """Replicas of that cell."""
     cost_steps: int = 4
-    """How many of its steps are timed."""
+    """Number of timed steps."""
 
 
 @dataclass

@@ -1,0 +1,37 @@
+"""Waiting threads sleep in a process that is the command, and in no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sepkit.cli._threads import _CHOSEN_BY_USER, VARIABLE
+
+TOLD = f"import os\nprint(os.environ.get({VARIABLE!r}))\n"
+
+
+def told(script: str, **variables: str) -> list[str]:
+    """What a script prints, run with none of the variables about waiting but those given."""
+    environment = {name: value for name, value in os.environ.items() if name not in _CHOSEN_BY_USER} | variables
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+COMMAND = "import sys\nfrom sepkit.cli.main import main\nsys.argv = ['sepkit', 'no such command']\nmain()\n"
+
+
+def test_the_command_sets_it_before_torch_is_imported() -> None:
+    assert told(COMMAND + TOLD + "print('torch' in sys.modules)\n") == ["PASSIVE", "False"]
+
+
+@pytest.mark.parametrize("name", _CHOSEN_BY_USER)
+def test_what_the_user_has_chosen_stays(name: str) -> None:
+    (found,) = told(COMMAND + TOLD, **{name: "ACTIVE"})
+    assert found == ("ACTIVE" if name == VARIABLE else "None")
+
+
+def test_importing_the_commands_or_calling_them_changes_nothing() -> None:
+    assert told("from sepkit.cli.main import main\nmain(['no such command'])\n" + TOLD) == ["None"]
