@@ -16,8 +16,8 @@
 # Stages: 1 closed forms against the flow of the order parameters, 2 reduced against full stochastic update, 3 phase diagram
 # (figures 2, 5, 7), 4 single runs (figures 1, 3, 6), 5 RealNVP (figure 4); with --speech and --noise also 6 separation: no
 # warm-up, KL warm-up, tempering. Every cell is kept: the same command again continues.
-# Time with conf/cpu.yaml, processor time of one core: stage 1 one minute, 2 and 3 fifteen minutes each, 4 half a minute, 5
-# five minutes. Limits: stage 6 trains for 200 steps; its models are far from converged.
+# Time with conf/cpu.yaml, processor time of one core: stage 1 one minute, 2 four minutes, 3 thirteen, 4 half a minute, 5 two
+# and a half. Limits: stage 6 trains for 200 steps; its models are far from converged.
 # Citation: L. Fogliani, B. Loureiro and M. Gabrié, "Annealing in variational inference mitigates mode collapse: a theoretical
 # study on Gaussian mixtures".
 . "$(dirname "$0")/../utils/options.sh" speech run
