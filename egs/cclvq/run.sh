@@ -8,7 +8,8 @@
 #
 # Stages: 1 sines: plain, noisy assignment, grown by splitting, annealed, ten seeds each; 2 mixtures of 1 to 16 flows on a
 # ring of modes. Every training is kept: the same command again continues. Time with conf/cpu.yaml, processor time of one
-# core: four minutes each. Limits: the paper's CelebA and CIFAR figures need data and accelerators that are not at hand.
+# core: stage 1 a minute and a half, stage 2 about five minutes. Limits: the paper's CelebA and CIFAR
+# figures need data and accelerators that are not at hand.
 # Citation: B. Delattre et al., "Conditional distribution quantization in machine learning".
 . "$(dirname "$0")/../utils/options.sh" run
 
