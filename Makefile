@@ -30,11 +30,12 @@ install: $(STAMP)
 $(VENV)/.installed: EXTRA = all
 $(VENV)/.installed-demo: EXTRA = demo
 
-# uv where pip can fetch it, for speed; pip alone otherwise.
+# uv where pip can fetch it, for speed; pip alone otherwise. Compiled once, or else every command compiles torch anew where
+# Python may not write beside its modules.
 $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml tools/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	if $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --constraint tools/constraints.txt uv; then \
-	    $(BIN)/uv pip install --python $(BIN)/python --constraint tools/constraints.txt --editable ".[$(EXTRA)]"; \
+	    $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint tools/constraints.txt --editable ".[$(EXTRA)]"; \
 	else \
 	    $(BIN)/python -m pip install --constraint tools/constraints.txt --editable ".[$(EXTRA)]"; \
 	fi
