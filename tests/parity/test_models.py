@@ -239,7 +239,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"model_name": "DCCRNet"}, "found an asteroid DCCRNet, expected one of ConvTasNet, DPRNNTasNet"),
+            ({"model_name": "DCCRNet"}, "found an asteroid 'DCCRNet', expected one of ConvTasNet, DPRNNTasNet"),
             ({"state_dict": None}, "no state_dict in it"),
             ({"model_args": {"fb_name": "STFTFB"}}, "fb_name is 'STFTFB'"),
             ({"model_args": {"norm_type": "fgLN"}}, "norm_type is 'fgLN'"),
@@ -288,7 +288,7 @@ class TestFiles:
     def test_no_file_and_no_asteroid_model(self, tmp_path):
         with pytest.raises(UserError, match="no such file"):
             from_asteroid(tmp_path / "absent.pth")
-        with pytest.raises(UserError, match="found an asteroid Linear"):
+        with pytest.raises(UserError, match="found an asteroid 'Linear'"):
             from_asteroid(nn.Linear(2, 2))
 
 

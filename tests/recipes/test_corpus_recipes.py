@@ -135,8 +135,7 @@ class Corpora:
     """The corpora as a mirror serves them.
 
     Args:
-        url: of the mirror.
-        checksums: of its archives.
+        fetching: options of recipes that fetch from the mirror.
         wsj0: folder of what cannot be fetched.
         folder: of what the archives hold.
     """
@@ -158,16 +157,16 @@ class Corpora:
         for name in repositories:
             pack(self.folder, f"{name}-0123abc", mirror / f"{name}.tar.gz")
         self.wsj0 = self.folder / "wsj0"
-        self.checksums = folder / "md5sum.txt"
+        checksums = folder / "md5sum.txt"
         sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(mirror.iterdir())}
-        self.checksums.write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
+        checksums.write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
 
         class Quiet(http.server.SimpleHTTPRequestHandler):
             def log_message(self, *_: object) -> None:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(mirror)))
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.fetching = ["--mirror", f"http://127.0.0.1:{self.server.server_port}", "--checksums", str(checksums)]
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
 
@@ -190,7 +189,7 @@ def command(repository: Path, corpora: Corpora, tmp_path: Path) -> Callable[...,
             "vctk": ["--libri-data", str(tmp_path / "libri")],
         }[recipe]
         places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-        fetched = ["--cache", str(tmp_path / "cache"), "--mirror", corpora.url, "--checksums", str(corpora.checksums)]
+        fetched = ["--cache", str(tmp_path / "cache"), *corpora.fetching]
         return [str(repository / "egs" / recipe / "run.sh"), *own, *places, *fetched, *options]
 
     return make
@@ -295,7 +294,7 @@ def test_licensed_speech_is_asked_for(
     path = str(repository / "egs" / "wsj0-mix" / "run.sh")
     for stage in ("0", "1"):
         done = subprocess.run(
-            [path, "--cache", str(tmp_path), "--mirror", corpora.url, "--stage", stage],
+            [path, "--cache", str(tmp_path), *corpora.fetching, "--stage", stage],
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 2 and "LDC93S6A" in done.stderr and len(done.stderr.strip().splitlines()) == 1
@@ -319,7 +318,7 @@ def test_mistakes_end_the_recipe(
 ) -> None:
     path = str(repository / "egs" / recipe / "run.sh")
     done = subprocess.run(
-        [path, "--cache", str(tmp_path), "--mirror", corpora.url, *options],
+        [path, "--cache", str(tmp_path), *corpora.fetching, *options],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
