@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError, shown
 from sepkit.extras import is_installed, missing
+from sepkit.limits import DEPTH_STEPS
 
 Drift = Callable[[Tensor, float], Tensor]
 """(state, depth) -> change of the state per unit of depth, of the state's shape."""
@@ -82,7 +83,7 @@ def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float
         dt: width of a step.
 
     Raises:
-        UserError: no whole number of at least 1 step, or a width outside of (0, 1].
+        UserError: no whole number of steps from 1 to 10,000, or a width outside of (0, 1].
         ValueError: both, or neither.
     """
     if (steps is None) == (dt is None):
@@ -101,9 +102,9 @@ def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float
 
 
 def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
-    """Return a number of steps; raise UserError unless it is a whole number of at least 1."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, at least 1")
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
+        raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
     return steps
 
 
