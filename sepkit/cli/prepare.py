@@ -5,6 +5,7 @@ from __future__ import annotations
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
+from sepkit.studies.continuous_depth.options import ImagesOptions
 from sepkit.studies.quantization.options import UCIOptions
 
 COMMANDS = {
@@ -19,6 +20,7 @@ COMMANDS = {
     "audiograms": OptionsCommand(AudiogramOptions, "sepkit.studies.acquisition.prepare:prepare_audiograms"),
     "nhanes": OptionsCommand(NHANESOptions, "sepkit.studies.acquisition.prepare:prepare_nhanes"),
     "uci": OptionsCommand(UCIOptions, "sepkit.studies.quantization.uci_data:prepare_uci"),
+    "images": OptionsCommand(ImagesOptions, "sepkit.studies.continuous_depth.data:prepare_images"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
     "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),
 }
