@@ -51,6 +51,7 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.inference.inputs import find_recordings
 
     # All mistakes in the arguments are reported before torch is imported.
@@ -63,6 +64,7 @@ def main(
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
+    keep_small_steps_together(separator)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}
     report = separate_files(inputs, separator, out, output, model_name=pinned(model), **shared)
     if summary is not None:

@@ -37,6 +37,7 @@ def main(
     """
     import sys
 
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
 
     if source != "-":
@@ -47,6 +48,7 @@ def main(
     from sepkit.inference.separator import load_model
 
     separator = load_model(model, device, predict=False, precision=precision)
+    keep_small_steps_together(separator)
     # Its type hides that it is buffered.
     pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)
     with separator.streaming(pipe.sample_rate, levels) as stream:

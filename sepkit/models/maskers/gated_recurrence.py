@@ -42,6 +42,8 @@ class GatedRecurrenceMasker(Masker):
     RNN", 2023.
     """
 
+    small_steps = True
+
     def __init__(
         self,
         encoding_dim: int,
