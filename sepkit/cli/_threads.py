@@ -19,6 +19,7 @@ Source: OpenMP 5.2, section 21.5.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +42,5 @@ def keep_small_steps_together(separator: Separator) -> None:
     """Let torch use one thread if threads sleep and the model's steps are too small to be shared."""
     masker = getattr(separator.model, "masker", None)
     if _SET_HERE and separator.device.type == "cpu" and getattr(masker, "small_steps", False):
-        import torch
-
-        torch.set_num_threads(1)
+        # The model has imported it; the command line itself starts without.
+        sys.modules["torch"].set_num_threads(1)
