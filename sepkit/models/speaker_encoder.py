@@ -63,6 +63,10 @@ class SpeakerEncoder(SavedModel):
     kind = "speaker_encoder"
     config_type = SpeakerEncoderConfig
 
+    bands: Tensor
+    window: Tensor
+    centers: Tensor | None
+
     def __init__(self, config: SpeakerEncoderConfig) -> None:
         super().__init__()
         for name in ("bands", "channels", "pooled", "dimensions", "experts"):
@@ -87,7 +91,7 @@ class SpeakerEncoder(SavedModel):
     def _add_centers(self, config: SpeakerEncoderConfig) -> None:
         drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
         if config.gate == "learned":
-            self.centers: Tensor | None = nn.Parameter(drawn)
+            self.centers = nn.Parameter(drawn)
         else:
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
 

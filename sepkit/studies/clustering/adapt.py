@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sepkit.config import SpeakerEncoderConfig, TrainerConfig
 from sepkit.data.segments import Segment, write_segments
@@ -16,9 +15,7 @@ from sepkit.studies.clustering.config import (
     StretchDataConfig,
     ViewConfig,
 )
-
-if TYPE_CHECKING:
-    from sepkit.studies.clustering.cluster import ClusterOptions, Heard
+from sepkit.studies.clustering.hearing import ClusterOptions, Heard
 
 _LEARNING_RATE = 0.1
 _BATCH_SIZE = 32

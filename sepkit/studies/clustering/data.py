@@ -146,10 +146,10 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
 
     has_room = generator.random() < views.room_probability
     tail = round(_ROOM_SECONDS * sample_rate)
-    size = next_fast_len(len(waveform) + tail, real=True)
-    spectrum = rfft(waveform, size) * color(size, views.tilt_nepers, generator)
+    size = int(next_fast_len(len(waveform) + tail, real=True) or 0)
+    spectrum = np.asarray(rfft(waveform, size)) * color(size, views.tilt_nepers, generator)
     if has_room:
-        spectrum *= rfft(_room(tail, sample_rate, generator), size)
+        spectrum *= np.asarray(rfft(_room(tail, sample_rate, generator), size))
     noise = generator.standard_normal((2, len(spectrum)), np.float32)
     noise = (noise[0] + 1j * noise[1]) * color(size, 2 * views.tilt_nepers, generator)
     power = float(np.square(np.abs(spectrum)).sum()) / len(waveform)
@@ -158,7 +158,7 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     if noise_power > 0:
         spectrum += noise * np.float32(10 ** (level_db / 20) * math.sqrt(power / noise_power))
     gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
-    return (gain * irfft(spectrum, size)[: len(waveform)]).astype(np.float32)
+    return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)
 
 
 def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:

@@ -137,7 +137,9 @@ def plain_features(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int)
         frames = np.lib.stride_tricks.sliding_window_view(padded, frame)[::hop] * np.hanning(frame)
         power = np.square(np.abs(np.fft.rfft(frames, axis=-1))) @ bands.T
         logs = np.log(power + 1e-6 * power.max() + 1e-20)
-        rows.append((dct(logs, axis=-1, norm="ortho")[:, 1 : _CEPSTRA + 1] if kind == "mean_mfcc" else logs).mean(0))
+        rows.append(
+            (np.asarray(dct(logs, axis=-1, norm="ortho"))[:, 1 : _CEPSTRA + 1] if kind == "mean_mfcc" else logs).mean(0)
+        )
     return standardized(np.array(rows))
 
 

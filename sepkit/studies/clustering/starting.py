@@ -23,7 +23,8 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
     """Set heads, prototypes and gate of MiCE so that its clusters are those of k-means with another encoder.
 
     Every head is the other encoder's. Prototypes are the mean directions of clusters. The gate's head is the encoder's,
-    rotated so that cluster k lies as near omega_k as a rotation can bring it (orthogonal Procrustes).
+    minus its mean output, rotated so that cluster k lies as near omega_k as a rotation can bring it (orthogonal
+    Procrustes): centers of the gate add up to zero, but all embeddings have much in common.
 
     Args:
         model: MiCE's, with trunk and norm of the other encoder already.
@@ -40,11 +41,11 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
     if other.config.dimensions != model.config.dimensions:
         found, wanted = other.config.dimensions, model.config.dimensions
         raise UserError(f"{source}: found embeddings of {found} dimensions, expected {wanted}, as model.dimensions")
-    embeddings = mean_embeddings(other, stretches)
+    outputs = head_outputs(other, stretches)
     clusters = model.config.experts
-    if clusters > len(embeddings):
-        raise UserError(f"model.experts: found {clusters} for {len(embeddings)} stretches, expected at most as many")
-    found = spherical_k_means(embeddings.double().numpy(), clusters, seed)
+    if clusters > len(outputs):
+        raise UserError(f"model.experts: found {clusters} for {len(outputs)} stretches, expected at most as many")
+    found = spherical_k_means(functional.normalize(outputs, dim=-1).double().numpy(), clusters, seed)
     centers = torch.from_numpy(found.centers).float()
     heads = 1 if model.config.one_head else clusters
     model.heads.weight.copy_(other.heads.weight.repeat(heads, 1))
@@ -53,20 +54,23 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
         model.prototypes.copy_(centers)
     gate_centers = model.unit_centers()
     if model.gate is not None and gate_centers is not None:
-        rotation = procrustes(centers, gate_centers)
+        labels, mean = torch.from_numpy(found.labels), outputs.mean(0)
+        places = [outputs[labels == k].mean(0) - mean if (labels == k).any() else centers[k] for k in range(clusters)]
+        rotation = procrustes(functional.normalize(torch.stack(places), dim=-1), gate_centers)
         model.gate.weight.copy_(rotation.T @ other.heads.weight)
-        model.gate.bias.copy_(rotation.T @ other.heads.bias)
+        model.gate.bias.copy_(rotation.T @ (other.heads.bias - mean))
 
 
-def mean_embeddings(encoder: SpeakerEncoder, stretches: Stretches) -> Tensor:
-    """Return (N, D) the mean directions of the embeddings of some crops of each stretch, without augmentation."""
+def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> Tensor:
+    """Return (N, D) the mean outputs of an encoder's head over some crops of each stretch, without augmentation."""
     length = round(stretches.config.views.crop_seconds * stretches.sample_rate)
-    embeddings = []
+    outputs = []
     for waveform in stretches.waveforms:
         starts = np.linspace(0, max(0, len(waveform) - length), _VIEWS_OF_EACH).astype(int)
         crops = [np.resize(waveform[start : start + length], length) for start in starts]
-        embeddings.append(encoder(torch.from_numpy(np.stack(crops).astype(np.float32) / 32767)).mean(0))
-    return functional.normalize(torch.stack(embeddings), dim=-1)
+        waveforms = torch.from_numpy(np.stack(crops).astype(np.float32) / 32767)
+        outputs.append(encoder.heads(encoder.features(encoder.log_mel(waveforms))).mean(0))
+    return torch.stack(outputs)
 
 
 def procrustes(points: Tensor, targets: Tensor) -> Tensor:

@@ -125,7 +125,8 @@ class ContrastiveTask(Task):
         with torch.no_grad():
             decay = self.config.objective.teacher_decay
             followers, leaders = list(self.teacher.parameters()), list(self.model.parameters())
-            torch._foreach_lerp_(followers, [leader.detach() for leader in leaders], 1 - decay)
+            for follower, leader in zip(followers, leaders, strict=True):
+                follower.lerp_(leader, 1 - decay)
         for embeddings, instances, posterior in self._pending:
             self.queue.add(embeddings, instances)
             if posterior is not None:
@@ -176,7 +177,7 @@ class ContrastiveTask(Task):
             rate = config.model.sample_rate
             for speaker in range(2):
                 for take in range(2):
-                    noise = generator.standard_normal(round(_SMOKE_SECONDS * rate)).astype(np.float32) / 10
+                    noise = np.float32(0.1) * generator.standard_normal(round(_SMOKE_SECONDS * rate), np.float32)
                     audio.write(folder / "voices" / f"{speaker}" / f"{take}.wav", noise, rate)
             config.data.train = config.data.dev = str(folder / "voices")
         return config
