@@ -104,6 +104,7 @@ def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]
         words = line.split()
         if not words or words[0].startswith(";") or words[0] != "SPEAKER":
             continue
+        name = speaker = ""
         try:
             name, start, length, speaker = words[1], float(words[3]), float(words[4]), words[7]
         except (IndexError, ValueError):
