@@ -100,6 +100,8 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
                 "data.train: nothing given, expected a folder of recordings or a CSV file of stretches "
                 "(--data.train PATH)"
             )
+        if self.data.batch_size < 2:
+            raise UserError("data.batch_size: found 1, expected 2 or more, as features are normalized over a batch")
         if self.loss == "moco" and (self.model.experts != 1 or self.model.gate != "none"):
             raise UserError("loss: moco has one head and no gate; set model.experts to 1 and model.gate to none")
         if self.loss == "mice" and self.model.gate == "none":

@@ -69,6 +69,8 @@ class ContrastiveTask(Task):
         """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
         data, rate = self.config.data, self.config.model.sample_rate
         train = Stretches(data.train, data, rate, self.config.views, self.config.trainer.seed)
+        if len(train) < 2:
+            raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
         if data.dev is None:
             return train, None
         dev = Stretches(data.dev, data, rate, 2, _DEV_SEED)
@@ -171,6 +173,7 @@ class ContrastiveTask(Task):
     def shrink(cls, config: Any, folder: Path) -> Any:
         """Cut batch and queue; without training data, make a few stretches of noise."""
         config = super().shrink(config, folder)
+        config.data.batch_size = 2
         config.objective.queue = min(config.objective.queue, 4)
         if config.data.train is None:
             generator = np.random.default_rng(0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -196,6 +197,7 @@ def test_procrustes_finds_a_rotation() -> None:
         ({"data": None}, "data.train: nothing given"),
         ({"objective": {"temperature": 0.0}}, "objective.temperature: found 0.0"),
         ({"objective": {"queue": 0}}, "objective.queue: found 0"),
+        ({"batch_size": 1}, "batch_size: found 1"),
         ({"trainer": {"devices": 2}}, "trains on one device"),
         ({"views": {"crop_seconds": 0.1}}, "crop_seconds: found 0.1"),
     ],
@@ -206,6 +208,7 @@ def test_configurations_that_cannot_be_trained(moco: ContrastiveTaskConfig, chan
     for part in ("objective", "trainer"):
         setattr(moco, part, replace(getattr(moco, part), **changes.get(part, {})))
     moco.loss = changes.get("loss", moco.loss)
+    moco.data.batch_size = changes.get("batch_size", 2)
     if "data" in changes:
         moco.data.train = None
     with pytest.raises(UserError, match=line):
@@ -216,6 +219,12 @@ def test_too_many_experts_are_refused(mice: ContrastiveTaskConfig) -> None:
     mice.model.experts = 8
     with pytest.raises(UserError, match=r"model\.experts: found 8, expected at most 7"):
         mice.check()
+
+
+def test_one_stretch_is_refused(moco: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    moco.data.train = str(write_segments(tmp_path / "one.csv", [Segment(f"{moco.data.train}/0/0.wav")]))
+    with pytest.raises(UserError, match="found one stretch"):
+        ContrastiveTask(moco, tmp_path)
 
 
 def test_a_long_queue_is_shortened_and_said(
