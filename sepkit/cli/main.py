@@ -29,6 +29,8 @@ COMMANDS = {
     "separate": "separate audio files",
     "stream": "separate standard input, wav or raw PCM, while it comes in",
     "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
+    "cluster": "who speaks when: voices of recordings or estimates clustered, without enrollment",
+    "voices": "measure encoders of voices on collections with known speakers: score, count, table",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
     "continuity": "how often the estimates of a long recording change speakers",
