@@ -5,11 +5,8 @@ from __future__ import annotations
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
-<<<<<<< HEAD
-from sepkit.studies.continuous_depth.options import ImagesOptions
-=======
 from sepkit.studies.clustering.options import VoicesOptions
->>>>>>> main
+from sepkit.studies.continuous_depth.options import ImagesOptions
 from sepkit.studies.quantization.options import UCIOptions
 
 COMMANDS = {
