@@ -73,13 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(__version__)
         return 0
-    # Names of files may hold bytes that are no UTF-8; printing one must not fail.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         if argv is None:
-            # Only if the process is the command: other callers decide about their allocator and threads.
+            # Only if the process is the command: other callers decide about their streams, allocator and threads.
+            _print_any_name()
             raise_thresholds()
             let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
@@ -106,6 +103,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
         )
     return 0
+
+
+def _print_any_name() -> None:
+    """Let names of files that are no UTF-8 be printed: their bytes are escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _complain(line: str, code: int) -> int:

@@ -329,7 +329,7 @@ def _is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
         return False
     names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
     files = written.get("files")
-    # Those of versions before 0.2 do not say how long their estimates are.
+    # Earlier versions did not say how long their estimates are: those are made again.
     if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
         return False
     if verify and written.get("input_sha256") != file_digest(description["input"]):

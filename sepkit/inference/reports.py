@@ -44,7 +44,7 @@ class FilesReport:
 
     def lines(self, most: int = 50) -> list[str]:
         """Return one line per recording; if there are more than `most`, the number of the others."""
-        lines = [f"{name}: {text}" for name, text in list(self.told.items())[:most]]
+        lines = [one_line(f"{name}: {text}") for name, text in list(self.told.items())[:most]]
         more = len(self.told) - len(lines)
         return [*lines, f"and {more} more, each with its .json"] if more else lines
 
@@ -85,10 +85,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def failure_reason(error: Exception, path: Path) -> str:
     """Return why a recording could not be separated, in one line that names it."""
+    # Names of files may hold line breaks.
+    where = one_line(str(path))
     if is_out_of_memory(error):
-        return f"{path}: too long for the device's memory; cut it into shorter files, or use another device"
+        return f"{where}: too long for the device's memory; cut it into shorter files, or use another device"
     text = one_line(str(error))
-    return text if str(path) in text else f"{path}: {text}"
+    return text if where in text else f"{where}: {text}"
 
 
 def write_failures(path: Path, failed: dict[str, str]) -> None:

@@ -183,19 +183,22 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     record(folder / f"{'n' * 240}.wav")
     record(folder / f"{'m' * 251}.wav")
     record(folder / "rate.wav", 4000, 700_000)
+    wav_of_rate(folder / "two\nlines.wav", 5, 1800)
     for rate in (1, 999, 768_001, 2**31 - 1):
         wav_of_rate(folder / f"claims_{rate}.wav", rate, 1800)
     os.mkfifo(folder / "pipe.wav")
     report = separate_files([folder, folder / "pipe.wav"], separator, tmp_path / "out", OutputOptions(format="flac"))
     reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
-    assert set(reasons) == {"claims_1", "claims_999", "claims_76800", "claims_21474", "pipe", "m" * 12, "rate"}, reasons
+    assert set(reasons) == {"claims_1", "claims_999", "claims_76800", "claims_21474", "pipe", "m" * 12, "rate", "two\nlines"}, reasons
     assert all("expected 1000 to 768000" in reason for name, reason in reasons.items() if "claims" in name)
     assert "is a pipe" in reasons["pipe"] and "shorter name" in reasons["m" * 12]
     assert "flac holds no 1 channel(s) at 700000 Hz" in reasons["rate"]
     assert report.separated == 3
     assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 3
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
-    assert len(failed) == 6
+    assert len(failed) == 7
+    assert not any("\n" in line for line in report.lines())
+    assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
