@@ -74,7 +74,7 @@ def exhausted(error: BaseException) -> str:
     """
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
         return ""
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{_named(error)}: " if _named(error) else ""
     return (
         f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: make room, and run the same "
         "command again"
@@ -92,6 +92,11 @@ _OUT_OF_REACH = {
 
 def out_of_reach(error: BaseException) -> str:
     """Return the line for an OSError about a path that this user cannot reach; empty for any other."""
-    if not isinstance(error, OSError) or error.errno not in _OUT_OF_REACH or error.filename is None:
+    if not isinstance(error, OSError) or error.errno not in _OUT_OF_REACH or not _named(error):
         return ""
-    return f"{os.fsdecode(error.filename)}: {_OUT_OF_REACH[error.errno]}"
+    return f"{_named(error)}: {_OUT_OF_REACH[error.errno]}"
+
+
+def _named(error: OSError) -> str:
+    """Return the path that an error is about; empty if it names none. Python also gives bytes, and descriptors."""
+    return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""

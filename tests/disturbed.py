@@ -76,7 +76,7 @@ def _evaluate(inputs: Path, out: Path) -> list[str]:
 
 def _prepare(inputs: Path, out: Path) -> list[str]:
     sizes = ["--train-mixtures", "3", "--dev-mixtures", "2", "--test-mixtures", "2", "--segment-seconds", "0.2"]
-    return ["prepare", "folder", "--speech", str(inputs / "speech"), "--out", str(out), *sizes, "--processes", "1"]
+    return ["prepare", "folder", "--speech", str(inputs / "speech"), "--out", str(out), *sizes]
 
 
 def _train(inputs: Path, out: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -53,9 +54,10 @@ def test_the_command_line_prints_one_line(raised, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE])
-def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(number, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["out/a.wav", b"out/a.wav", Path("out/a.wav")])
+def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(name, number, monkeypatch, capsys):
     def fail(*arguments):
-        raise OSError(number, os.strerror(number), "out/a.wav")
+        raise OSError(number, os.strerror(number), name)
 
     monkeypatch.setattr(command_line, "_run", fail)
     assert command_line.main(["models"]) == 2
