@@ -43,7 +43,7 @@ def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 
 ERRORS = {"full": errno.ENOSPC, "broken": errno.EIO}
 # A training takes ten times as long as the others.
-FAST = [(name, error, 9 if name == "train" else 1) for name in COMMANDS for error in ERRORS]
+FAST = [(name, error, 25 if name == "train" else 1) for name in COMMANDS for error in ERRORS]
 
 
 @pytest.mark.parametrize(("name", "error", "step"), FAST)

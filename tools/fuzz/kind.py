@@ -33,7 +33,7 @@ class Kind:
             further files, which are not mutated.
         tree: of these files the plain data is mutated, more than half of the time.
         passes: the exit code that the valid input gives.
-        tested: how many cases `make test` tries; fewer where each takes long.
+        tested: how many cases `make test` tries.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Kind:
         tree: Sequence[str] = (),
         *,
         passes: int = 0,
-        tested: int = 200,
+        tested: int = 20,
     ) -> None:
         self.files, self.command, self.tree, self.passes, self.tested = files, command, tree, passes, tested
 

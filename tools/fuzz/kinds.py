@@ -21,8 +21,12 @@ def _whole_model(folder: Path) -> str:
 
 def _sounds() -> Kind:
     files = {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16"), "c.flac": sound(".flac", "PCM_16")}
-    line = ["--device", "cpu", "--out"]
-    return Kind(files, lambda f: ["separate", str(f / "in"), "--model", _whole_model(f), *line, str(f / "out")])
+
+    def command(folder: Path) -> list[str]:
+        places = ["--model", _whole_model(folder), "--out", str(folder / "out")]
+        return ["separate", str(folder / "in"), *places, "--device", "cpu"]
+
+    return Kind(files, command, tested=200)
 
 
 def _manifests() -> Kind:
@@ -47,7 +51,7 @@ def _manifests() -> Kind:
         return ["evaluate", "--manifest", str(folder / "in" / "test.jsonl"), *places, "--metrics", "si_sdr"]
 
     # One of the two mixtures has no estimates.
-    return Kind({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1)
+    return Kind({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, tested=200)
 
 
 def _configurations() -> Kind:
@@ -72,6 +76,7 @@ def _configurations() -> Kind:
         lambda f: ["train", "--config", str(f / "in" / "config.yaml"), "--out", str(f / "out")],
         ["config.yaml"],
         passes=2,
+        tested=200,
     )
 
 

@@ -31,7 +31,7 @@ def _separates(model: Callable[[Path], str]) -> Callable[[Path], list[str]]:
 
 
 def _models() -> Kind:
-    return Kind(model_files(), _separates(lambda folder: str(folder / "in")), ["model.yaml"])
+    return Kind(model_files(), _separates(lambda folder: str(folder / "in")), ["model.yaml"], tested=200)
 
 
 def _predictors() -> Kind:
