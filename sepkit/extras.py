@@ -19,6 +19,7 @@ EXTRAS = {
     "torchaudio": "sepformer",
     "asteroid": "peers",
     "zuko": "flow",
+    "torchsde": "sde",
     "onnx": "export",
     "onnxruntime": "export",
     "espeakng_loader": "tts",

@@ -54,6 +54,9 @@ MODEL_PARTS = 1000
 MODEL_PARTS_PER_TENSOR = 10
 """See `MODEL_PARTS`; the models that ship have 2 to 3."""
 
+DEPTH_STEPS = 10_000
+"""Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
+
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 

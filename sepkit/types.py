@@ -105,6 +105,7 @@ class Separation:
         masks: posterior over masks, samples of shape (B, n, K, F).
         scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
+        path_rate: (B, D, F) nats of each latent value of the masker, where it has latents of its own.
         encoding_prior: of the encodings, where they are variational.
         mask_prior: of the masks, where they are variational.
         encoding_sample: (B, K, F), the sample of the encoding that was decoded; None where its mean (median) was.
@@ -122,6 +123,7 @@ class Separation:
     masks: Latent
     scores: Tensor | None = None
     estimate_scales: Tensor | None = None
+    path_rate: Tensor | None = None
     encoding_prior: Density | None = None
     mask_prior: Density | None = None
     encoding_sample: Tensor | None = None

@@ -208,7 +208,18 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- documents
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-PAGES = ["install", "separate", "stream", "train", "gpus", "matching", "plan-schedule", "variational", "measure"]
+PAGES = [
+    "install",
+    "separate",
+    "stream",
+    "train",
+    "gpus",
+    "matching",
+    "plan-schedule",
+    "variational",
+    "depth",
+    "measure",
+]
 PAGES += ["audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
 PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
 PAGES += ["reference/files"]
@@ -226,6 +237,7 @@ TINY_RUN = [
 TINY_RUN += ["--trainer.accelerator", "cpu"]
 TINY_MASKER = {
     "recurrent_stft": ["--model.masker.hidden_size", "8", "--model.masker.num_layers", "1"],
+    "continuous_depth": ["--model.masker.model_dim", "8", "--model.masker.hidden_size", "8"],
     "conv_tasnet": ["--model.masker.hidden_channels", "8", "--model.masker.blocks", "1", "--model.masker.repeats", "1"],
 }
 

@@ -15,6 +15,7 @@ def main(
     seed: int = 0,
     first: int | None = None,
     device: str = DEVICE,
+    depth_steps: int | None = None,
 ) -> Path:
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 
@@ -29,6 +30,7 @@ def main(
         samples: how many times to sample the latents of each mixture; of no effect with a deterministic model
         seed: of those samples
         first: how many mixtures or audiograms, from the beginning of the manifest; default: all
+        depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
 
     Returns:
         The path of the file.
@@ -49,7 +51,8 @@ def main(
     folder = find_checkpoint(model)
     if read_description(folder).get("kind") == "partial_vae":
         return _calibrate_stopping(folder, manifest, first)
-    found = calibrate(load_model(folder, device, predict=False), manifest, samples=samples, seed=seed, first=first)
+    separator = load_model(folder, device, predict=False, depth_steps=depth_steps)
+    found = calibrate(separator, manifest, samples=samples, seed=seed, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
     fitted = found.predictor

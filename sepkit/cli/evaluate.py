@@ -25,6 +25,7 @@ def main(
     processes: int | None = None,
     no_predict: bool = False,
     oracle: bool = False,
+    depth_steps: list[int] | None = None,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
@@ -50,6 +51,9 @@ def main(
             without --calibration.
         oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
             Wiener, phase-sensitive and complex masks reach; oracle.json.
+        depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
+            in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
+            of the middle one).
 
     Raises:
         UserError: both a model and estimates, a bad manifest, model or folder, or calibration of what
@@ -77,37 +81,58 @@ def main(
 
     rank, world_size = share()
     predict = calibration or (metrics is None and not no_predict)
-    of_model = {} if model is None else _of_model(model, device, speakers, calibration, predict)
-    measured_std = of_model.pop("signal_std", None)
+    if depth_steps is not None and model is None:
+        raise UserError("--depth-steps: estimates in files have no steps; give --model")
+    wanted = list(dict.fromkeys(depth_steps or [None]))
+    separators = (
+        {} if model is None else {s: _of_model(model, device, speakers, calibration, predict, s) for s in wanted}
+    )
+    own_steps = None if model is None else separators[wanted[0]].pop("own_steps")
     failed = False
-    for manifests, folder in _apart(manifest, Path(out)) if apart else [(manifest, Path(out))]:
-        result = evaluate(
-            manifests,
-            folder,
-            estimates=estimates,
-            metrics=metrics,
-            signal_std=measured_std if signal_std is None else signal_std,
-            asr_command=asr_command,
-            compare_with=compare,
-            speakers=speakers,
-            calibration=calibration,
-            processes=_default_processes(manifests, of_model.get("device"), world_size)
-            if processes is None
-            else processes,
-            rank=rank,
-            world_size=world_size,
-            command=_command_line(),
-            **of_model,
-        )
-        if result is None:
-            print(f"rank {rank} of {world_size} has done its share; the last to finish writes the results", flush=True)
-            continue
-        if apart:
-            print(f"{manifests[0]}:")
-        _report(result.summary, metrics)
-        if result.summary["n_skipped"]:
-            _report_skipped(result.summary, result.folder)
-            failed = True
+    for manifests, of_manifests in _apart(manifest, Path(out)) if apart else [(manifest, Path(out))]:
+        folders = {steps: of_manifests / f"steps_{steps}" if len(wanted) > 1 else of_manifests for steps in wanted}
+        for steps, folder in folders.items():
+            of_model = dict(separators.get(steps, {}))
+            measured_std = of_model.pop("signal_std", None)
+            of_model.pop("own_steps", None)
+            result = evaluate(
+                manifests,
+                folder,
+                estimates=estimates,
+                metrics=metrics,
+                signal_std=measured_std if signal_std is None else signal_std,
+                asr_command=asr_command,
+                compare_with=compare,
+                speakers=speakers,
+                calibration=calibration,
+                processes=_default_processes(manifests, of_model.get("device"), world_size)
+                if processes is None
+                else processes,
+                rank=rank,
+                world_size=world_size,
+                command=_command_line(),
+                **of_model,
+            )
+            if result is None:
+                print(
+                    f"rank {rank} of {world_size} has done its share; the last to finish writes the results", flush=True
+                )
+                continue
+            if apart:
+                print(f"{manifests[0]}:")
+            if len(wanted) > 1:
+                print(f"{steps} steps:")
+            _report(result.summary, metrics)
+            if result.summary["n_skipped"]:
+                _report_skipped(result.summary, result.folder)
+                failed = True
+        if len(wanted) > 1:
+            from sepkit.evaluation.by_depth import write_by_depth
+
+            for line in write_by_depth(
+                of_manifests, {steps: path for steps, path in folders.items() if steps}, own_steps
+            ):
+                print(line)
     if failed:
         print(out)
         raise SystemExit(1)
@@ -237,7 +262,12 @@ def _report_skipped(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _of_model(
-    model: str, device: str, speakers: Literal["auto"] | None, calibration: bool, predict: bool
+    model: str,
+    device: str,
+    speakers: Literal["auto"] | None,
+    calibration: bool,
+    predict: bool,
+    depth_steps: int | None,
 ) -> dict[str, Any]:
     from functools import partial
 
@@ -245,8 +275,9 @@ def _of_model(
     from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
     from sepkit.inference.speakers import check_speakers
+    from sepkit.models.maskers.base import DepthMasker
 
-    separator = load_model(model, device_of_rank(device), predict=predict)
+    separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     check_speakers(speakers, separator.model)
     if calibration and separator.quality is None:
         raise UserError(
@@ -255,11 +286,16 @@ def _of_model(
         )
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
     rates = " rates, alive" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
+    masker = separator.model.masker
+    trained = masker.trained_steps if isinstance(masker, DepthMasker) else None
+    at_depth = "" if separator.depth_steps is None else f" {separator.depth_steps} steps"
     return {
         "separate": partial(separator.separate, evidence=True),
+        "depth_steps": separator.depth_steps,
+        "own_steps": None if trained is None else trained[len(trained) // 2],
         "model": model,
         "device": str(separator.device),
-        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}",
+        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}",
         "signal_std": float(separator.model.signal_std),
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 MODEL_FORMS = {
     "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
@@ -104,6 +106,19 @@ def _configurations() -> list[str]:
     return rows
 
 
+def _depth(model: Any, folder: Path) -> dict[str, Any]:
+    """Return the numbers of steps that a model of continuous depth was trained and calibrated with."""
+    from sepkit.inference.quality import read_quality
+    from sepkit.inference.separator import weights_fingerprint
+    from sepkit.models.maskers.base import DepthMasker
+
+    if not isinstance(getattr(model, "masker", None), DepthMasker):
+        return {}
+    quality = read_quality(folder, weights_fingerprint(model), model.hypotheses)
+    calibrated = None if quality is None else quality.depth_steps
+    return {"depth_steps": {"trained": model.masker.trained_steps, "own": model.depth_steps, "calibrated": calibrated}}
+
+
 def _describe(model: str) -> str:
     import yaml
 
@@ -115,8 +130,7 @@ def _describe(model: str) -> str:
     if is_onnx(model):
         description = OnnxModel(model).description
     elif (folder := model_folder(model)) is not None:
-        load_pretrained(folder)
-        description = read_description(folder)
+        description = read_description(folder) | _depth(load_pretrained(folder), folder)
     else:
         loaded = load_pretrained(model)
         description = {

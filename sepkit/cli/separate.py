@@ -10,10 +10,11 @@ from sepkit.inference.options import OutputOptions, SeparatorOptions
 
 if TYPE_CHECKING:
     from sepkit.inference.reports import FilesReport
+    from sepkit.inference.separator import Separator
 
 GROUPS = {
     "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
-    "Model": ["model", "device", "precision", "import_"],
+    "Model": ["model", "device", "precision", "depth_steps", "import_"],
     "Estimates": ["speakers", "levels", "consistency", "score_threshold", "no_predict", "spread", "samples"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
@@ -63,6 +64,8 @@ def main(
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
+    if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:
+        print(f"sepkit separate: {note}", file=sys.stderr)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}
     report = separate_files(inputs, separator, out, output, model_name=pinned(model), **shared)
     if summary is not None:
@@ -79,6 +82,20 @@ def main(
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _unpredicted(model: str, separator: Separator, predict: bool) -> str | None:
+    """Return a line if the model predicts its SI-SDR, but not for this number of steps."""
+    from sepkit.inference.quality import QUALITY
+    from sepkit.models import model_folder
+
+    folder = model_folder(model)
+    if not predict or separator.quality is not None or folder is None or not (folder / QUALITY).is_file():
+        return None
+    return (
+        f"no SI-SDR is predicted: the predictor was fitted for another number of steps than {separator.depth_steps};"
+        f" sepkit calibrate --depth-steps {separator.depth_steps} fits one"
+    )
 
 
 def _write_summary(report: FilesReport, path: Path, rank: int, world_size: int) -> None:

@@ -21,6 +21,7 @@ def main(
     levels: Levels = "mixture",
     device: str = DEVICE,
     precision: Precision = "float32",
+    depth_steps: int | None = None,
 ) -> None:
     """Separate standard input, wav or raw PCM, as it comes in; write the estimates to standard output, interleaved.
 
@@ -31,6 +32,7 @@ def main(
         sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
         precision: bfloat16 is faster for dual_path_rnn on processors that support it
+        depth_steps: steps of a model of continuous depth; default: the model's own
 
     Raises:
         UserError: a model that is not causal, a wrong rate, a wav of another format, or a terminal as standard input.
@@ -46,7 +48,7 @@ def main(
     from sepkit.inference.pipe import open_pipe, separate_pipe
     from sepkit.inference.separator import load_model
 
-    separator = load_model(model, device, predict=False, precision=precision)
+    separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
     # Its type hides that it is buffered.
     pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)
     with separator.streaming(pipe.sample_rate, levels) as stream:

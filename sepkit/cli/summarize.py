@@ -12,7 +12,7 @@ def main(
     out: str,
     metric: list[str] | None = None,
     group: str | None = None,
-    figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence"]] | None = None,
+    figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence", "depth"]] | None = None,
     drop_from: list[str] | None = None,
     test_set: list[str] | None = None,
 ) -> Path:
@@ -31,7 +31,8 @@ def main(
         figure: boxes: the first metric's scores of all mixtures, a box a group; temperature: SI-SDR on dev of each
             source's best hypothesis, negative, against temperature, a curve a run; rate-distortion: distortion and
             SI-SDR against the rate, a curve a test set; evidence: how well each mixture was separated against the
-            bound on the mixture's evidence, which needs no references, with their rank correlation
+            bound on the mixture's evidence, which needs no references, with their rank correlation; depth: SI-SDR
+            improvement against the real-time factor of models of continuous depth, by number of steps
         drop_from: test sets that are like the training data (names of the folders below evaluation): tables of the
             drop from each to all others, or with SEEN=UNSEEN to that one, and the differences between groups, paired by
             seed; of si_sdri_db and blr_nats_per_sample, or of
@@ -60,6 +61,12 @@ def main(
             "--figure evidence: makes a table of its own, found another figure, --metric, --group or --drop-from "
             "beside it; summarize twice"
         )
+    depth = "depth" in (figure or [])
+    if depth and (len(figure or []) > 1 or metric or group or drops):
+        raise UserError(
+            "--figure depth: makes a table of its own, found another figure, --metric, --group or --drop-from beside "
+            "it; summarize twice"
+        )
     loaded = [load_run(folder) for folder in runs]
     if test_set is not None:
         sets = list(dict.fromkeys(evaluation.name for run in loaded for evaluation in run.evaluations))
@@ -72,6 +79,11 @@ def main(
         from sepkit.reporting.rate_distortion import write_rate_distortion
 
         print(write_rate_distortion(loaded, out, drops[0] if drops else None))
+        return Path(out)
+    if depth:
+        from sepkit.reporting.depth import write_depth_table
+
+        print(write_depth_table(loaded, out))
         return Path(out)
     if evidence:
         from sepkit.reporting.evidence import write_evidence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sepkit.choices import Choice
@@ -114,6 +114,31 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
     bidirectional: bool = True
     """Of the recurrence over time; the one over bands always is."""
     dropout: float = 0.0
+    norm: Norm = "channel_layer_norm"
+    """Of the features."""
+
+
+@dataclass
+class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
+    """One gated recurrence block, with weights shared over depth: the number of steps is chosen when it is used."""
+
+    model_dim: int = 128
+    """Values in a frame of the state."""
+    hidden_size: int = 128
+    """Units of each direction of the recurrence."""
+    feedforward_dim: int = 256
+    depth_steps: list[int] = field(default_factory=lambda: [8])
+    """Steps from the first depth to the last. With several, each training batch takes one of them, and use takes the
+    middle one; --depth-steps of sepkit separate and evaluate takes any other."""
+    training_steps: Literal["drawn", "coarse_to_fine"] = "drawn"
+    """drawn: each batch draws its steps. coarse_to_fine: they rise over training, each for an equal share of it."""
+    stochastic: bool = False
+    """The state follows a stochastic differential equation, from a start that knows nothing of the mixture, and its
+    path rate joins the rates of the objective."""
+    initial_diffusion: float = 0.3
+    """Deviation of the noise over the whole depth when training starts, if stochastic."""
+    bidirectional: bool = True
+    """Of the recurrence over time."""
     norm: Norm = "channel_layer_norm"
     """Of the features."""
 

@@ -130,11 +130,13 @@ class SteeringConfig:
     """Weights of rates that are adapted after every step until the rates meet their targets."""
 
     total: float | None = None
-    """Target of the sum of both rates, with one weight for both, nats."""
+    """Target of the sum of all rates, with one weight for all, nats."""
     encoding: float | None = None
     """Target of the encoding's rate alone, with a weight of its own, nats."""
     masks: float | None = None
     """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
+    path: float | None = None
+    """Target of the path rate of a stochastic masker alone, with a weight of its own, nats."""
     per: Literal["tick", "sample", "utterance"] = "tick"
     """Unit of targets and of recorded rates: nats per tick, per sample or per utterance."""
     initial_weight: float = 1e-6
@@ -153,6 +155,8 @@ class RatesConfig:
 
     encoding: RateConfig = field(default_factory=RateConfig)
     masks: RateConfig = field(default_factory=RateConfig)
+    path: RateConfig = field(default_factory=RateConfig)
+    """Of the path of a stochastic masker, such as continuous_depth."""
     estimator: Literal["auto", "analytic", "sample"] = "auto"
     """analytic: the closed form. sample: the log ratio of the densities at the drawn sample. auto: the closed form if
     there is one, otherwise sample."""

@@ -102,6 +102,7 @@ def evaluate(
     speakers: Literal["auto"] | None = None,
     calibration: bool = False,
     command: str | None = None,
+    depth_steps: int | None = None,
 ) -> Evaluation | None:
     """Score all mixtures of the manifests, and write `out/utterances.csv` and `out/summary.json`.
 
@@ -133,6 +134,7 @@ def evaluate(
         calibration: whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
             `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
         command: command line, for the summary.
+        depth_steps: of a separator of continuous depth, for the summary.
 
     Returns:
         None while other ranks still work on their share.
@@ -177,6 +179,7 @@ def evaluate(
         "sample_rate": rates[0] if len(rates) == 1 else rates,
         "signal_std": signal_std,
         "speakers": speakers,
+        "depth_steps": depth_steps,
         "metrics_left_out": left_out,
         "real_time_factor": _real_time_factor(rows) if separate is not None else None,
         "wall_seconds": max(sum(r["wall_seconds"] for r in rows if r["rank"] == k) for k in {r["rank"] for r in rows}),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-RATES = ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick", "rate_nats_per_dimension")
+RATES = (
+    "encoding_rate_nats_per_tick",
+    "mask_rate_nats_per_tick",
+    "path_rate_nats_per_tick",
+    "rate_nats_per_dimension",
+)
 """Columns of an utterance that a model with variational latents fills."""
 
-ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share")
+ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share", "path_alive_share")
 """Columns of an utterance: the shares of its latent dimensions that a variational model uses."""
 
 MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
@@ -48,8 +53,10 @@ LABELS = {
     "input_si_sdr_db": "SI-SDR of the mixture [dB]",
     "encoding_rate_nats_per_tick": "encoding rate [nats per tick]",
     "mask_rate_nats_per_tick": "mask rate [nats per tick]",
+    "path_rate_nats_per_tick": "path rate [nats per tick]",
     "encoding_alive_share": "share of alive dimensions, encoding",
     "mask_alive_share": "share of alive dimensions, masks",
+    "path_alive_share": "share of alive dimensions, path",
     "rate_nats_per_tick": "rate [nats per tick]",
     "rate_nats_per_dimension": "rate [nats per dimension]",
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",

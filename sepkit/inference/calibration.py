@@ -91,6 +91,7 @@ def calibrate(
             seed=seed,
             manifest=str(Path(manifest)),
         )
+        predictor.depth_steps = plain.depth_steps
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)

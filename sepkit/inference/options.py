@@ -8,6 +8,7 @@ from typing import Literal
 
 from sepkit.choices import convert, field_types
 from sepkit.errors import UserError
+from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
 Consistency = Literal["mixture"]
@@ -38,9 +39,10 @@ class SeparatorOptions:
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by
             overlaps alone, none by the model's own order
         precision: bfloat16 is faster for dual_path_rnn on processors that support it, and a little less exact
+        depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
 
     Raises:
-        UserError: a word that is none of these, or lengths out of range.
+        UserError: a word that is none of these, or numbers out of range.
     """
 
     # levels "mixture": g_i = <x, s_i> / <s_i, s_i>, so that no estimate is stronger than the mixture and polarity is
@@ -54,10 +56,13 @@ class SeparatorOptions:
     stitcher: StitcherKind = "profile"
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
+    depth_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)
+        if self.depth_steps is not None and not 1 <= self.depth_steps <= DEPTH_STEPS:
+            raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
         if not self.whole_seconds >= 0:
             raise UserError(f"whole_seconds: found {self.whole_seconds}, expected 0 or more")
         if not 0.1 <= self.chunk_seconds < math.inf:

@@ -98,6 +98,7 @@ class QualityPredictor:
         coverage: share of examples that the intervals should contain.
         model: predicts from everything.
         baseline: predicts from the mixture's level and statistics.
+        depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         sepkit: version that wrote it.
         format: of the file.
         features_version: of the features.
@@ -113,6 +114,7 @@ class QualityPredictor:
     coverage: float
     model: RidgePredictor
     baseline: RidgePredictor
+    depth_steps: int | None = None
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION

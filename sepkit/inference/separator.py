@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
@@ -55,10 +56,12 @@ class Separator:
         model: put into evaluation mode and moved to `device`.
         device: a torch device, or "auto": an accelerator if there is one.
         options: how it works; None: the defaults.
-        quality: fitted for this model.
+        quality: fitted for this model; it predicts nothing for other depth steps than it was fitted with.
+        **changed: fields of `SeparatorOptions` with other values than in `options` (depth_steps=4).
 
     Raises:
-        UserError: no such device, or a precision that the model or the processor does not have.
+        UserError: no such device, a precision that the model or the processor does not have, or depth steps for a model
+            of fixed depth.
     """
 
     def __init__(
@@ -68,14 +71,18 @@ class Separator:
         options: SeparatorOptions | None = None,
         *,
         quality: QualityPredictor | None = None,
+        **changed: Any,
     ) -> None:
-        self.options = options = options or SeparatorOptions()
+        self.options = options = replace(options or SeparatorOptions(), **changed)
         self.device = _device(device)
+        if options.depth_steps is not None:
+            model = _at_depth(model, options.depth_steps)
         self.model = model.to(self.device).eval()
         set_precision(self.model, options.precision, self.device)
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
-        self.quality = quality
+        fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
+        self.quality = quality if fits else None
         self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
@@ -87,6 +94,11 @@ class Separator:
     def hypotheses(self) -> int:
         """Number of the model's estimates (n)."""
         return self.model.hypotheses
+
+    @property
+    def depth_steps(self) -> int | None:
+        """Number of steps of a model of continuous depth; None for other models."""
+        return getattr(self.model, "depth_steps", None)
 
     def fingerprint(self) -> str:
         """Digest of all weights and buffers, and of the predictor, which identifies outputs of this separator."""
@@ -104,6 +116,7 @@ class Separator:
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
             "stitcher": options.stitcher,
             "precision": options.precision,
+            "depth_steps": self.depth_steps,
         }
 
     def __call__(self, *arguments: Any, **options: Any) -> Separated:
@@ -294,6 +307,20 @@ class Separator:
         spread = monte_carlo(self.model, mixture[None], samples, seed, through).spread[0].float().cpu().numpy()
         check_finite(spread)
         return spread
+
+
+def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
+    """Return the model with this number of steps: another object with the same weights.
+
+    Raises:
+        UserError: a model of fixed depth.
+    """
+    if not isinstance(model, EncoderMaskerDecoder):
+        raise UserError(f"depth_steps: found {steps}, but the depth of an exported model is fixed; leave it out")
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, tensors)
+    other.set_depth_steps(steps)
+    return other
 
 
 def weights_fingerprint(model: EncoderMaskerDecoder) -> str:

@@ -107,7 +107,7 @@ class MonteCarlo:
 
 def is_variational(model: EncoderMaskerDecoder) -> bool:
     """Whether any of a model's latents is variational."""
-    return model.encoding_family.variational or model.mask_family.variational
+    return model.variational
 
 
 def check_samples(samples: int) -> None:
@@ -183,10 +183,10 @@ def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -
 def rates_of(separation: Separation) -> dict[str, float] | None:
     """Return how many nats the posteriors of an utterance are from their priors; None for deterministic latents.
 
-    `encoding_rate_nats_per_tick` and `mask_rate_nats_per_tick` (of all hypotheses together), as far as they exist,
-    `rate_nats_per_dimension`, their sum over the number of latent values of a tick, and the shares of dimensions that
-    are alive, `encoding_alive_share` and `mask_alive_share` (see `sepkit.objectives.rates.alive_share`). They are means
-    over a batch, which has no padding.
+    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together) and `path_rate_nats_per_tick`,
+    as far as they exist; `rate_nats_per_dimension`, their sum over the number of latent values of a tick; and the
+    shares of dimensions that are alive, `encoding_alive_share` ... (see `sepkit.objectives.rates.alive_share`). They
+    are means over a batch, which has no padding.
     """
     latents = {
         "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
@@ -195,13 +195,18 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     rates: dict[str, float] = {}
     shares: dict[str, float] = {}
     dimensions = 0
-    for what, (posterior, prior, sample) in latents.items():
-        if prior is not None:
-            rate = elementwise_rate(posterior, prior, sample)
-            ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
-            rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
-            shares[f"{what}_alive_share"] = float(alive_share(rate, ticks).double().mean())
-            dimensions += posterior.shape[1:].numel() // posterior.shape[-1]
+    of_latents = {
+        what: elementwise_rate(posterior, prior, sample)
+        for what, (posterior, prior, sample) in latents.items()
+        if prior is not None
+    }
+    if separation.path_rate is not None:
+        of_latents["path"] = separation.path_rate
+    for what, rate in of_latents.items():
+        ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
+        rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
+        shares[f"{what}_alive_share"] = float(alive_share(rate, ticks).double().mean())
+        dimensions += rate.shape[1:].numel() // rate.shape[-1]
     return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} | shares if rates else None
 
 
@@ -312,7 +317,7 @@ def hypothesis_features(
     """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
 
     * `spread_db`: energy of the spread over that of the mean estimate.
-    * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself.
+    * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself; `path_rate_nats_per_tick`.
     * `mixture_elbo_nats_per_sample`: (log evidence of the mixture given its own reconstruction - encoding rate) / T.
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
@@ -422,6 +427,9 @@ def _rates(separation: Separation, drawn: MonteCarlo | None, num_samples: int) -
         if separation.mask_prior is not None:
             rate = elementwise_rate(separation.masks, separation.mask_prior, None)[0].double().sum((-2, -1))
             rates["mask_rate_nats_per_tick"] = rate.cpu().numpy() / separation.masks.shape[-1]
+        if separation.path_rate is not None:
+            rate = separation.path_rate.double().sum().item()
+            rates["path_rate_nats_per_tick"] = np.full(n, rate / separation.path_rate.shape[-1])
     return rates
 
 

@@ -40,6 +40,7 @@ _DIAGNOSTICS = {
     "blr_nats_per_sample",
     "encoding_rate_nats_per_tick",
     "mask_rate_nats_per_tick",
+    "path_rate_nats_per_tick",
     "rate_nats_per_dimension",
     "mixture_elbo_nats_per_sample",
     "baseline_si_sdr_db",
@@ -140,6 +141,7 @@ def _result(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _what(description: Mapping[str, Any]) -> str:
     model = description["model"]
     variational = any(model[part]["name"] != "deterministic" for part in ("encoding", "masks"))
+    variational |= bool(model["masker"].get("stochastic"))
     kind = "variational" if variational else "deterministic"
     return (
         f"Separates {model['hypotheses']} overlapping speakers in recordings of one channel. Works at "

@@ -12,8 +12,9 @@ from sepkit.config import ModelConfig, PriorConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import SAMPLE_RATES
 from sepkit.models.filterbanks import Filterbank
+from sepkit.models.latent_sde import check_depth_steps
 from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
-from sepkit.models.maskers.base import FramewiseEnd
+from sepkit.models.maskers.base import DepthMasker, FramewiseEnd, LatentMasker
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
 from sepkit.models.scoring import ScoringHead
@@ -149,10 +150,12 @@ class EncoderMaskerDecoder(SavedModel):
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        masks = self.mask_posterior(self.masker(self.filterbank.features(z)))
+        raw, path_rate = self._masker_values(self.filterbank.features(z), sample, generator)
+        masks = self.mask_posterior(raw)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
-        separation = Separation(estimates=self.decode(masked, num_samples), encoding=encoding, masks=masks)
+        estimates = self.decode(masked, num_samples)
+        separation = Separation(estimates=estimates, encoding=encoding, masks=masks, path_rate=path_rate)
         if self.scoring_head is not None:
             separation.scores = self.scoring_head(mask)
         if self.scale_decoder is not None:
@@ -176,7 +179,40 @@ class EncoderMaskerDecoder(SavedModel):
     @property
     def variational(self) -> bool:
         """True if any latents have a distribution; the others are deterministic."""
-        return self.encoding_family.variational or self.mask_family.variational
+        return self.encoding_family.variational or self.mask_family.variational or self.has_path
+
+    @property
+    def has_path(self) -> bool:
+        """True if the masker has latents of its own, with a path rate."""
+        return isinstance(self.masker, LatentMasker) and self.masker.variational
+
+    @property
+    def depth_steps(self) -> int | None:
+        """Number of steps that a masker of continuous depth takes; None for a masker of fixed depth."""
+        return self.masker.depth_steps if isinstance(self.masker, DepthMasker) else None
+
+    def set_depth_steps(self, steps: int | None) -> None:
+        """Choose the number of steps of a masker of continuous depth; None: that of its configuration.
+
+        Raises:
+            UserError: a masker of fixed depth, or no number of steps.
+        """
+        if isinstance(self.masker, DepthMasker):
+            self.masker.set_depth_steps(steps)
+        elif steps is not None:
+            check_depth_steps(steps)
+            raise UserError(
+                f"depth_steps: found {steps}, but the depth of this model's masker ({type(self.masker).__name__}) is"
+                " fixed; leave it out, or use a model with the masker continuous_depth"
+            )
+
+    def _masker_values(
+        self, features: Tensor, sample: bool, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the masker's raw values, and the rate of its own latents if it has any."""
+        if isinstance(self.masker, LatentMasker) and self.masker.variational:
+            return self.masker.with_rate(features, sample, generator)
+        return self.masker(features), None
 
     def estimates(self, mixture: Tensor) -> Tensor:
         """Return only the estimates (B, n, T) of mixtures (B, T), those of `forward` without sampling.

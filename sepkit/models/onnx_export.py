@@ -222,7 +222,7 @@ def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
         "signal_std": float(model.signal_std),
         "info": model.info,
         "int8": False,
-        "variational": model.encoding_family.variational or model.mask_family.variational,
+        "variational": model.variational,
     }
 
 

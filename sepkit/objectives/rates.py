@@ -20,7 +20,7 @@ from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, Separation
 
 Estimator = Literal["auto", "analytic", "sample"]
-What = Literal["encoding", "mask", "source"]
+What = Literal["encoding", "mask", "source", "path"]
 
 # Beyond these a weight has no effect in floating point, and its way back would be long.
 _LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
@@ -39,12 +39,14 @@ class Latents:
         masks: whether masks are variational.
         frames_for: number of samples -> ticks in their encoding.
         adaptive: whether the prior of the encodings changes with those of the sources.
+        path: whether the masker has latents of its own, whose rate comes with the separation.
     """
 
     encoding: bool
     masks: bool
     frames_for: Callable[[int], int]
     adaptive: bool = False
+    path: bool = False
 
 
 def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, estimator: Estimator = "auto") -> Tensor:
@@ -167,7 +169,8 @@ class RateTerm(Term):
     batch only an utterance's own ticks count.
 
     Args:
-        what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
+        what: "encoding", "mask" (of all hypotheses), "source" (encodings of the active sources), or "path" (the
+            masker's own latents).
         schedule: the weight (beta).
         config: free nats.
         latents: facts about the model's latents.
@@ -231,8 +234,12 @@ class RateTerm(Term):
             ValueError: the separation lacks the latents or their prior, or the masks' prior differs over hypotheses.
         """
         batch = step.batch
-        posterior, prior, sample = self._latents_of(step.separation)
-        rate = elementwise_rate(posterior, prior, sample, self.estimator)
+        posterior = None
+        if self.what == "path":
+            rate = _path_rate_of(step.separation)
+        else:
+            posterior, prior, sample = self._latents_of(step.separation)
+            rate = elementwise_rate(posterior, prior, sample, self.estimator)
         if self.what == "source":
             rate = rate.where(batch.active[..., None, None], 0.0)
         ticks = torch.tensor([self.latents.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
@@ -243,7 +250,7 @@ class RateTerm(Term):
             statistic_of(self.what, self.per): (plain / unit).detach(),
             f"{self.what}_alive_share": alive_share(rate, ticks).where(counts, 0.0),
         }
-        if self.tempering is not None:
+        if self.tempering is not None and posterior is not None:
             tempered = tempered_rate(rate, posterior, self.tempering.beta)
             if self.what == "source":
                 tempered = tempered.where(batch.active[..., None, None], 0.0)
@@ -264,6 +271,12 @@ class RateTerm(Term):
             _check_identical(prior, posterior.shape[1])
             self._checked = prior
         return posterior, prior, sample
+
+
+def _path_rate_of(separation: Separation) -> Tensor:
+    if separation.path_rate is None:
+        raise ValueError("the separation has no path rate")
+    return separation.path_rate
 
 
 def statistic_of(what: What, per: str) -> str:
@@ -287,7 +300,8 @@ def build_rates(
     of_mixtures: bool = False,
     tempering: Tempering | None = None,
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
-    """Build the terms "encoding_rate", "mask_rate" and "source_rate" of variational latents, and their steerings.
+    """Build the terms "encoding_rate", "mask_rate", "source_rate" and "path_rate" of variational latents, and their
+    steerings.
 
     Args:
         config: weights, free nats, estimator and targets.
@@ -299,10 +313,12 @@ def build_rates(
     Raises:
         UserError: numbers out of their range, or targets of latents that are not variational.
     """
-    for name, rate in (("encoding", config.encoding), ("masks", config.masks)):
+    for name, rate in (("encoding", config.encoding), ("masks", config.masks), ("path", config.path)):
         if not 0 <= rate.free_nats < math.inf:
             raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
-    variational: dict[What, bool] = {"encoding": latents.encoding, "mask": latents.masks}
+    variational: dict[What, bool] = {"encoding": latents.encoding, "mask": latents.masks, "path": latents.path}
+    if tempering is not None and latents.path:
+        raise UserError("objective.rates.tempering: the path of a stochastic masker has no entropy; expected none")
     rated: list[What] = [what for what, has_rate in variational.items() if has_rate]
     per = "tick" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
@@ -311,7 +327,7 @@ def build_rates(
     terms: dict[str, RateTerm] = {}
     for what in rated:
         weighed_as: What = "encoding" if what == "source" else what
-        rate = config.masks if what == "mask" else config.encoding
+        rate = {"mask": config.masks, "path": config.path}.get(what, config.encoding)
         terms[f"{what}_rate"] = RateTerm(
             what,
             build(rate.weight),
@@ -331,13 +347,14 @@ def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
     for name in ("initial_weight", "change", "tolerance"):
         if not 0 < getattr(config, name) < math.inf:
             raise UserError(f"{where}.{name}: found {getattr(config, name)}, expected more than 0")
-    targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks}
-    for name, target in (("total", config.total), ("encoding", config.encoding), ("masks", config.masks)):
+    targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks, "path": config.path}
+    of_each = (("encoding", config.encoding), ("masks", config.masks), ("path", config.path))
+    for name, target in (("total", config.total), *of_each):
         if target is not None and not 0 < target < math.inf:
             raise UserError(f"{where}.{name}: found {target}, expected more than 0 nats")
     separate: dict[What, float] = {what: target for what, target in targets.items() if target is not None}
     if (config.total is None) == (not separate):
-        raise UserError(f"{where}: expected a target, either `total` or one of `encoding` and `masks` or both")
+        raise UserError(f"{where}: expected a target, either `total`, or any of `encoding`, `masks` and `path`")
     if not rated or not set(separate) <= set(rated):
         raise UserError(f"{where}: a target for latents that are deterministic and have no rate; see model.encoding")
     if config.total is not None:

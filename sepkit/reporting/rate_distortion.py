@@ -21,7 +21,12 @@ from sepkit.reporting.markdown import escaped, markdown_table
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
 # Steered quantity -> the latents whose rates it sums.
-_STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
+_STEERED = {
+    "total": ("encoding", "mask", "path"),
+    "encoding": ("encoding",),
+    "masks": ("mask",),
+    "path": ("path",),
+}
 _MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
 
 
@@ -30,7 +35,7 @@ class Target:
     """A rate that a training was steered towards.
 
     Args:
-        name: "total", "encoding" or "masks".
+        name: "total", "encoding", "masks" or "path".
         target: nats.
         reached: nats, over the training mixtures of the last epoch; None without a log of it.
         per: unit that the nats are counted per.

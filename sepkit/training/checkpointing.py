@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.maskers import ConvTasNetMasker
+from sepkit.models.maskers import ContinuousDepthMasker, ConvTasNetMasker
 from sepkit.models.maskers.fast.recomputed import is_recomputable
 
 
@@ -23,11 +23,15 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         UserError: the masker has no blocks, or blocks with batch normalization.
     """
     masker = getattr(model, "masker", model)
+    if isinstance(masker, ContinuousDepthMasker):
+        masker.recompute = True
+        return
     blocks = getattr(masker, "blocks", None)
     if not isinstance(blocks, nn.Module):
         raise UserError(
             "trainer.gradient_checkpointing: found true, but this masker has no blocks to compute again one by"
-            " one; expected false, or one of conv_tasnet, dual_path_rnn, sudormrf, improved_sudormrf and sepformer"
+            " one; expected false, or one of conv_tasnet, dual_path_rnn, sudormrf, improved_sudormrf, sepformer and"
+            " continuous_depth"
         )
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
         raise UserError(

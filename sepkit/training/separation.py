@@ -16,6 +16,7 @@ from sepkit.config import TrainConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_weights_into
+from sepkit.models.maskers.base import DepthMasker
 from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents
 from sepkit.objectives.assignment import Assignment
@@ -121,7 +122,9 @@ class SeparationTask(Task):
         return self._objective
 
     def before_step(self) -> None:
-        """Set the scheduled parameters of the objective."""
+        """Set the scheduled parameters of the objective, and the steps of a masker of continuous depth."""
+        if isinstance(self.model.masker, DepthMasker):
+            self.model.masker.set_training_share(min(self.progress / self.config.trainer.max_epochs, 1.0))
         by_epoch = self.config.objective.schedule_by == "epoch"
         self.objective.set_progress(self.position.epoch if by_epoch else self.progress)
 
@@ -314,6 +317,7 @@ def latents_of(model: EncoderMaskerDecoder) -> Latents:
         masks=model.mask_family.variational,
         frames_for=model.frames_for,
         adaptive=model.encoding_prior is not None and model.encoding_prior.needs_sources,
+        path=model.has_path,
     )
 
 

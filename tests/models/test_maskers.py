@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sepkit.config import (
+    ContinuousDepthConfig,
     ConvTasNetConfig,
     DualPathRNNConfig,
     GatedRecurrenceConfig,
@@ -23,6 +24,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models.maskers import (
+    ContinuousDepthMasker,
     ConvTasNetMasker,
     DualPathRNNMasker,
     GatedRecurrenceMasker,
@@ -46,6 +48,7 @@ SMALL = {
     ),
     RecurrentMasker: RecurrentConfig(hidden_size=5, num_layers=2),
     GatedRecurrenceMasker: GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
+    ContinuousDepthMasker: ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=[3]),
     SepFormerMasker: SepFormerConfig(
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
     ),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sepkit.config import (
     BandSplitRNNConfig,
     BetaConfig,
+    ContinuousDepthConfig,
     ConvTasNetConfig,
     DeterministicConfig,
     DualPathRNNConfig,
@@ -68,6 +69,10 @@ CAUSAL = {
     "lstm": (STFT, recurrent("lstm", "cumulative_layer_norm")),
     "gated recurrence, complex masks": (COMPLEX, gated_recurrence("cumulative_layer_norm")),
     "gated recurrence, bands": (STFT, gated_recurrence("channel_layer_norm", bands=4)),
+    "continuous depth": (
+        COMPLEX,
+        ContinuousDepthConfig(6, 5, 7, depth_steps=[2, 3], bidirectional=False, norm="cumulative_layer_norm"),
+    ),
     "band-split rnn": (
         STFTFilterbankConfig(128, 64, complex_masks=True),
         BandSplitRNNConfig(channels=3, num_layers=1, bidirectional=False, norm="channel_layer_norm"),

@@ -3,6 +3,7 @@
 from sepkit.models.maskers import fast
 from sepkit.models.maskers.band_split_rnn import BandSplitRNNMasker
 from sepkit.models.maskers.base import Masker
+from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
 from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
@@ -12,6 +13,7 @@ from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMaske
 
 __all__ = [
     "BandSplitRNNMasker",
+    "ContinuousDepthMasker",
     "ConvTasNetMasker",
     "DualPathRNNMasker",
     "GatedRecurrenceMasker",

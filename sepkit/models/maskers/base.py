@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
@@ -43,6 +44,48 @@ class FramewiseEnd(Protocol):
 
     def values(self, summary: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F') of any frames of the trunk's output, (B, C, F')."""
+        ...
+
+
+@runtime_checkable
+class DepthMasker(Protocol):
+    """A masker of continuous depth: the number of steps that it takes is chosen when it is used.
+
+    Attributes:
+        depth_steps: number of steps that the next call takes.
+        trained_steps: numbers of steps it was trained with, in rising order.
+    """
+
+    depth_steps: int
+    trained_steps: list[int]
+
+    def set_depth_steps(self, steps: int | None) -> None:
+        """Take this number of steps from now on; None: those of the configuration."""
+        ...
+
+    def set_training_share(self, share: float) -> None:
+        """Set the share of the training that is over."""
+        ...
+
+
+@runtime_checkable
+class LatentMasker(Protocol):
+    """A masker that may have latents of its own.
+
+    Attributes:
+        variational: whether it has.
+    """
+
+    variational: bool
+
+    def with_rate(self, features: Tensor, sample: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return raw mask values of features (B, K, F), and the rate of each latent value, (B, D, F) nats.
+
+        Args:
+            features: (B, K, F).
+            sample: whether latents are sampled.
+            generator: of the samples; None: torch's own.
+        """
         ...
 
 

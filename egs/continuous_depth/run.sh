@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# One model, many budgets: a masker whose depth is chosen when it is used, against one whose depth is fixed.
+#
+#   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
+#
+# --conf FILE          what all models share
+# --methods "..."      drawn: steps drawn from 4, 8 and 16 in training; fixed: eight; stochastic: a latent stochastic
+#                      differential equation; separate: eight blocks with weights of their own
+# --seeds "..."        of the weights and the order of the data
+# --steps "..."        numbers of steps that models of continuous depth are measured at
+#
+# Stages: 1 prepare, 2 train all, 3 evaluate all at each number of steps, 4 table and figure, 5 report. The same command
+# again continues. Time with conf/cpu.yaml: about six minutes of processor time a model; see RESULTS.md.
+# Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
+# hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix C (images; separation is ours).
+. "$(dirname "$0")/../utils/options.sh" speech run
+
+conf=conf/cpu.yaml
+methods="drawn fixed stochastic separate"
+seeds="0 1"
+steps="2 4 8 16 32"
+. ../utils/recipe.sh
+
+conf=$(resolve "$conf")
+exp=${exp:-exp/$(basename "$conf" .yaml)}
+
+prepare() { prepare_folder; }
+
+# Every run as a word: METHOD_seedN.
+list_runs() {
+  local seed method
+  for seed in $seeds; do
+    for method in $methods; do echo "${method}_seed$seed"; done
+  done
+}
+
+train_all() {
+  local run
+  for run in $(list_runs); do
+    # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
+    $train_cmd sepkit train --config "$conf" --config "conf/${run%_seed*}.yaml" --seed "${run##*_seed}" \
+      --data.train "$(manifest train)" --data.dev "$(manifest dev)" $extra --out "$exp/$run"
+  done
+}
+
+evaluate_all() {
+  local run
+  for run in $(list_runs); do
+    # shellcheck disable=SC2046,SC2086  # lists of words; one process, so that the time is that of the model
+    $decode_cmd sepkit evaluate --model "$exp/$run/model" --manifest "$(manifest test)" --metrics si_sdr --processes 0 \
+      $([[ $run == separate_* ]] || echo --depth-steps $steps) --out "$exp/$run/evaluation/test"
+  done
+}
+
+summarize_all() {
+  # shellcheck disable=SC2046  # names of runs hold no blanks
+  sepkit summarize $(list_runs | sed "s|^|$exp/|") --figure depth --out "$exp/table.md"
+}
+
+write_comparison() {
+  # shellcheck disable=SC2046
+  sepkit report $(list_runs | sed "s|^|$exp/|") --out "$exp/report.html"
+}
+
+run_stage 1 "prepare $data" prepare
+run_stage 2 "train $(list_runs | wc -l) models below $exp" train_all
+run_stage 3 "evaluate them with $steps steps" evaluate_all
+run_stage 4 "write $exp/table.md" summarize_all
+run_stage 5 "write $exp/report.html" write_comparison

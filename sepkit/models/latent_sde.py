@@ -1,0 +1,396 @@
+"""Latent stochastic differential equations: sample paths, and how many nats they carry.
+
+A block holds two processes over the depth s in [0, 1] that begin at one point and share one diffusion:
+
+    prior      dZ = h_prior(Z, s) ds + sigma(Z, s) dW
+    posterior  dZ = h_posterior(Z, s) ds + sigma(Z, s) dW
+
+The divergence of the posterior process from the prior one is the path rate (Girsanov), in nats:
+
+    R = E of the integral of |u|^2 / 2 ds,   u = (h_posterior - h_prior) / sigma,   along samples of the posterior
+
+The number of steps is chosen at every call: one set of weights serves all budgets.
+
+Sources: X. Li et al., "Scalable Gradients for Stochastic Differential Equations", 2020; thesis, part C, eq. 3 to 5.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sepkit.errors import UserError, shown
+from sepkit.extras import is_installed, missing
+from sepkit.limits import DEPTH_STEPS
+
+Drift = Callable[[Tensor, float], Tensor]
+"""(state, depth) -> change of the state per unit of depth, of the state's shape."""
+
+LEAST_DIFFUSION, LARGEST_DIFFUSION = 1e-3, 10.0
+"""Bounds of a learned diffusion: the path rate grows without bound where it vanishes."""
+
+
+class Diffusion(Protocol):
+    """The deviation of the noise per square root of depth.
+
+    Attributes:
+        additive: whether it is the same for every state; then Euler-Heun and Euler-Maruyama are one method.
+    """
+
+    additive: bool
+
+    def __call__(self, state: Tensor, depth: float) -> Tensor:
+        """Return the deviation, positive, of a shape that broadcasts with the state."""
+        ...
+
+
+@dataclass
+class DiffusionPath:
+    """The end of a sample path, and its rate.
+
+    Args:
+        value: state at the last depth.
+        rate: integral of |u|^2 / 2 ds, elementwise, of the state's shape, nats; None if no prior was asked about.
+        log_ratio: log density of the sampled increments under the posterior process over that under the prior one,
+            elementwise, nats. Its mean over posterior paths is the rate. None as for the rate.
+    """
+
+    value: Tensor
+    rate: Tensor | None
+    log_ratio: Tensor | None
+
+
+class NonFiniteStateError(ValueError):
+    """A state that is not finite; the message names the step."""
+
+
+def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float, ...]:
+    """Return the depths 0 ... 1 between which a solver steps.
+
+    A `dt` that does not divide 1 has a shorter last step, and a warning says so.
+
+    Args:
+        steps: number of equal steps; or else
+        dt: width of a step.
+
+    Raises:
+        UserError: no whole number of steps from 1 to 10,000, or a width outside of (0, 1].
+        ValueError: both, or neither.
+    """
+    if (steps is None) == (dt is None):
+        raise ValueError("expected either steps or dt")
+    if steps is not None:
+        steps = check_depth_steps(steps)
+        return (*(step / steps for step in range(steps)), 1.0)
+    assert dt is not None
+    if not 0 < dt <= 1:
+        raise UserError(f"dt: found {shown(dt)}, expected more than 0 and at most 1")
+    whole = math.floor(1 / dt + 1e-9)
+    if abs(whole * dt - 1) <= 1e-9:
+        return depth_grid(steps=whole)
+    warnings.warn(f"dt {dt:g} does not divide the depth; the last step is {1 - whole * dt:.3g}", stacklevel=2)
+    return (*(step * dt for step in range(whole + 1)), 1.0)
+
+
+def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
+        raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
+    return steps
+
+
+class BrownianPath:
+    """A Brownian motion over [0, 1], drawn where it is looked at, so that any two grids see one and the same path.
+
+    A depth between known ones is drawn from the Brownian bridge between them. Increments of a finer grid therefore add
+    up to those of a coarser one, which makes comparisons of step sizes paired.
+
+    Args:
+        shape: of the state.
+        generator: of the noise; None: torch's own.
+        like: a tensor of the device and type of the state; None: float32 on the CPU.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], generator: torch.Generator | None = None, like: Tensor | None = None
+    ) -> None:
+        self._generator = generator
+        zero = torch.zeros(tuple(shape)) if like is None else like.new_zeros(tuple(shape))
+        self._depths: list[float] = [0.0]
+        self._values: list[Tensor] = [zero]
+
+    def at(self, depth: float) -> Tensor:
+        """Return W(depth), of the state's shape."""
+        if not 0 <= depth <= 1:
+            raise ValueError(f"found depth {depth}, expected 0 to 1")
+        place = bisect_left(self._depths, depth)
+        for known in (place - 1, place):
+            # Depths of two grids that are equal but for rounding are one.
+            if 0 <= known < len(self._depths) and abs(self._depths[known] - depth) < 1e-9:
+                return self._values[known]
+        before, start = self._depths[place - 1], self._values[place - 1]
+        noise = torch.empty_like(start).normal_(generator=self._generator)
+        if place == len(self._depths):
+            value = start + math.sqrt(depth - before) * noise
+        else:
+            after, end = self._depths[place], self._values[place]
+            share = (depth - before) / (after - before)
+            value = start + share * (end - start) + math.sqrt((depth - before) * (1 - share)) * noise
+        self._depths.insert(place, depth)
+        self._values.insert(place, value)
+        return value
+
+    def increments(self, grid: Sequence[float]) -> list[Tensor]:
+        """Return W(s_(k+1)) - W(s_k) for each step of a grid."""
+        values = [self.at(depth) for depth in grid]
+        return [after - before for before, after in pairwise(values)]
+
+
+def solve(
+    start: Tensor,
+    grid: Sequence[float],
+    drift: Drift,
+    diffusion: Diffusion | None = None,
+    noise: BrownianPath | None = None,
+    prior_drift: Drift | None = None,
+    *,
+    recompute: bool = False,
+    check: bool = False,
+) -> DiffusionPath:
+    """Return the end of the path that follows `drift`, and its rate against a process that follows `prior_drift`.
+
+    Euler-Maruyama for an additive diffusion or none, z' = z + h ds + sigma dW. Euler-Heun (Stratonovich) otherwise:
+    z' = z + h ds + (sigma(z) + sigma(z + sigma(z) dW)) dW / 2.
+
+    Args:
+        start: state at the first depth, of any shape.
+        grid: depths, see `depth_grid`.
+        drift: of the process that is sampled.
+        diffusion: its deviation; None: an ordinary differential equation.
+        noise: the Brownian motion; None: the path without noise, whose rate is not that of the process.
+        prior_drift: of the process that the rate is measured from; None: no rate.
+        recompute: whether steps keep only their state for the backward pass and are computed again there. Gradients are
+            the same to the bit; the drifts must not draw random numbers.
+        check: whether to look for states that are not finite after every step.
+
+    Raises:
+        NonFiniteStateError: with `check`; names the step.
+        ValueError: a rate without a diffusion.
+    """
+    if prior_drift is not None and diffusion is None:
+        raise ValueError("a path has a rate only with a diffusion")
+    increments = None if noise is None or diffusion is None else noise.increments(grid)
+
+    def step(state: Tensor, increment: Tensor | None, depth: float, width: float) -> tuple[Tensor, ...]:
+        toward = drift(state, depth)
+        after = state + toward * width
+        deviation = None if diffusion is None else diffusion(state, depth)
+        if deviation is not None and diffusion is not None and increment is not None:
+            if not diffusion.additive:
+                deviation_ahead = diffusion(state + deviation * increment, depth + width)
+                after = after + 0.5 * (deviation + deviation_ahead) * increment
+            else:
+                after = after + deviation * increment
+        if prior_drift is None or deviation is None:
+            return (after,)
+        control = (toward - prior_drift(state, depth)) / deviation
+        rate = 0.5 * width * control.square()
+        return after, rate, rate if increment is None else rate + control * increment
+
+    state, rate, log_ratio = start, None, None
+    for index, (depth, after) in enumerate(pairwise(grid)):
+        increment = None if increments is None else increments[index]
+        if recompute and torch.is_grad_enabled():
+            # The drifts draw nothing, so no random state has to be kept.
+            found: Any = checkpoint(
+                step, state, increment, depth, after - depth, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            found = step(state, increment, depth, after - depth)
+        state = found[0]
+        if len(found) > 1:
+            rate = found[1] if rate is None else rate + found[1]
+            log_ratio = found[2] if log_ratio is None else log_ratio + found[2]
+        if check and not bool(state.isfinite().all()):
+            raise NonFiniteStateError(f"step {index + 1} of {len(grid) - 1}: the state is not finite")
+    return DiffusionPath(state, rate, log_ratio)
+
+
+class LearnedDiffusion(nn.Module):
+    """One learned deviation for all states and depths: exp(raw), limited to [1e-3, 10].
+
+    Args:
+        initial: deviation when training starts.
+
+    Source: thesis, part C, appendix A.1.
+    """
+
+    additive = True
+
+    def __init__(self, initial: float = 0.5) -> None:
+        super().__init__()
+        if not LEAST_DIFFUSION < initial < LARGEST_DIFFUSION:
+            raise UserError(
+                f"initial_diffusion: found {shown(initial)}, expected between {LEAST_DIFFUSION:g} and"
+                f" {LARGEST_DIFFUSION:g}"
+            )
+        self.raw = nn.Parameter(torch.tensor(math.log(initial)))
+
+    @property
+    def clamped(self) -> bool:
+        """Whether the deviation is at one of its bounds, where it learns nothing."""
+        return not LEAST_DIFFUSION < math.exp(float(self.raw.detach())) < LARGEST_DIFFUSION
+
+    def forward(self, state: Tensor, depth: float) -> Tensor:
+        """Return the deviation, a scalar."""
+        return self.raw.exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
+
+
+class StateDiffusion(nn.Module):
+    """A deviation for every element that depends on state and depth: exp(network), limited to [1e-3, 10].
+
+    Args:
+        network: (state, depth) -> log deviation, of the state's shape.
+    """
+
+    additive = False
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, state: Tensor, depth: float) -> Tensor:
+        """Return the deviation, of the state's shape."""
+        return self.network(state, depth).exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
+
+
+class DiffusionBlock(nn.Module):
+    """A prior and a posterior process over the depth s in [0, 1] with one diffusion.
+
+    Args:
+        prior_drift: (state, depth) -> drift.
+        posterior_drift: (state, depth, context) -> drift; the context is what is known about the datum.
+        diffusion: of both.
+    """
+
+    def __init__(self, prior_drift: nn.Module, posterior_drift: nn.Module, diffusion: nn.Module) -> None:
+        super().__init__()
+        self.prior_drift = prior_drift
+        self.posterior_drift = posterior_drift
+        self.diffusion: Any = diffusion
+
+    def forward(
+        self,
+        start: Tensor,
+        context: Tensor | None = None,
+        *,
+        steps: int | None = None,
+        dt: float | None = None,
+        noise: BrownianPath | None = None,
+        follow: Literal["posterior", "prior"] = "posterior",
+        recompute: bool = False,
+        check: bool = False,
+    ) -> DiffusionPath:
+        """Return the end of a sample path of the posterior with its rate, or of the prior without.
+
+        Args:
+            start: state at depth 0, of any shape.
+            context: for the posterior drift.
+            steps: number of equal steps; or else
+            dt: width of a step.
+            noise: the Brownian motion; None: no noise.
+            follow: which process to sample.
+            recompute: see `solve`.
+            check: see `solve`.
+        """
+        grid = depth_grid(steps, dt)
+        if follow == "prior":
+            return solve(start, grid, self.prior_drift, self.diffusion, noise, recompute=recompute, check=check)
+        return solve(
+            start, grid, self._posterior(context), self.diffusion, noise, self.prior_drift,
+            recompute=recompute, check=check,
+        )  # fmt: skip
+
+    def _posterior(self, context: Tensor | None) -> Drift:
+        return lambda state, depth: self.posterior_drift(state, depth, context)
+
+    def with_torchsde(
+        self,
+        start: Tensor,
+        context: Tensor | None = None,
+        *,
+        dt: float = 0.1,
+        method: str | None = None,
+        adaptive: bool = False,
+        adjoint: bool = False,
+        motion: Any = None,
+    ) -> DiffusionPath:
+        """Return a posterior path and its rate by a solver of torchsde (the extra `sde`).
+
+        Args:
+            start: (B, ...) state at depth 0.
+            context: for the posterior drift.
+            dt: width of the steps, or of the first one of an adaptive solver.
+            method: of torchsde; None: "euler" for an additive diffusion, else "euler_heun". An adaptive solver needs a
+                better one than euler, by default "midpoint".
+            adaptive: whether steps are as wide as the estimated error allows.
+            adjoint: whether gradients come from the stochastic adjoint, with memory that does not grow with the number
+                of steps. They are those of the equation, not of its steps, and reach parameters, start and context.
+            motion: a torchsde.BrownianInterval over [0, 1] of shape (B, values of a state + 1); None: a new one.
+
+        Raises:
+            UserError: torchsde is not installed.
+        """
+        if not is_installed("torchsde"):
+            raise UserError(missing("torchsde", "adaptive steps and the adjoint of a latent SDE"))
+        import torchsde
+
+        additive = self.diffusion.additive
+        if method is None:
+            method = "midpoint" if adaptive or adjoint else "euler" if additive else "euler_heun"
+        sde = _Augmented(self, start, context, "ito" if method == "euler" else "stratonovich")
+        initial = torch.cat([start.flatten(1), start.new_zeros(len(start), 1)], dim=1)
+        if motion is None:
+            motion = torchsde.BrownianInterval(0.0, 1.0, initial.shape, dtype=start.dtype, device=start.device)
+        integrate: Any = torchsde.sdeint_adjoint if adjoint else torchsde.sdeint
+        known = () if context is None or not context.requires_grad else (context,)
+        more = {"adjoint_params": (*self.parameters(), *known)} if adjoint else {}
+        ends = integrate(
+            sde, initial, initial.new_tensor([0.0, 1.0]), bm=motion, dt=dt, method=method, adaptive=adaptive, **more
+        )
+        return DiffusionPath(ends[-1, :, :-1].view_as(start), ends[-1, :, -1], None)
+
+
+class _Augmented(nn.Module):
+    """A block as torchsde takes it: the flattened state, and the rate of each datum as one more value without noise."""
+
+    noise_type = "diagonal"
+
+    def __init__(self, block: DiffusionBlock, start: Tensor, context: Tensor | None, sde_type: str) -> None:
+        super().__init__()
+        self.block = block
+        self.shape = start.shape
+        self.context = context
+        self.sde_type = sde_type
+
+    def f(self, t: Tensor, y: Tensor) -> Tensor:
+        """Drift of state and rate."""
+        state, depth = y[:, :-1].reshape(self.shape), float(t)
+        toward = self.block.posterior_drift(state, depth, self.context)
+        control = (toward - self.block.prior_drift(state, depth)) / self.block.diffusion(state, depth)
+        return torch.cat([toward.flatten(1), 0.5 * control.square().flatten(1).sum(1, keepdim=True)], dim=1)
+
+    def g(self, t: Tensor, y: Tensor) -> Tensor:
+        """Deviation of the state, and none of the rate."""
+        state = y[:, :-1].reshape(self.shape)
+        deviation = self.block.diffusion(state, float(t)).expand_as(state).flatten(1)
+        return torch.cat([deviation, torch.zeros_like(y[:, -1:])], dim=1)

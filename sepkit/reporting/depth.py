@@ -1,0 +1,112 @@
+"""Show what fewer steps of a model of continuous depth cost: score and real-time factor by number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from sepkit.errors import UserError
+from sepkit.evaluation.labels import label_of, short_label_of
+from sepkit.evaluation.run_folder import Run
+from sepkit.files import atomic_output, write_text
+from sepkit.reporting.compared_runs import digits_of
+from sepkit.reporting.figures import COLORS, panels
+from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.seeds import group_runs
+
+_METRICS = ("si_sdri_db", "si_sdr_db")
+FIXED = "fixed"
+"""Number of steps of a model whose depth cannot be chosen."""
+
+
+def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
+    """Write a Markdown file, with FILE_depth.png beside it; return the text.
+
+    A row is a group of runs over seeds at one number of steps: mean and sample deviation of the score and of the
+    real-time factor over seeds.
+
+    Args:
+        runs: measured with `sepkit evaluate --depth-steps`; those of fixed depth have one row.
+        path: FILE.md.
+
+    Raises:
+        UserError: no run was measured at several numbers of steps.
+    """
+    path = Path(path)
+    sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
+    if not any("by_depth_steps" in evaluation.summary for run in runs for evaluation in run.evaluations):
+        raise UserError(
+            f"--figure depth: found no evaluation of {', '.join(run.name for run in runs)} at several numbers of steps;"
+            " evaluate models of continuous depth with --depth-steps 2 4 8"
+        )
+    parts = []
+    for test_set in sets:
+        found = {group.name: by_steps(group.runs, test_set) for group in group_runs(runs, None)}
+        figure_path = path.with_name(f"{path.stem}_depth{f'_{test_set}' if len(sets) > 1 else ''}.png")
+        with atomic_output(figure_path) as temporary:
+            depth_figure(found).savefig(temporary, format="png", dpi=160)
+        title = f"### {test_set}\n\n" if len(sets) > 1 else ""
+        parts.append(f"{title}{_table(found)}\n![Score against real-time factor]({figure_path.name})\n")
+    parts.append("A dot is a number of steps, mean over seeds. Further left is cheaper, higher is better.\n")
+    text = "\n".join(parts)
+    write_text(path, text)
+    return text
+
+
+def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarray]]:
+    """Return number of steps -> name -> (R,) values over runs, of "real_time_factor" and the metrics measured."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        evaluation = run.evaluation(test_set)
+        if evaluation is None:
+            continue
+        summaries: Mapping[str, Any] = evaluation.summary.get("by_depth_steps") or {FIXED: evaluation.summary}
+        for steps, summary in summaries.items():
+            values = found.setdefault(steps, {})
+            values.setdefault("real_time_factor", []).append(summary["real_time_factor"])
+            for name in _METRICS:
+                if (score := summary["metrics"].get(name, {}).get("mean")) is not None:
+                    values.setdefault(name, []).append(score)
+    return {steps: {name: np.array(numbers) for name, numbers in of.items()} for steps, of in found.items()}
+
+
+def _table(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> str:
+    metrics = [name for name in _METRICS if any(name in values for of in found.values() for values in of.values())]
+    rows = []
+    for group, of_steps in found.items():
+        for steps, values in of_steps.items():
+            scores = [_mean_and_deviation(values.get(name), digits_of(name)) for name in metrics]
+            factor = _mean_and_deviation(values["real_time_factor"], 4)
+            rows.append([escaped(group), steps, str(len(values["real_time_factor"])), *scores, factor])
+    return markdown_table(["group", "steps", "seeds", *map(short_label_of, metrics), "real-time factor"], rows)
+
+
+def _mean_and_deviation(values: np.ndarray | None, digits: int) -> str:
+    if values is None:
+        return ""
+    mean = f"{values.mean():.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} +- {values.std(ddof=1):.{digits}f}"
+
+
+def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> Figure:
+    """Draw the score over the real-time factor, a color per group, each dot named by its number of steps."""
+    figure = panels("real-time factor", [label_of(_METRICS[0])])
+    axes = figure.axes[0]
+    for place, (group, of_steps) in enumerate(found.items()):
+        points = [
+            (v["real_time_factor"].mean(), v[_METRICS[0]].mean(), s) for s, v in of_steps.items() if _METRICS[0] in v
+        ]
+        if not points:
+            continue
+        x, y, names = zip(*points, strict=True)
+        axes.plot(x, y, color=COLORS[place % len(COLORS)], marker="o", markersize=4, linewidth=1.4, label=group)
+        for name, at in zip(names, zip(x, y, strict=True), strict=True):
+            if name != FIXED:
+                axes.annotate(name, at, textcoords="offset points", xytext=(3, 4), fontsize=8)
+    axes.set_xscale("log")
+    axes.legend(frameon=False, fontsize=9)
+    return figure

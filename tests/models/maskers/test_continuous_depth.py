@@ -1,0 +1,258 @@
+"""The masker of continuous depth: steps, gradients, rates, and the commands that choose the depth."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import (
+    ContinuousDepthConfig,
+    DeterministicConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    RatesConfig,
+    RecurrentConfig,
+    SteeringConfig,
+    STFTFilterbankConfig,
+)
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference.separator import Separator, load_model
+from sepkit.inference.uncertainty import monte_carlo, rates_of
+from sepkit.models import EncoderMaskerDecoder, build_model, save_model
+from sepkit.models.maskers import ContinuousDepthMasker
+from sepkit.objectives.objective import build_objective
+from sepkit.training.separation import latents_of
+from sepkit.training.synthetic import write_synthetic_set
+from sepkit.types import Batch
+
+BANK = STFTFilterbankConfig(32, 16)
+
+
+def masker(depth_steps: list[int], **changes: object) -> ContinuousDepthMasker:
+    torch.manual_seed(0)
+    sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10} | changes
+    return ContinuousDepthMasker(9, 2, 1, depth_steps=depth_steps, **sizes)
+
+
+def separation_model(**changes: object) -> EncoderMaskerDecoder:
+    torch.manual_seed(0)
+    sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": [2, 4, 8]} | changes
+    config = ModelConfig(filterbank=BANK, masker=ContinuousDepthConfig(**sizes), masks=DeterministicConfig("sigmoid"))
+    return build_model(config).eval()
+
+
+def test_more_steps_solve_one_equation_better() -> None:
+    net, features = masker([4]).double().eval(), torch.randn(2, 9, 12, dtype=torch.float64)
+    values = {}
+    for steps in (4, 8, 16, 256):
+        net.set_depth_steps(steps)
+        values[steps] = net(features).detach()
+    errors = [float((values[steps] - values[256]).abs().max()) for steps in (4, 8, 16)]
+    assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2] > 0
+    net.set_depth_steps(None)
+    assert torch.equal(net(features), values[4])
+
+
+def test_training_draws_steps_and_use_takes_the_middle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, features = masker([8, 2, 4]), torch.randn(1, 9, 5)
+    assert net.trained_steps == [2, 4, 8] and net.depth_steps == 4
+    taken: list[int] = []
+    grid = ContinuousDepthMasker._steps_now
+    monkeypatch.setattr(ContinuousDepthMasker, "_steps_now", lambda self: taken.append(grid(self)) or taken[-1])
+    torch.manual_seed(1)
+    for _ in range(60):
+        net(features)
+    assert sorted(set(taken)) == [2, 4, 8] and all(10 <= taken.count(steps) <= 32 for steps in (2, 4, 8))
+    torch.manual_seed(1)
+    again = [net._steps_now() for _ in range(60)]
+    assert again == taken[:60]
+    taken.clear()
+    net.eval()
+    net(features)
+    assert taken == [4]
+    rising = masker([2, 4, 8], training_steps="coarse_to_fine")
+    found = []
+    for share in (0.0, 0.3, 0.34, 0.6, 0.7, 1.0):
+        rising.set_training_share(share)
+        found.append(rising._steps_now())
+    assert found == [2, 2, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again(stochastic: bool) -> None:
+    found = []
+    for recompute in (False, True):
+        net = masker([6], stochastic=stochastic)
+        net.recompute = recompute
+        features = torch.linspace(-1, 1, 2 * 9 * 7).view(2, 9, 7).requires_grad_()
+        torch.manual_seed(5)
+        if stochastic:
+            values, rate = net.with_rate(features, sample=True, generator=None)
+            (values.square().sum() + rate.sum()).backward()
+        else:
+            net(features).square().sum().backward()
+        found.append([features.grad, *(p.grad for p in net.parameters())])
+    assert all(torch.equal(a, b) and bool(a.abs().sum() > 0) for a, b in zip(*found, strict=True))
+
+
+def test_memory_hardly_grows_with_steps_that_are_computed_again() -> None:
+    """Bytes that the backward pass holds; the pack hooks see each tensor, counted once by its storage."""
+
+    def held(steps: int, recompute: bool) -> int:
+        net = masker([steps], model_dim=32, hidden_size=32, feedforward_dim=64)
+        net.recompute = recompute
+        features = torch.randn(2, 9, 50)
+        parameters = {p.data_ptr() for p in net.parameters()}
+        storages: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in parameters:
+                storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            values = net(features)
+        del values
+        return sum(storages.values())
+
+    assert held(16, False) > 3 * held(4, False)
+    # With it, what all steps hold is their state, and beside it one step is computed at a time.
+    one_step = held(1, False)
+    assert held(16, True) + one_step < 1.5 * (held(4, True) + one_step)
+
+
+def test_the_path_rate_joins_the_objective() -> None:
+    model = separation_model(stochastic=True)
+    assert model.variational and model.has_path
+    mixture = torch.randn(3, 400)
+    batch = Batch(mixture, torch.randn(3, 2, 400), torch.ones(3, 2, dtype=torch.bool), torch.tensor([400, 400, 300]))
+    config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(path=1.0, initial_weight=0.5)))
+    objective = build_objective(config, latents=latents_of(model))
+    assert set(objective.terms) == {"separation", "path_rate"}
+    model.train()
+    torch.manual_seed(2)
+    separation = model(mixture)
+    assert separation.path_rate is not None and separation.path_rate.shape == (3, 8, model.frames_for(400))
+    losses = objective(batch, separation)
+    expected = separation.path_rate.sum((1, 2))[:2] / 400
+    torch.testing.assert_close(losses.terms["path_rate"][:2], expected)
+    torch.testing.assert_close(losses.loss, losses.terms["separation"] + 0.5 * losses.terms["path_rate"])
+    losses.loss.sum().backward()
+    assert all(bool(p.grad.abs().sum() > 0) for p in model.masker.parameters())
+    objective.after_step({"path_rate_nats_per_tick": 3.0})
+    assert objective.terms["path_rate"].weight == pytest.approx(0.5 * 1.01)
+
+
+def test_without_sampling_there_is_no_noise_and_with_it_there_is_a_spread() -> None:
+    model = separation_model(stochastic=True)
+    mixture = torch.randn(1, 400)
+    with torch.no_grad():
+        first, again = model(mixture), model(mixture)
+        assert torch.equal(first.estimates, again.estimates)
+        torch.testing.assert_close(model.estimates(mixture), first.estimates)
+        rates = rates_of(first)
+    assert rates is not None and {"path_rate_nats_per_tick", "path_alive_share"} <= set(rates)
+    drawn = monte_carlo(model, mixture, samples=4, seed=3)
+    assert bool((drawn.spread.sum(-1) > 0).all())
+    assert torch.equal(drawn.spread, monte_carlo(model, mixture, samples=4, seed=3).spread)
+
+
+def test_equal_drifts_have_no_rate() -> None:
+    net = masker([4], stochastic=True).eval()
+    with torch.no_grad():
+        for parameter in (*net.prior.output.parameters(), *net.block.time.output.parameters()):
+            parameter.zero_()
+        net.block.feedforward[3].weight.zero_()
+        net.block.feedforward[3].bias.zero_()
+    _, rate = net.with_rate(torch.randn(2, 9, 5), sample=True, generator=torch.Generator().manual_seed(0))
+    assert not rate.any()
+
+
+def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
+    model = separation_model()
+    waveform = np.random.default_rng(0).standard_normal(400).astype(np.float32)
+    own, two, many = Separator(model), Separator(model, depth_steps=2), Separator(model, depth_steps=16)
+    assert [s.depth_steps for s in (own, two, many)] == [4, 2, 16]
+    assert two.model.masker.input.weight is model.masker.input.weight
+    found = [separator.separate(waveform, 8000).estimates for separator in (own, two, many)]
+    assert all(x.shape == (2, 400) and np.isfinite(x).all() for x in found)
+    assert not np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+    assert own.fingerprint() == two.fingerprint() and own.way() != two.way()
+
+
+def test_refusals() -> None:
+    with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found \[\], expected one number or more$"):
+        masker([])
+    with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found 0, expected a whole number of steps"):
+        masker([4, 0])
+    fixed = build_model(ModelConfig(filterbank=BANK, masker=RecurrentConfig(hidden_size=4, num_layers=1)))
+    with pytest.raises(UserError, match=r"^depth_steps: found 4, but the depth of this model's masker \(RecurrentM"):
+        Separator(fixed, depth_steps=4)
+    with pytest.raises(UserError, match=r"^depth_steps: found 0, expected 1 to 10000$"):
+        Separator(separation_model(), depth_steps=0)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("depth")
+    save_model(separation_model(), folder / "exp" / "model")
+    tone = np.sin(np.arange(4000) / 9) / 4 + np.random.default_rng(1).standard_normal(4000) / 50
+    audio.write(folder / "mix.wav", tone.astype(np.float32), 8000)
+    return folder
+
+
+def test_separate_at_two_depths(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for steps in (2, 16):
+        out = trained / f"separated_{steps}"
+        command = ["separate", str(trained / "mix.wav"), "--model", str(trained / "exp"), "--out", str(out)]
+        assert main([*command, "--depth-steps", str(steps)]) == 0
+        told[steps] = json.loads((out / "mix.json").read_text())
+        for name in told[steps]["estimates"]:
+            samples = audio.read(out / name)
+            assert samples.shape == (4000,) and np.isfinite(samples).all()
+    assert [told[steps]["depth_steps"] for steps in (2, 16)] == [2, 16]
+    assert told[2]["weights"] == told[16]["weights"]
+    capsys.readouterr()
+    assert main(["models", "--model", str(trained / "exp")]) == 0
+    assert "depth_steps:\n  trained:\n  - 2\n  - 4\n  - 8\n  own: 4\n  calibrated: null" in capsys.readouterr().out
+
+
+def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = write_synthetic_set(trained / "tones", sample_rate=8000, sources=2, mixtures=2)
+    command = ["evaluate", "--model", str(trained / "exp"), "--manifest", str(manifest), "--metrics", "si_sdr"]
+    out = trained / "scores"
+    assert main([*command, "--processes", "0", "--out", str(out), "--depth-steps", "2", "4", "8"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["depth_steps"] == 4 and list(summary["by_depth_steps"]) == ["2", "4", "8"]
+    means = [summary["by_depth_steps"][steps]["metrics"]["si_sdr_db"]["mean"] for steps in ("2", "4", "8")]
+    assert len(set(means)) == 3 and summary["metrics"]["si_sdr_db"]["mean"] == means[1]
+    assert json.loads((out / "steps_8" / "summary.json").read_text())["depth_steps"] == 8
+    assert (out / "utterances.csv").read_bytes() == (out / "steps_4" / "utterances.csv").read_bytes()
+    assert "real-time factor" in capsys.readouterr().out
+    # The model's own number of steps, without the option.
+    assert main([*command, "--processes", "0", "--out", str(trained / "own")]) == 0
+    own = json.loads((trained / "own" / "summary.json").read_text())
+    assert own["depth_steps"] == 4 and own["metrics"]["si_sdr_db"]["mean"] == means[1]
+
+
+def test_a_model_of_fixed_depth_is_refused_in_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["separate", str(trained / "mix.wav"), "--out", str(trained / "fixed"), "--depth-steps", "4"]
+    assert main(command) == 2
+    assert "depth_steps: found 4, but the depth of this model's masker (" in capsys.readouterr().err
+
+
+def test_predictions_hold_for_the_steps_they_were_fitted_with() -> None:
+    of_another = load_model().quality
+    assert of_another is not None and of_another.depth_steps is None
+    model, quality = separation_model(), dataclasses.replace(of_another, depth_steps=4)
+    assert Separator(model, quality=quality).quality is quality
+    assert Separator(model, quality=quality, depth_steps=8).quality is None

@@ -1,0 +1,265 @@
+"""Sample paths and path rates against closed forms, in float64; refined paths; torchsde as an oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sepkit.errors import UserError
+from sepkit.models.latent_sde import (
+    BrownianPath,
+    DiffusionBlock,
+    LearnedDiffusion,
+    NonFiniteStateError,
+    StateDiffusion,
+    depth_grid,
+    solve,
+)
+
+SIGMA = 0.8
+
+
+class Function(nn.Module):
+    """A drift or a diffusion as a plain function."""
+
+    def __init__(self, function: Callable[..., Tensor], additive: bool = True) -> None:
+        super().__init__()
+        self.function = function
+        self.additive = additive
+
+    def forward(self, *inputs: object) -> Tensor:
+        return self.function(*inputs)
+
+
+def block(prior: Callable[..., Tensor], posterior: Callable[..., Tensor], sigma: float = SIGMA) -> DiffusionBlock:
+    diffusion = Function(lambda state, depth: state.new_tensor(sigma))
+    return DiffusionBlock(Function(prior), Function(lambda state, depth, context: posterior(state, depth)), diffusion)
+
+
+def zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+def motion(like: Tensor, seed: int = 0) -> BrownianPath:
+    return BrownianPath(like.shape, torch.Generator().manual_seed(seed), like)
+
+
+def test_constant_drifts_have_an_exact_rate_at_every_step() -> None:
+    start = zeros(3, 4)
+    drifts = block(lambda z, s: torch.full_like(z, -0.3), lambda z, s: torch.full_like(z, 1.1))
+    for options in ({"steps": 1}, {"steps": 7}, {"dt": 0.1}, {"steps": 40}):
+        path = drifts(start, noise=motion(start), **options)
+        expected = torch.full_like(start, 1.4**2 / (2 * SIGMA**2))
+        torch.testing.assert_close(path.rate, expected, rtol=1e-12, atol=0)
+    with pytest.warns(UserWarning, match=r"dt 0.3 does not divide the depth; the last step is 0\.1"):
+        torch.testing.assert_close(drifts(start, noise=motion(start), dt=0.3).rate, expected, rtol=1e-12, atol=0)
+
+
+def test_without_drift_the_variance_grows_by_that_of_the_noise_and_the_rate_is_zero() -> None:
+    start = torch.randn(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    path = block(lambda z, s: 0 * z, lambda z, s: 0 * z)(start, steps=5, noise=motion(start))
+    assert path.value.var() == pytest.approx(float(start.var()) + SIGMA**2, rel=0.04)
+    assert path.rate is not None and not path.rate.any()
+
+
+def test_ornstein_uhlenbeck_converges_in_proportion_to_the_step() -> None:
+    """Prior drift -theta z, posterior drift -theta (z - m): u is constant, means and variances have closed forms."""
+    theta, m, begin = 1.5, 0.7, 2.0
+    start = torch.full((1,), begin, dtype=torch.float64)
+    drifts = block(lambda z, s: -theta * z, lambda z, s: -theta * (z - m))
+    mean = m + (begin - m) * math.exp(-theta)
+    errors = []
+    for steps in (10, 20, 40):
+        path = drifts(start, steps=steps, noise=None)
+        errors.append(abs(float(path.value) - mean))
+        assert float(path.rate) == pytest.approx((theta * m) ** 2 / (2 * SIGMA**2), rel=1e-12)
+    assert errors[0] / errors[1] == pytest.approx(2, abs=0.15) and errors[1] / errors[2] == pytest.approx(2, abs=0.08)
+    # The variance at 40 steps has a closed form of its own, whose limit is that of the process.
+    many = torch.full((20_000,), begin, dtype=torch.float64)
+    found = drifts(many, steps=40, noise=motion(many)).value
+    factor = (1 - theta / 40) ** 2
+    variance = SIGMA**2 / 40 * (1 - factor**40) / (1 - factor)
+    assert found.var() == pytest.approx(variance, rel=0.04)
+    assert variance == pytest.approx(SIGMA**2 * (1 - math.exp(-2 * theta)) / (2 * theta), rel=0.05)
+    assert found.mean() == pytest.approx(mean, abs=0.03)
+
+
+def test_the_bound_of_a_linear_gaussian_model_is_tight_at_the_exact_posterior_and_never_above() -> None:
+    """Prior: Brownian motion from 0. x = z(1) + N(0, r^2), so log p(x) = log N(x; 0, sigma^2 + r^2)."""
+    r, x, paths = 0.5, 1.3, 20_000
+    start = zeros(paths)
+
+    def log_normal(value: Tensor | float, variance: float) -> Tensor:
+        return -0.5 * (torch.as_tensor(value) ** 2 / variance + math.log(2 * math.pi * variance))
+
+    evidence = float(log_normal(x, SIGMA**2 + r**2))
+    assert evidence == pytest.approx(-1.810, abs=1e-3)
+
+    def bounds(scale: float, steps: int) -> tuple[Tensor, Tensor]:
+        gain = scale * SIGMA**2
+        drifts = block(lambda z, s: 0 * z, lambda z, s: gain * (x - z) / (r**2 + SIGMA**2 * (1 - s)))
+        path = drifts(start, steps=steps, noise=motion(start))
+        likelihood = log_normal(x - path.value, r**2)
+        return likelihood - path.rate, likelihood - path.log_ratio
+
+    found = {steps: bounds(1.0, steps) for steps in (5, 10, 50)}
+    for steps, expected in ((5, -1.915), (10, -1.855), (50, -1.818 - 0.007)):
+        assert float(found[steps][0].mean()) == pytest.approx(expected, abs=0.02)
+        assert float(found[steps][0].mean()) < evidence + 0.02
+    # With the stochastic integral each path tells log p(x) by itself, up to the step; without, it scatters by 1.4 nats.
+    assert float(found[50][1].std()) < 0.25 < 1.0 < float(found[50][0].std())
+    importance = torch.logsumexp(found[10][1], 0) - math.log(paths)
+    assert float(importance) == pytest.approx(evidence, abs=0.02)
+    assert float(bounds(0.5, 50)[0].mean()) < float(found[50][0].mean()) - 0.05
+
+
+def test_equal_drifts_have_no_rate_and_give_the_samples_of_the_prior() -> None:
+    start = torch.ones(5, dtype=torch.float64)
+    drifts = block(lambda z, s: z.sin() + s, lambda z, s: z.sin() + s)
+    posterior = drifts(start, steps=6, noise=motion(start))
+    prior = drifts(start, steps=6, noise=motion(start), follow="prior")
+    assert torch.equal(posterior.value, prior.value) and not posterior.rate.any() and prior.rate is None
+
+
+def test_a_path_is_refined_and_the_strong_error_falls() -> None:
+    start = torch.ones(2000, dtype=torch.float64)
+    path = motion(start)
+    coarse = path.increments(depth_grid(steps=4))
+    fine = path.increments(depth_grid(steps=8))
+    for step, increment in enumerate(coarse):
+        torch.testing.assert_close(fine[2 * step] + fine[2 * step + 1], increment, rtol=0, atol=1e-12)
+        assert increment.var() == pytest.approx(0.25, rel=0.15) and fine[2 * step].var() == pytest.approx(
+            0.125, rel=0.15
+        )
+    assert torch.corrcoef(torch.stack(fine))[0, 1].abs() < 0.1
+    sigma = Function(lambda state, depth: state.new_tensor(SIGMA))
+    grids = [depth_grid(steps=steps) for steps in (4, 8, 16, 128)]
+    ends = [solve(start, grid, lambda z, s: -3 * z.sin(), sigma, path).value for grid in grids]
+    errors = [float((end - ends[-1]).abs().mean()) for end in ends[:-1]]
+    assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2]
+    # Grids that do not divide one another are of one path, too.
+    assert torch.equal(path.at(1.0), motion_again(start).at(1.0))
+
+
+def motion_again(start: Tensor) -> BrownianPath:
+    """The path of `motion`, asked for the same depths in the same order."""
+    path = motion(start)
+    path.increments(depth_grid(steps=4))
+    return path
+
+
+def test_euler_heun_of_an_additive_diffusion_is_euler_maruyama() -> None:
+    start = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    grid = depth_grid(steps=5)
+
+    class Constant(Function):
+        def __init__(self, additive: bool) -> None:
+            super().__init__(lambda state, depth: torch.full_like(state, SIGMA), additive)
+
+    drift, prior = (lambda z, s: torch.tanh(z) * (1 + s)), (lambda z, s: -z)
+    maruyama, heun = (solve(start, grid, drift, Constant(additive), motion(start), prior) for additive in (True, False))
+    torch.testing.assert_close(maruyama.value, heun.value, rtol=0, atol=1e-14)
+    torch.testing.assert_close(maruyama.rate, heun.rate, rtol=0, atol=1e-14)
+
+
+def test_euler_heun_solves_in_the_sense_of_stratonovich() -> None:
+    """dZ = Z o dW has the solution Z(0) exp(W)."""
+    start = torch.ones(500, dtype=torch.float64)
+    path = motion(start)
+    diffusion = Function(lambda state, depth: state, additive=False)
+    found = [solve(start, depth_grid(steps=n), lambda z, s: 0 * z, diffusion, path).value for n in (16, 256)]
+    errors = [float((value - path.at(1.0).exp()).abs().mean()) for value in found]
+    assert errors[1] < 0.12 * errors[0] < 0.05
+
+
+class Network(nn.Module):
+    """A small network of state, depth and context."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width + 1, 8), nn.Tanh(), nn.Linear(8, width))
+
+    def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
+        depths = torch.full_like(state[:, :1], depth)
+        changed = self.layers(torch.cat([state, depths], 1))
+        return changed if context is None else changed + context
+
+
+def networks(diffusion: nn.Module | None = None) -> DiffusionBlock:
+    torch.manual_seed(3)
+    return DiffusionBlock(Network(4), Network(4), diffusion or LearnedDiffusion(0.6)).double()
+
+
+@pytest.mark.parametrize("kind", ["additive", "state-dependent"])
+def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again(kind: str) -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = networks(None if kind == "additive" else StateDiffusion(Network(4)))
+        start = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4).requires_grad_()
+        path = model(start, torch.ones_like(start), steps=6, noise=motion(start), recompute=recompute)
+        (path.value.square().sum() + path.rate.sum()).backward()
+        gradients.append([start.grad, *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.equal(a, b) and bool(a.abs().sum() > 0) for a, b in zip(*gradients, strict=True))
+
+
+def test_torchsde_agrees() -> None:
+    torchsde = pytest.importorskip("torchsde", reason="torchsde is missing: pip install 'sepkit[sde]'")
+    model = networks()
+    start = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
+    context = torch.full_like(start, 0.5)
+    interval = torchsde.BrownianInterval(0.0, 1.0, size=(3, 5), dtype=start.dtype, entropy=5)
+    theirs = model.with_torchsde(start, context, dt=0.125, motion=interval)
+
+    class SamePath(BrownianPath):
+        def increments(self, grid):
+            return [interval(a, b)[:, :-1] for a, b in pairwise(grid)]
+
+    ours = model(start, context, steps=8, noise=SamePath(start.shape, like=start))
+    torch.testing.assert_close(ours.value, theirs.value, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.rate.sum(1), theirs.rate, rtol=0, atol=1e-12)
+    adaptive = model.with_torchsde(start, context, dt=0.1, adaptive=True, motion=interval)
+    fine = model(start, context, steps=400, noise=SamePath(start.shape, like=start))
+    torch.testing.assert_close(adaptive.value, fine.value, rtol=0, atol=0.02)
+    # The adjoint's gradients are those of the equation.
+    context = context.clone().requires_grad_()
+    model.with_torchsde(start, context, dt=0.02, adjoint=True, motion=interval).value.sum().backward()
+    adjoint = context.grad.clone()
+    context.grad = None
+    model(start, context, steps=200, noise=SamePath(start.shape, like=start)).value.sum().backward()
+    torch.testing.assert_close(adjoint, context.grad, rtol=0.02, atol=0.01)
+
+
+def test_noise_follows_from_the_generator() -> None:
+    start = zeros(2, 3)
+    first, again, other = (motion(start, seed).increments(depth_grid(steps=3)) for seed in (1, 1, 2))
+    assert all(map(torch.equal, first, again)) and not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, "3", True, 10**9])
+def test_steps_that_are_no_number_of_steps_are_refused(steps: object) -> None:
+    with pytest.raises(UserError, match=r"^depth_steps: found .*, expected a whole number of steps, 1 to 10000$"):
+        depth_grid(steps=steps)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(UserError, match=r"^dt: found 1\.5, expected more than 0 and at most 1$"):
+        depth_grid(dt=1.5)
+    with pytest.raises(UserError, match=r"^initial_diffusion: found 0\.0, expected between 0\.001 and 10$"):
+        LearnedDiffusion(0.0)
+    with pytest.raises(ValueError, match="only with a diffusion"):
+        solve(zeros(1), depth_grid(2), lambda z, s: z, None, None, lambda z, s: z)
+    with pytest.raises(NonFiniteStateError, match="step 3 of 4: the state is not finite"):
+        solve(zeros(1), depth_grid(4), lambda z, s: torch.full_like(z, math.inf if s == 0.5 else 1.0), check=True)
+
+
+def test_a_diffusion_at_its_bound_says_so() -> None:
+    diffusion = LearnedDiffusion(0.5)
+    assert not diffusion.clamped and diffusion(zeros(1), 0.0).item() == pytest.approx(0.5)
+    with torch.no_grad():
+        diffusion.raw.fill_(-20.0)
+    assert diffusion.clamped and diffusion(zeros(1), 0.0).item() == pytest.approx(1e-3)
