@@ -5,6 +5,7 @@ from __future__ import annotations
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
+from sepkit.studies.clustering.options import VoicesOptions
 from sepkit.studies.quantization.options import UCIOptions
 
 COMMANDS = {
@@ -18,6 +19,7 @@ COMMANDS = {
     "vctk-2mix": OptionsCommand(options.VCTK2MixOptions, "sepkit.corpora.vctk2mix:prepare_vctk2mix"),
     "audiograms": OptionsCommand(AudiogramOptions, "sepkit.studies.acquisition.prepare:prepare_audiograms"),
     "nhanes": OptionsCommand(NHANESOptions, "sepkit.studies.acquisition.prepare:prepare_nhanes"),
+    "voices": OptionsCommand(VoicesOptions, "sepkit.studies.clustering.collections:prepare_voices"),
     "uci": OptionsCommand(UCIOptions, "sepkit.studies.quantization.uci_data:prepare_uci"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
     "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),

@@ -14,6 +14,7 @@ choice's own parameters:
 # ruff: noqa: F403
 from sepkit.choices import *
 from sepkit.config.data import *
+from sepkit.config.encoders import *
 from sepkit.config.maskers import *
 from sepkit.config.model import *
 from sepkit.config.objective import *

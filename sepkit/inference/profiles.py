@@ -14,6 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from sepkit.models.mel import mel_bands
+
 MEMORY_SECONDS = 600.0
 """A chunk counts 1/e in the profile of speakers so far away in time."""
 
@@ -111,17 +113,7 @@ def _cepstra(frames: np.ndarray, sample_rate: int) -> np.ndarray:
 @lru_cache(maxsize=8)
 def _cepstral_analysis(frame: int, sample_rate: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return window (T,), triangular mel bands (bands, bins) and cosines (D, bands)."""
-
-    def mel(hz: np.ndarray) -> np.ndarray:
-        return 2595 * np.log10(1 + hz / 700)
-
-    edges = np.linspace(mel(np.array(_LOWEST_HZ)), mel(np.array(0.475 * sample_rate)), _BANDS + 2)
-    bins = mel(np.fft.rfftfreq(frame, 1 / sample_rate))
-    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
-    bands = np.clip(np.minimum(rising, falling), 0, None)
-    # Narrow bands may lie between two bins.
-    bands[np.arange(_BANDS), np.abs(bins - edges[1:-1, None]).argmin(-1)] += 1e-3
+    bands = mel_bands(frame, sample_rate, _BANDS, _LOWEST_HZ)
     orders = np.arange(1, _CEPSTRA + 1)
     cosines = np.cos(np.pi * orders[:, None] * (np.arange(_BANDS) + 0.5) / _BANDS)
     return np.hanning(frame + 2)[1:-1], bands, cosines

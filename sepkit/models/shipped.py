@@ -9,6 +9,12 @@ from sepkit.errors import UserError
 BOX = Path(__file__).resolve().parent / "box"
 """Folder of the folders of models."""
 
+ENCODERS = Path(__file__).resolve().parent / "encoders"
+"""Folder of the folders of encoders of voices."""
+
+DEFAULT_ENCODER = "voices_8k"
+"""The encoder of voices that is used if none is named."""
+
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""
 
@@ -18,6 +24,23 @@ def shipped_models() -> dict[str, Path]:
     if not BOX.is_dir():
         return {}
     return {folder.name: folder for folder in sorted(BOX.iterdir()) if (folder / "model.yaml").is_file()}
+
+
+def encoder_folder(model: str | Path | None) -> Path:
+    """Return the folder of an encoder of voices: a path, the name of one that ships, or the default one for None.
+
+    Raises:
+        UserError: the default does not ship with this version.
+    """
+    folder = ENCODERS / str(model or DEFAULT_ENCODER)
+    if (folder / "model.yaml").is_file() and not (model and Path(model).exists()):
+        return folder
+    if model is None:
+        raise UserError(
+            f"--model: none is named, and the default encoder {DEFAULT_ENCODER} is not in this version of sepkit; "
+            "name a folder that `sepkit train --config speaker_encoder` wrote"
+        )
+    return Path(model)
 
 
 def default_model() -> str:

@@ -1,0 +1,81 @@
+"""`sepkit voices ...`: measure encoders of voices on collections with known speakers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def score(model: str, *, collection: str, out: str, seeds: int = 3) -> Path:
+    """Write how well each rule of an encoder finds the speakers of a collection, their number known.
+
+    Args:
+        model: folder that `sepkit train --config speaker_encoder` wrote, an encoder that ships, mean_mfcc or
+            mean_log_mel
+        collection: folder that `sepkit prepare voices` wrote, or its voices.csv
+        out: the file, FILE.json; tables call the method by the name of its folder
+        seeds: of k-means, whose mean counts
+
+    Returns:
+        The file.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.clustering.trials import read_collection, score_encoder
+
+    return write_json(out, score_encoder(model, read_collection(collection), seeds))
+
+
+def count(
+    model: str,
+    *,
+    dev: str,
+    collection: str,
+    out: str,
+    collections: int = 100,
+    most: int = 10,
+    seconds: tuple[float, float] = (20.0, 60.0),
+    seed: int = 0,
+) -> Path:
+    """Calibrate how an encoder counts speakers on a dev collection, and measure it on collections of 1 to N speakers.
+
+    The threshold is kept beside the encoder.
+
+    Args:
+        model: folder of an encoder, mean_mfcc or mean_log_mel
+        dev: folder that `sepkit prepare voices` wrote, of dev speakers
+        collection: the same of test speakers, that collections are drawn from
+        out: the file, FILE.json
+        collections: how many are drawn
+        most: speakers of the largest
+        seconds: range of the speech of each speaker
+        seed: of the draws
+
+    Returns:
+        The file.
+    """
+    from sepkit.studies.clustering.trials import CountOptions, count_trial
+
+    result = count_trial(model, dev, collection, out, CountOptions(collections, most, seconds, seed))
+    test = result["test"]
+    print(f"exact in {100 * test['exact']:.0f} %, within one in {100 * test['within_one']:.0f} %")
+    return Path(out)
+
+
+def table(scores: list[str], *, out: str) -> Path:
+    """Write a table of scores, mean and deviation over the runs of each method.
+
+    Args:
+        scores: files that `sepkit voices score` wrote, METHOD/RUN.json
+        out: the file, FILE.md
+
+    Returns:
+        The file.
+    """
+    from sepkit.files import write_text
+    from sepkit.studies.clustering.trials import table_of
+
+    text = table_of(scores)
+    print(text)
+    return write_text(out, text)
+
+
+COMMANDS = {"score": score, "count": count, "table": table}

@@ -1,0 +1,100 @@
+"""Tables of segments: which part of which recording, and who speaks in it, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from sepkit.errors import UserError, shown
+from sepkit.files import write_text
+
+COLUMNS = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a recording.
+
+    Args:
+        path: of the recording, as the table writes it.
+        start_seconds: where it begins.
+        duration_seconds: its length; infinity: to the end.
+        speaker: who speaks; None: not known.
+        confidence: probability of that speaker, 0 to 1; None: not known.
+    """
+
+    path: str
+    start_seconds: float = 0.0
+    duration_seconds: float = math.inf
+    speaker: str | None = None
+    confidence: float | None = None
+
+
+def read_segments(path: str | Path) -> list[Segment]:
+    """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty.
+
+    Raises:
+        UserError: unreadable, without the column `path`, or a number that is none.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({error}); expected a CSV file with columns {', '.join(COLUMNS)}"
+        ) from (error)
+    reader = csv.DictReader(StringIO(text))
+    if "path" not in (reader.fieldnames or ()):
+        found = ", ".join(reader.fieldnames or ()) or "nothing"
+        raise UserError(f"{path}: found columns {found[:200]}, expected {', '.join(COLUMNS)}")
+    segments = []
+    for row in reader:
+        where = f"{path}: line {reader.line_num}"
+        if not row["path"]:
+            raise UserError(f"{where}: path is empty, expected that of a recording")
+        start = _number(row, "start_seconds", 0.0, where)
+        duration = _number(row, "duration_seconds", math.inf, where)
+        confidence = _number(row, "confidence", math.nan, where)
+        segments.append(
+            Segment(
+                row["path"],
+                start,
+                duration,
+                row.get("speaker") or None,
+                None if confidence != confidence else confidence,
+            )
+        )
+    if not segments:
+        raise UserError(f"{path}: holds no segments, expected a row for each")
+    return segments
+
+
+def _number(row: dict[str, str], name: str, default: float, where: str) -> float:
+    text = row.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise UserError(f"{where}: {name} is {shown(text)}, expected a number of 0 or more")
+    return value
+
+
+def write_segments(path: str | Path, segments: Iterable[Segment]) -> Path:
+    """Write a table of segments atomically, seconds to the millisecond, and return its path."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for segment in segments:
+        seconds = (
+            f"{value:.3f}" if math.isfinite(value) else ""
+            for value in (segment.start_seconds, segment.duration_seconds)
+        )
+        confidence = "" if segment.confidence is None else f"{segment.confidence:.4f}"
+        writer.writerow([segment.path, *seconds, segment.speaker or "", confidence])
+    return write_text(path, text.getvalue())

@@ -1,0 +1,116 @@
+"""The diarization error rate: how much of the speech is given to the wrong person, or to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.errors import UserError, shown
+
+Turns = Mapping[str, Sequence[tuple[float, float]]]
+"""Speaker -> beginnings and lengths of turns, seconds."""
+
+
+@dataclass(frozen=True)
+class DiarizationErrors:
+    """Seconds of errors; the speech of two at once counts twice.
+
+    Args:
+        speech: of the reference.
+        missed: spoken, but given to nobody.
+        false_alarm: given to somebody, but not spoken.
+        confused: given to somebody else.
+    """
+
+    speech: float
+    missed: float
+    false_alarm: float
+    confused: float
+
+    @property
+    def rate(self) -> float:
+        """The sum of errors over the speech; infinity if there is none."""
+        wrong = self.missed + self.false_alarm + self.confused
+        return wrong / self.speech if self.speech else (np.inf if wrong else 0.0)
+
+    def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
+        return DiarizationErrors(*(a + b for a, b in zip(_parts(self), _parts(other), strict=True)))
+
+
+def _parts(errors: DiarizationErrors) -> tuple[float, ...]:
+    return errors.speech, errors.missed, errors.false_alarm, errors.confused
+
+
+def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: float = 0.0) -> DiarizationErrors:
+    """Return the errors under the best one-to-one naming of speakers; overlapping speech is counted.
+
+    Args:
+        reference: true turns.
+        hypothesis: found turns.
+        collar_seconds: left out on both sides of each beginning and end of a true turn.
+
+    Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", section 6.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    turns = [(start, start + length) for own in (*reference.values(), *hypothesis.values()) for start, length in own]
+    ends = np.array([end for own in reference.values() for start, length in own for end in (start, start + length)])
+    collars = [(end - collar_seconds, end + collar_seconds) for end in ends] if collar_seconds else []
+    edges = np.unique(np.array([edge for part in (*turns, *collars) for edge in part]))
+    if len(edges) < 2:
+        return DiarizationErrors(0.0, 0.0, 0.0, 0.0)
+    lengths, middles = np.diff(edges), 0.5 * (edges[:-1] + edges[1:])
+    if len(collars):
+        near = np.abs(middles[:, None] - ends[None]).min(1) < collar_seconds
+        lengths = np.where(near, 0.0, lengths)
+    true, found = _active(reference, middles), _active(hypothesis, middles)
+    together = (true * lengths) @ found.T
+    rows, columns = linear_sum_assignment(together, maximize=True)
+    correct = float(together[rows, columns].sum())
+    spoken, given = true.sum(0), found.sum(0)
+    both = float((np.minimum(spoken, given) * lengths).sum())
+    return DiarizationErrors(
+        speech=float((spoken * lengths).sum()),
+        missed=float((np.maximum(spoken - given, 0) * lengths).sum()),
+        false_alarm=float((np.maximum(given - spoken, 0) * lengths).sum()),
+        confused=max(0.0, both - correct),
+    )
+
+
+def _active(turns: Turns, times: np.ndarray) -> np.ndarray:
+    """Return (speakers, times) 1 where a speaker has a turn."""
+    active = np.zeros((len(turns), len(times)))
+    for row, own in zip(active, turns.values(), strict=True):
+        for start, length in own:
+            row[np.searchsorted(times, start) : np.searchsorted(times, start + length)] = 1
+    return active
+
+
+def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return recording -> speaker -> turns of an RTTM file.
+
+    Raises:
+        UserError: unreadable, or a line that is none of RTTM.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected an RTTM file") from error
+    recordings: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith(";") or words[0] != "SPEAKER":
+            continue
+        name = speaker = ""
+        try:
+            name, start, length, speaker = words[1], float(words[3]), float(words[4]), words[7]
+        except (IndexError, ValueError):
+            start = length = np.nan
+        if not (np.isfinite(start) and np.isfinite(length) and length >= 0):
+            expected = "expected SPEAKER FILE CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>"
+            raise UserError(f"{path}: line {number}: found {shown(line)}, {expected}")
+        recordings.setdefault(name, {}).setdefault(speaker, []).append((start, length))
+    return recordings

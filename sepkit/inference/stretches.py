@@ -1,0 +1,164 @@
+"""Stretches of speech in recordings and in separated estimates, and their embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference.activity import ActivityMeter
+from sepkit.models.speaker_encoder import SpeakerEncoder
+
+WINDOW_SECONDS = 1.5
+"""Longest stretch; a longer turn is cut into equal ones."""
+
+SHORTEST_SECONDS = 0.25
+"""Shorter stretches tell nothing of a voice."""
+
+_BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
+# Differences of lengths that are no sign of files that do not belong together.
+_LENGTH_SLACK = 0.01
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording, or the estimates of one that was separated.
+
+    Args:
+        name: relative path without ending: of the recording.
+        paths: one file, or one for each estimate.
+        relative: the same, as tables write them.
+    """
+
+    name: Path
+    paths: tuple[Path, ...]
+    relative: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of one file: number of the file in its source, beginning and length in seconds."""
+
+    track: int
+    start_seconds: float
+    duration_seconds: float
+
+
+def group_estimates(recordings: dict[Path, Path]) -> list[Source]:
+    """Return recordings as sources, with the estimates that `sepkit separate` wrote of one recording as one source.
+
+    Args:
+        recordings: file -> relative path, see `find_recordings`.
+    """
+    together: dict[Path, list[Path]] = {}
+    for path in recordings:
+        together.setdefault(_description_of(path) or path, []).append(path)
+    sources = []
+    for key, paths in together.items():
+        relative = [recordings[path] for path in paths]
+        name = relative[0].with_suffix("") if key == paths[0] else relative[0].with_name(key.stem)
+        sources.append(Source(name, tuple(paths), tuple(str(path) for path in relative)))
+    return sources
+
+
+def _description_of(path: Path) -> Path | None:
+    """Return the JSON file beside an estimate that names it; None for other recordings."""
+    stem, mark, number = path.stem.rpartition("_s")
+    description = path.with_name(f"{stem}.json")
+    if not mark or not number.isdigit() or not description.is_file():
+        return None
+    try:
+        estimates = json.loads(description.read_text(encoding="utf-8")).get("estimates")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return description if isinstance(estimates, list) and path.name in estimates else None
+
+
+def find_stretches(source: Source, window_seconds: float = WINDOW_SECONDS) -> tuple[list[Stretch], list[Stretch]]:
+    """Return the stretches in which something is heard, in order of time, and those that are too short to use.
+
+    Raises:
+        UserError: a file that cannot be read, or estimates of different lengths.
+    """
+    turns = turns_of(source.paths)
+    stretches, short = [], []
+    for track, own in enumerate(turns):
+        for start, length in own:
+            parts = max(1, int(np.ceil(length / window_seconds - 1e-9)))
+            cut = [Stretch(track, start + k * length / parts, length / parts) for k in range(parts)]
+            (stretches if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
+    order = sorted(stretches, key=lambda s: (s.start_seconds, s.track))
+    return order, sorted(short, key=lambda s: (s.start_seconds, s.track))
+
+
+def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
+    """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together.
+
+    Raises:
+        UserError: a file that cannot be read, or files of different rates or lengths.
+    """
+    headers = [audio.info(path) for path in paths]
+    rate, samples = headers[0].sample_rate, min(header.num_samples for header in headers)
+    for path, header in zip(paths, headers, strict=True):
+        if header.sample_rate != rate or header.num_samples > (1 + _LENGTH_SLACK) * samples + rate:
+            raise UserError(
+                f"{path}: found {header.num_samples} samples at {header.sample_rate} Hz, expected {samples} at {rate}, "
+                f"as in {paths[0]}; separate the recording again"
+            )
+    meter = ActivityMeter(len(paths), rate)
+    readers = [audio.read_blocks(path, max(1, round(_BLOCK_SECONDS * rate))) for path in paths]
+    for blocks in zip(*readers, strict=False):
+        length = min(map(len, blocks))
+        meter.add(np.stack([block[:length] for block in blocks]))
+    return meter.segments()
+
+
+def conflicts_of(stretches: Sequence[Stretch]) -> list[list[int]]:
+    """Return for each stretch which others of other tracks overlap it by more than half of the shorter one.
+
+    Estimates of one recording that speak at once are different people.
+    """
+    conflicts: list[list[int]] = [[] for _ in stretches]
+    order = sorted(range(len(stretches)), key=lambda k: stretches[k].start_seconds)
+    for place, a in enumerate(order):
+        first = stretches[a]
+        end = first.start_seconds + first.duration_seconds
+        for b in order[place + 1 :]:
+            second = stretches[b]
+            if second.start_seconds >= end:
+                break
+            shared = min(end, second.start_seconds + second.duration_seconds) - second.start_seconds
+            if first.track != second.track and shared > 0.5 * min(first.duration_seconds, second.duration_seconds):
+                conflicts[a].append(b)
+                conflicts[b].append(a)
+    return conflicts
+
+
+def waveforms_of(source: Source, stretches: Sequence[Stretch], sample_rate: int) -> Iterator[np.ndarray]:
+    """Yield the samples (T,) of stretches that are in order of time, at a rate in Hz; files are read in blocks."""
+    held: dict[int, tuple[float, np.ndarray]] = {}
+    for stretch in stretches:
+        begin, block = held.get(stretch.track, (0.0, np.zeros(0, np.float32)))
+        end = stretch.start_seconds + stretch.duration_seconds
+        if not (begin <= stretch.start_seconds and end <= begin + len(block) / sample_rate):
+            begin = stretch.start_seconds
+            count = round(max(_READ_SECONDS, stretch.duration_seconds + 1) * sample_rate)
+            block = audio.read(
+                source.paths[stretch.track], round(begin * sample_rate), count, sample_rate, pad_end=True
+            )
+            held[stretch.track] = begin, block
+        first = round((stretch.start_seconds - begin) * sample_rate)
+        yield block[first : first + max(1, round(stretch.duration_seconds * sample_rate))]
+
+
+@torch.inference_mode()
+def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
+    """Return (N, D) float32 embeddings of waveforms at the encoder's rate, one by one."""
+    rows = [encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy() for waveform in waveforms]
+    return np.stack(rows) if rows else np.zeros((0, encoder.config.dimensions), np.float32)

@@ -1,0 +1,205 @@
+"""Clusters of voices: spherical k-means on embeddings, how many people there are, and how sure each assignment is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+DEFAULT_THRESHOLD = 0.6
+"""Mean cosine distance above which two groups of stretches are different people, for encoders without their own."""
+
+_RESTARTS, _ROUNDS = 10, 50
+# Distances between all pairs take memory with the square of their number.
+_MOST_COUNTED = 1200
+_LARGEST_CONCENTRATION = 200.0
+
+Conflicts = Sequence[Sequence[int]]
+"""Of each stretch, which others are of different people because they are spoken at once by other estimates."""
+
+
+@dataclass
+class Clusters:
+    """Clusters of N embeddings.
+
+    Args:
+        labels: (N,) from 0.
+        centers: (K, D) mean directions.
+        posterior: (N, K) probabilities of the clusters.
+    """
+
+    labels: np.ndarray
+    centers: np.ndarray
+    posterior: np.ndarray
+
+
+def unit_rows(values: np.ndarray) -> np.ndarray:
+    """Return rows of unit length; rows of zeros stay."""
+    lengths = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(lengths > 0, lengths, 1.0)
+
+
+def spherical_k_means(
+    embeddings: np.ndarray, clusters: int, seed: int = 0, conflicts: Conflicts | None = None, restarts: int = _RESTARTS
+) -> Clusters:
+    """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
+
+    Args:
+        embeddings: (N, D), used at unit length.
+        clusters: K.
+        seed: of the first centers.
+        conflicts: pairs that get different clusters as far as there are enough.
+        restarts: how many are tried.
+
+    Raises:
+        UserError: fewer embeddings than clusters.
+    """
+    if not 1 <= clusters <= len(embeddings):
+        raise UserError(
+            f"found {len(embeddings)} stretches of speech, expected at least {clusters}, one for each speaker"
+        )
+    points = unit_rows(np.asarray(embeddings, np.float64))
+    generator = np.random.default_rng(seed)
+    best: tuple[float, np.ndarray, np.ndarray] | None = None
+    for _ in range(restarts):
+        centers = _far_apart(points, clusters, generator)
+        labels = np.full(len(points), -1)
+        for _ in range(_ROUNDS):
+            before, labels = labels, _assign(points @ centers.T, conflicts)
+            if np.array_equal(before, labels):
+                break
+            centers = mean_directions(points, labels, centers)
+        total = float((points * centers[labels]).sum())
+        if best is None or total > best[0] + 1e-9:
+            best = total, labels, centers
+    assert best is not None
+    _, labels, centers = best
+    return Clusters(labels, centers, posterior_of(points, centers, labels))
+
+
+def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator) -> np.ndarray:
+    """Return (K, D) points drawn with probabilities in proportion to their distance from those drawn before."""
+    chosen = [int(generator.integers(len(points)))]
+    while len(chosen) < clusters:
+        distances = np.clip(1 - (points @ points[chosen].T).max(1), 0, None)
+        distances[chosen] = 0.0
+        total = distances.sum()
+        shares = distances / total if total > 1e-12 else _others(len(points), chosen)
+        chosen.append(int(generator.choice(len(points), p=shares)))
+    return points[chosen].copy()
+
+
+def _others(count: int, chosen: Sequence[int]) -> np.ndarray:
+    shares = np.ones(count)
+    shares[list(chosen)] = 0.0
+    return shares / shares.sum()
+
+
+def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return (K, D) mean directions of the members of each cluster; empty clusters keep their center."""
+    sums = np.zeros_like(centers)
+    np.add.at(sums, labels, points)
+    lengths = np.linalg.norm(sums, axis=-1, keepdims=True)
+    return np.where(lengths > 0, sums / np.where(lengths > 0, lengths, 1.0), centers)
+
+
+def _assign(likeness: np.ndarray, conflicts: Conflicts | None) -> np.ndarray:
+    """Return (N,) the most alike cluster of each point, the surest first where some exclude each other."""
+    if conflicts is None:
+        return likeness.argmax(-1)
+    clusters = likeness.shape[1]
+    ranked = np.sort(likeness, axis=-1)
+    margins = ranked[:, -1] - ranked[:, -2] if clusters > 1 else ranked[:, -1]
+    labels = np.full(len(likeness), -1)
+    for index in np.argsort(-margins, kind="stable").tolist():
+        taken = {int(labels[other]) for other in conflicts[index]} - {-1}
+        free = [cluster for cluster in range(clusters) if cluster not in taken] or list(range(clusters))
+        labels[index] = free[int(likeness[index, free].argmax())]
+    return labels
+
+
+def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return (N, K) probabilities of clusters, of von Mises-Fisher distributions with one concentration.
+
+    Args:
+        points: (N, D) unit vectors.
+        centers: (K, D) mean directions.
+        labels: (N,) clusters that the concentration is estimated from.
+
+    Source: Banerjee et al., "Clustering on the unit hypersphere using von Mises-Fisher distributions", 2005, eq. 4.4.
+    """
+    dimensions = points.shape[1]
+    length = float(np.clip((points * centers[labels]).sum(-1).mean(), 0.0, 1.0 - 1e-6))
+    concentration = min(_LARGEST_CONCENTRATION, length * (dimensions - length**2) / (1 - length**2))
+    logits = concentration * (points @ centers.T)
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many people speak.
+
+    Args:
+        speakers: the answer.
+        runner_up: the next best one.
+        margin: how far the distance that decides is from the threshold, cosine distance; small: nearly the runner-up.
+        threshold: of the mean cosine distance.
+    """
+
+    speakers: int
+    runner_up: int
+    margin: float
+    threshold: float
+
+
+def count_speakers(embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> Counted:
+    """Return how many people the stretches are of: groups that average linkage leaves at a threshold.
+
+    Groups with little speech are not counted: they are stretches that sound like nobody in particular.
+
+    Args:
+        embeddings: (N, D) of N >= 1 stretches.
+        seconds: (N,) their lengths.
+        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance) and `least_share` (of all
+            speech, that a person has); None: defaults.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    counting = counting or {}
+    threshold = float(counting.get("threshold", DEFAULT_THRESHOLD))
+    least_share, least_seconds = float(counting.get("least_share", 0.02)), float(counting.get("least_seconds", 2.0))
+    points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, np.float64)
+    if len(points) > _MOST_COUNTED:
+        chosen = np.linspace(0, len(points) - 1, _MOST_COUNTED).astype(int)
+        points, seconds = points[chosen], seconds[chosen]
+    if len(points) == 1:
+        return Counted(1, 2, math.inf, threshold)
+    distances = np.clip(1 - points @ points.T, 0, 2)
+    np.fill_diagonal(distances, 0.0)
+    tree = linkage(squareform(0.5 * (distances + distances.T), checks=False), "average")
+    least = min(least_seconds, max(least_share * seconds.sum(), seconds.min()))
+
+    def people(limit: float) -> int:
+        groups = fcluster(tree, limit, "distance")
+        return max(1, int((np.bincount(groups, seconds) >= least).sum()))
+
+    answer = people(threshold)
+    # The nearest thresholds on both sides with another answer.
+    heights = np.unique(tree[:, 2])
+    ways = [(abs(limit - threshold), people(limit)) for limit in (*np.nextafter(heights, 0), *np.nextafter(heights, 3))]
+    others = [way for way in ways if way[1] != answer]
+    margin, runner_up = min(others) if others else (math.inf, answer + 1)
+    return Counted(answer, runner_up, float(margin), threshold)
+
+
+def in_order_of_appearance(labels: Sequence[int]) -> list[int]:
+    """Return the same groups, numbered from 0 in the order in which they come first."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in labels]

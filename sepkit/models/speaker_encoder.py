@@ -1,0 +1,161 @@
+"""Encoders of voices: stretches of speech become unit vectors that are alike if the speaker is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sepkit.config import SpeakerEncoderConfig
+from sepkit.errors import UserError
+from sepkit.models.mel import mel_bands
+from sepkit.models.saved import SavedModel
+
+_FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
+# Power below a stretch's strongest band; what is weaker is noise of the recording.
+_FLOOR = 1e-6
+_SHORTEST_FRAMES = 24
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, channels: int, dilation: int) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(channels, channels, 3, padding=dilation, dilation=dilation)
+        self.second = nn.Conv1d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.second(torch.relu(self.first(x))))
+
+
+def _trunk(config: SpeakerEncoderConfig) -> nn.Sequential:
+    width = config.channels
+    if config.trunk == "resnet":
+        blocks = [_ResidualBlock(width, dilation) for dilation in (1, 2, 3, 1)]
+        first = nn.Conv1d(config.bands, width, 5, stride=2, padding=2)
+        return nn.Sequential(first, nn.ReLU(), *blocks, nn.Conv1d(width, config.pooled, 1), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv1d(config.bands, width, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv1d(width, width, 3, dilation=2, padding=2),
+        nn.ReLU(),
+        nn.Conv1d(width, width, 3, dilation=3, padding=3),
+        nn.ReLU(),
+        nn.Conv1d(width, config.pooled, 1),
+        nn.ReLU(),
+    )
+
+
+class SpeakerEncoder(SavedModel):
+    """An encoder of voices, with K expert heads, their prototypes and a gate where it was trained with MiCE.
+
+    Args:
+        config: what it is.
+
+    Raises:
+        UserError: sizes below 1, or more experts than a fixed gate has centers for.
+
+    Source: MiCE paper, section 4; trunk and statistics as in x-vectors (Snyder et al. 2018).
+    """
+
+    kind = "speaker_encoder"
+    config_type = SpeakerEncoderConfig
+
+    bands: Tensor
+    window: Tensor
+    centers: Tensor | None
+
+    def __init__(self, config: SpeakerEncoderConfig) -> None:
+        super().__init__()
+        for name in ("bands", "channels", "pooled", "dimensions", "experts"):
+            if getattr(config, name) < 1:
+                raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
+        self.config = config
+        self.sample_rate = config.sample_rate
+        frame = round(_FRAME_SECONDS * config.sample_rate)
+        self.hop = round(_HOP_SECONDS * config.sample_rate)
+        bands = mel_bands(frame, config.sample_rate, config.bands, _LOWEST_HZ)
+        self.register_buffer("bands", torch.from_numpy(bands.astype(np.float32)), persistent=False)
+        self.register_buffer("window", torch.hann_window(frame), persistent=False)
+        self.trunk = _trunk(config)
+        self.norm = nn.BatchNorm1d(2 * config.pooled)
+        self.heads = nn.Linear(2 * config.pooled, (1 if config.one_head else config.experts) * config.dimensions)
+        shape = config.experts, config.dimensions
+        has_prototypes = config.prototypes and config.gate != "none"
+        self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
+        self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
+        self._add_centers(config)
+
+    def _add_centers(self, config: SpeakerEncoderConfig) -> None:
+        drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
+        if config.gate == "learned":
+            self.centers = nn.Parameter(drawn)
+        else:
+            self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
+
+    def prototypes_follow_gradient(self, wanted: bool) -> None:
+        """Say whether the gradient reaches the prototypes of experts."""
+        if self.prototypes is not None:
+            self.prototypes.requires_grad_(wanted)
+
+    @classmethod
+    def from_config(cls, config: SpeakerEncoderConfig) -> SpeakerEncoder:
+        """Return a new encoder; a fixed gate gets its centers from the training."""
+        return cls(config)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rate and the dimensions of an embedding."""
+        return {"sample_rate": self.sample_rate, "dimensions": self.config.dimensions}
+
+    def log_mel(self, waveforms: Tensor) -> Tensor:
+        """Return (B, bands, F) log mel spectra of waveforms (B, T), each minus its mean over time and bands.
+
+        That removes the level, but not the mean spectrum, which tells voices apart.
+        """
+        frame = len(self.window)
+        short = frame + (_SHORTEST_FRAMES - 1) * self.hop - waveforms.shape[-1]
+        if short > 0:
+            waveforms = functional.pad(waveforms, (0, short))
+        frames = waveforms.unfold(-1, frame, self.hop) * self.window
+        power = torch.fft.rfft(frames, dim=-1).abs().square() @ self.bands.T
+        floor = _FLOOR * power.amax((-2, -1), keepdim=True) + 1e-20
+        logs = (power + floor).log().transpose(1, 2)
+        return logs - logs.mean((1, 2), keepdim=True)
+
+    def features(self, spectra: Tensor) -> Tensor:
+        """Return (B, 2 pooled) normalized means and deviations over time of the trunk's output for log mel spectra."""
+        hidden = self.trunk(spectra)
+        deviation = (hidden.var(-1, unbiased=False) + 1e-5).sqrt()
+        return self.norm(torch.cat([hidden.mean(-1), deviation], dim=-1))
+
+    def expert_embeddings(self, features: Tensor) -> Tensor:
+        """Return (B, H, D) unit vectors of the heads; H is 1 or the number of experts."""
+        return functional.normalize(self.heads(features).unflatten(-1, (-1, self.config.dimensions)), dim=-1)
+
+    def gate_embedding(self, features: Tensor) -> Tensor | None:
+        """Return (B, D) unit vectors; None without a gate or with a uniform one."""
+        return None if self.gate is None else functional.normalize(self.gate(features), dim=-1)
+
+    def unit_prototypes(self) -> Tensor | None:
+        """Return (K, D) prototypes of the experts at unit length."""
+        return None if self.prototypes is None else functional.normalize(self.prototypes, dim=-1)
+
+    def unit_centers(self) -> Tensor | None:
+        """Return (K, D) prototypes of the gate at unit length."""
+        return None if self.centers is None else functional.normalize(self.centers, dim=-1)
+
+    def embed_features(self, features: Tensor) -> Tensor:
+        """Return (B, D) embeddings, unit vectors: the head's, or with several heads the features themselves.
+
+        Each of several heads sees a voice as one cluster of its training does. Features are what they share, and are
+        good for voices that are in none.
+        """
+        if self.config.experts == 1 or self.config.one_head:
+            return self.expert_embeddings(features)[:, 0]
+        return functional.normalize(features, dim=-1)
+
+    def forward(self, waveforms: Tensor) -> Tensor:
+        """Return (B, D) embeddings of waveforms (B, T) of one length, see `embed_features`."""
+        return self.embed_features(self.features(self.log_mel(waveforms)))

@@ -1,0 +1,139 @@
+"""The configuration of a contrastive training; imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sepkit.config import SpeakerEncoderConfig, TaskConfig, TrainerConfig
+from sepkit.errors import UserError
+
+Loss = Literal["moco", "mice"]
+
+
+@dataclass
+class ViewConfig:
+    """How a view of a stretch is made; every view draws its own values."""
+
+    crop_seconds: float = 1.0
+    """Length of a view."""
+    gain_db: float = 6.0
+    """Gains are uniform within this range up and down."""
+    snr_db: tuple[float, float] = (5.0, 25.0)
+    """Range of the signal-to-noise ratio of colored noise, dB."""
+    tilt_nepers: float = 0.3
+    """Standard deviation of each of four cosines over frequency that color a view, as a microphone does."""
+    room_probability: float = 0.3
+    """Share of views with reverberation: noise that decays by 60 dB in 0.1 to 0.4 s."""
+    other_probability: float = 0.0
+    """Share of views with a second, weaker voice, as in separated estimates."""
+    other_db: tuple[float, float] = (8.0, 20.0)
+    """Range of how much weaker the second voice is, dB."""
+    longest_time_mask: float = 0.15
+    """Longest mask over time, share of the view."""
+    longest_band_mask: float = 0.15
+    """Widest mask over bands, share of the bands."""
+
+
+@dataclass
+class StretchDataConfig:
+    """Stretches in which one person speaks."""
+
+    train: str | None = None
+    """Folder of recordings of one speaker each, or a CSV file of stretches (path, start_seconds, duration_seconds).
+    Labels are not used."""
+    dev: str | None = None
+    """The same with labels, for validation: the speaker is the first folder, or the column `speaker`."""
+    batch_size: int = 64
+    workers: int = 0
+    """Processes that make views; recordings are in memory."""
+    min_seconds: float = 0.5
+    """Shorter stretches are left out."""
+    max_seconds: float = 20.0
+    """Longer stretches are cut into several."""
+    views: ViewConfig = field(default_factory=ViewConfig)
+
+
+@dataclass
+class ContrastiveObjectiveConfig:
+    """InfoNCE, or a mixture of contrastive experts."""
+
+    temperature: float = 0.3
+    """tau, of the experts. With 1, as in the paper, a training takes hours rather than minutes."""
+    gate_temperature: float = 0.3
+    """kappa, of the gate."""
+    queue: int = 512
+    """Embeddings that instances are told from; shortened where there are fewer instances."""
+    teacher_decay: float = 0.99
+    """Of the exponential moving average that is the teacher; 0.999 never moves in a run of some hundred steps."""
+    analytical_update: bool = True
+    """Whether prototypes are set to the mean direction of their members after each epoch (equation 13)."""
+    prototype_gradient: bool = True
+    """Whether the gradient reaches prototypes."""
+    start_from_clusters: bool = False
+    """Whether MiCE starts from k-means on the encoder of `init_from`."""
+
+
+@dataclass
+class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
+    """Train an encoder of voices without labels."""
+
+    model: SpeakerEncoderConfig = field(default_factory=SpeakerEncoderConfig)
+    loss: Loss = "moco"
+    """moco: InfoNCE, one head. mice: a mixture of contrastive experts, one for each cluster."""
+    objective: ContrastiveObjectiveConfig = field(default_factory=ContrastiveObjectiveConfig)
+    data: StretchDataConfig = field(default_factory=StretchDataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+    """Folder of an encoder whose weights training starts from."""
+
+    @property
+    def views(self) -> int:
+        """Crops of each instance: for student, teacher and gate."""
+        return 2 if self.loss == "moco" else 3
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, parts contradict each other, or there is no data."""
+        super().check()
+        if self.data.train is None:
+            raise UserError(
+                "data.train: nothing given, expected a folder of recordings or a CSV file of stretches "
+                "(--data.train PATH)"
+            )
+        if self.data.batch_size < 2:
+            raise UserError("data.batch_size: found 1, expected 2 or more, as features are normalized over a batch")
+        if self.loss == "moco" and (self.model.experts != 1 or self.model.gate != "none"):
+            raise UserError("loss: moco has one head and no gate; set model.experts to 1 and model.gate to none")
+        if self.loss == "mice" and self.model.gate == "none":
+            raise UserError("loss: mice needs a gate; set model.gate to fixed (or uniform, learned, random)")
+        if self.model.gate == "fixed" and self.model.experts > self.model.dimensions + 1:
+            raise UserError(
+                f"model.experts: found {self.model.experts}, expected at most {self.model.dimensions + 1}, one more "
+                "than model.dimensions"
+            )
+        if self.objective.start_from_clusters and (self.loss != "mice" or self.init_from is None):
+            raise UserError("objective.start_from_clusters: needs loss mice and init_from, an encoder to start from")
+        for name in ("temperature", "gate_temperature"):
+            if not getattr(self.objective, name) > 0:
+                raise UserError(f"objective.{name}: found {getattr(self.objective, name)}, expected more than 0")
+        if self.objective.queue < 1:
+            raise UserError(f"objective.queue: found {self.objective.queue}, expected 1 or more")
+        if not 0 <= self.objective.teacher_decay < 1:
+            raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
+        self._check_views()
+        if self.trainer.devices * self.trainer.num_nodes > 1:
+            raise UserError("trainer.devices: task contrastive trains on one device; leave --devices out")
+
+    def _check_views(self) -> None:
+        views, data = self.data.views, self.data
+        if not 0.25 <= views.crop_seconds <= 60:
+            raise UserError(f"data.views.crop_seconds: found {views.crop_seconds}, expected 0.25 to 60")
+        if not 0.25 <= data.min_seconds <= data.max_seconds:
+            raise UserError(f"data.min_seconds: found {data.min_seconds}, expected 0.25 to data.max_seconds")
+        for name in ("room_probability", "other_probability", "longest_time_mask", "longest_band_mask"):
+            if not 0 <= getattr(views, name) <= 1:
+                raise UserError(f"data.views.{name}: found {getattr(views, name)}, expected 0 to 1")
+        for name in ("snr_db", "other_db"):
+            low, high = getattr(views, name)
+            if not low <= high:
+                raise UserError(f"data.views.{name}: found {low} to {high}, expected the lower number first")

@@ -1,0 +1,190 @@
+"""Stretches of speech as instances, and views of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.corpora._recordings import find_audio_files
+from sepkit.data import audio
+from sepkit.data.segments import Segment, read_segments
+from sepkit.errors import UserError
+from sepkit.studies.clustering.config import StretchDataConfig, ViewConfig
+from sepkit.training.messages import say
+
+_ROOM_SECONDS = 0.3
+_COSINES = 4
+
+
+@dataclass
+class Views:
+    """Views of a batch of instances.
+
+    Args:
+        waveforms: (B, V, T).
+        masks: (B, V, 4) shares of time and of bands: where masks begin, and how long they are.
+        instances: (B,) numbers.
+    """
+
+    waveforms: Any
+    masks: Any
+    instances: Any
+
+
+class Stretches:
+    """Stretches of one speaker each, in memory; item (epoch, index) holds views of one.
+
+    Args:
+        source: folder or CSV file, see `StretchDataConfig`.
+        config: of the views.
+        sample_rate: Hz.
+        views: of each item.
+        seed: of all draws.
+
+    Raises:
+        UserError: recordings that cannot be read, or no stretch that is long enough.
+    """
+
+    def __init__(self, source: str, config: StretchDataConfig, sample_rate: int, views: int, seed: int) -> None:
+        self.config, self.sample_rate, self.views, self.seed = config, sample_rate, views, seed
+        self.segments, self.waveforms, skipped = load_stretches(source, config, sample_rate)
+        if skipped:
+            say(f"{source}: {skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
+        if not self.segments:
+            raise UserError(f"{source}: no stretch of at least {config.min_seconds} s in which something is heard")
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return (V, T) waveforms, (V, 4) masks and the number of the instance."""
+        epoch, index = key
+        pairs = [
+            self._view(np.random.default_rng((self.seed, epoch, index, view)), index) for view in range(self.views)
+        ]
+        waveforms, masks = zip(*pairs, strict=True)
+        return np.stack(waveforms), np.stack(masks), index
+
+    def _view(self, generator: np.random.Generator, index: int) -> tuple[np.ndarray, np.ndarray]:
+        views = self.config.views
+        length = round(views.crop_seconds * self.sample_rate)
+        crop = _crop(self.waveforms[index], length, generator)
+        if generator.random() < views.other_probability and len(self) > 1:
+            other = _crop(self.waveforms[int(generator.integers(len(self)))], length, generator)
+            crop = crop + other * _ratio(crop, other, -generator.uniform(*views.other_db))
+        waveform = augment(crop, views, self.sample_rate, generator)
+        lengths = generator.random(2) * (views.longest_time_mask, views.longest_band_mask)
+        begins = generator.random(2) * (1 - lengths)
+        masks = np.array([begins[0], lengths[0], begins[1], lengths[1]], np.float32)
+        return waveform, masks
+
+
+def load_stretches(
+    source: str, config: StretchDataConfig, sample_rate: int
+) -> tuple[list[Segment], list[np.ndarray], int]:
+    """Return the stretches of a folder or CSV file, their samples as 16-bit integers, and how many were left out.
+
+    Raises:
+        UserError: recordings that cannot be read.
+    """
+    segments: list[Segment] = []
+    waveforms: list[np.ndarray] = []
+    skipped = 0
+    for segment, path in _listed(Path(source)):
+        start = round(segment.start_seconds * sample_rate)
+        whole = audio.info(path)
+        total = audio.resampled_length(whole.num_samples, whole.sample_rate, sample_rate)
+        stop = min(total, start + round(min(segment.duration_seconds, whole.duration_seconds) * sample_rate))
+        samples = audio.read(path, min(start, stop), max(0, stop - start), sample_rate)
+        parts = max(1, math.ceil(len(samples) / (config.max_seconds * sample_rate)))
+        for part in np.array_split(samples, parts):
+            if len(part) < config.min_seconds * sample_rate or not np.ptp(part) > 0:
+                skipped += 1
+                continue
+            segments.append(segment)
+            waveforms.append(np.round(np.clip(part, -1, 1) * 32767).astype(np.int16))
+    return segments, waveforms, skipped
+
+
+def _listed(source: Path) -> list[tuple[Segment, Path]]:
+    """Return segments with the recordings that they are parts of."""
+    if source.is_dir():
+        files = find_audio_files(source)
+        names = [file.relative_to(source) for file in files]
+        return [
+            (Segment(str(name), speaker=name.parts[0] if len(name.parts) > 1 else None), file)
+            for name, file in zip(names, files, strict=True)
+        ]
+    return [(segment, source.parent / segment.path) for segment in read_segments(source)]
+
+
+def _crop(waveform: np.ndarray, length: int, generator: np.random.Generator) -> np.ndarray:
+    """Return (length,) float32 samples from a random place; a shorter stretch repeats."""
+    if len(waveform) < length:
+        waveform = np.tile(waveform, -(-length // len(waveform)))
+    start = int(generator.integers(len(waveform) - length + 1))
+    return waveform[start : start + length].astype(np.float32) / 32767
+
+
+def _ratio(signal: np.ndarray, other: np.ndarray, level_db: float) -> np.float32:
+    """Return the factor that puts `other` at a level relative to `signal`."""
+    energies = [float(np.square(x, dtype=np.float64).sum()) for x in (signal, other)]
+    return np.float32(10 ** (level_db / 20) * math.sqrt(energies[0] / energies[1]) if energies[1] > 0 else 0.0)
+
+
+def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
+    """Return a waveform (T,) with reverberation, color, noise and gain of its own.
+
+    All is done to its spectrum, so that a view takes two Fourier transforms.
+    """
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    has_room = generator.random() < views.room_probability
+    tail = round(_ROOM_SECONDS * sample_rate)
+    size = int(next_fast_len(len(waveform) + tail, real=True) or 0)
+    spectrum = np.asarray(rfft(waveform, size)) * color(size, views.tilt_nepers, generator)
+    if has_room:
+        spectrum *= np.asarray(rfft(_room(tail, sample_rate, generator), size))
+    noise = generator.standard_normal((2, len(spectrum)), np.float32)
+    noise = (noise[0] + 1j * noise[1]) * color(size, 2 * views.tilt_nepers, generator)
+    power = float(np.square(np.abs(spectrum)).sum()) / len(waveform)
+    noise_power = float(np.square(np.abs(noise)).sum()) / size
+    level_db = -generator.uniform(*views.snr_db)
+    if noise_power > 0:
+        spectrum += noise * np.float32(10 ** (level_db / 20) * math.sqrt(power / noise_power))
+    gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
+    return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)
+
+
+def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
+    """Return (size // 2 + 1,) float32 gains over frequency: a smooth tilt, exp of a sum of four cosines.
+
+    Args:
+        size: samples of the Fourier transform.
+        deviation_nepers: standard deviation of each cosine.
+        generator: of the draws.
+    """
+    weights = deviation_nepers * generator.standard_normal(_COSINES)
+    frequencies = np.linspace(0, np.pi, size // 2 + 1)
+    return np.exp(weights @ np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies))).astype(np.float32)
+
+
+def _room(length: int, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the response of a room: a direct path, and noise that decays by 60 dB in 0.1 to 0.4 s."""
+    seconds = generator.uniform(0.1, 0.4)
+    decay = np.exp(-np.log(1000) * np.arange(length) / (seconds * sample_rate))
+    response = (generator.standard_normal(length) * decay).astype(np.float32)
+    response *= np.float32(generator.uniform(0.2, 0.8) / max(1e-6, float(np.sqrt(np.square(response).sum()))))
+    response[0] = 1.0
+    return response
+
+
+def speakers_of(segments: Sequence[Segment]) -> list[str] | None:
+    """Return who speaks in each stretch; None unless that is known of all."""
+    names = [segment.speaker for segment in segments]
+    return None if any(name is None for name in names) else [str(name) for name in names]

@@ -1,0 +1,209 @@
+"""Train encoders of voices by contrast: momentum contrast (MoCo) and a mixture of contrastive experts (MiCE)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.evaluation.clustering import clustering_scores
+from sepkit.inference.voices import spherical_k_means
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.objectives.contrastive import (
+    ContrastiveQueue,
+    InfoNCE,
+    MixtureOfContrastiveExperts,
+    PrototypeSums,
+    max_mahalanobis_centers,
+)
+from sepkit.registry import register
+from sepkit.studies.clustering.config import ContrastiveTaskConfig
+from sepkit.studies.clustering.data import Stretches, Views, speakers_of
+from sepkit.studies.clustering.starting import start_from_clusters
+from sepkit.training.messages import say
+from sepkit.training.position import Monitor
+from sepkit.training.task import Task
+from sepkit.types import Losses
+
+# Seed of the views of validation, the same for all trainings.
+_DEV_SEED = 2**31
+_SMOKE_SECONDS = 1.0
+
+
+@register(ContrastiveTaskConfig)
+class ContrastiveTask(Task):
+    """Trains the student of a student-teacher pair to tell an instance from those in a queue.
+
+    The teacher is the exponential moving average of the student's weights. It normalizes with the statistics of its
+    batch. The queue is written after each step, and validation leaves it as it is.
+    """
+
+    model_type = SpeakerEncoder
+    examples = "stretches"
+
+    def __init__(self, config: ContrastiveTaskConfig, out: Path, resuming: bool = False) -> None:
+        super().__init__(config, out, resuming)
+        objective, model = config.objective, config.model
+        self.model.prototypes_follow_gradient(objective.prototype_gradient)
+        self.teacher = copy.deepcopy(self.model).requires_grad_(False)
+        heads = 1 if model.one_head else model.experts
+        length = min(objective.queue, len(self.train_data))
+        if length < objective.queue:
+            say(f"objective.queue: found {objective.queue}, shortened to the {length} stretches that there are")
+        self.queue = ContrastiveQueue(length, heads, model.dimensions, config.trainer.seed)
+        self.sums = PrototypeSums(model.experts, model.dimensions)
+        self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._info_nce = InfoNCE(objective.temperature)
+        self._mixture = MixtureOfContrastiveExperts(objective.temperature, objective.gate_temperature)
+
+    # ----------------------------------------------------------------------------------------------- data and model
+
+    def make_data_sets(self) -> tuple[Stretches, Stretches | None]:
+        """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
+        data, rate = self.config.data, self.config.model.sample_rate
+        train = Stretches(data.train, data, rate, self.config.views, self.config.trainer.seed)
+        if len(train) < 2:
+            raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
+        if data.dev is None:
+            return train, None
+        dev = Stretches(data.dev, data, rate, 2, _DEV_SEED)
+        if speakers_of(dev.segments) is None:
+            raise UserError(f"{data.dev}: stretches without a speaker, expected one for each; leave data.dev out")
+        return train, dev
+
+    def begin(self) -> None:
+        """Take the weights to start from, and put a fixed gate's prototypes at their places."""
+        super().begin()
+        if self.config.model.gate == "fixed":
+            self.model.centers.copy_(max_mahalanobis_centers(self.config.model.experts, self.config.model.dimensions))
+        if self.config.objective.start_from_clusters:
+            start_from_clusters(self.model, self.config.init_from, self.train_data, self.config.trainer.seed)
+
+    def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> Views:
+        """Return the batch of some items."""
+        waveforms, masks, instances = zip(*items, strict=True)
+        return Views(torch.from_numpy(np.stack(waveforms)), torch.from_numpy(np.stack(masks)), torch.tensor(instances))
+
+    # ----------------------------------------------------------------------------------------------------- objective
+
+    def before_step(self) -> None:
+        """Forget embeddings of a window of batches that was rejected."""
+        if self.position.batches_done % self.config.trainer.accumulate_batches == 0:
+            self._pending = []
+
+    def losses(self, model: Any, batch: Views) -> Losses:
+        """Return InfoNCE, or minus the evidence lower bound of the mixture, nats."""
+        spectra = [masked(model.log_mel(batch.waveforms[:, view]), batch.masks[:, view]) for view in range(2)]
+        student = model.expert_embeddings(model.features(spectra[0]))
+        with torch.no_grad():
+            self.teacher.train()
+            teacher = self.teacher.expert_embeddings(self.teacher.features(spectra[1]))
+        if self.config.loss == "moco":
+            self._pending.append((teacher, batch.instances, None))
+            return Losses(self._info_nce(student, teacher, self.queue, batch.instances))
+        gate = None
+        if model.gate is not None:
+            gate = model.gate_embedding(model.features(masked(model.log_mel(batch.waveforms[:, 2]), batch.masks[:, 2])))
+        mixture = self._mixture(
+            student, teacher, self.queue, batch.instances, gate, model.unit_centers(), model.unit_prototypes()
+        )
+        posterior = mixture.posterior.detach()
+        self._pending.append((teacher, batch.instances, posterior))
+        statistics = {
+            "gate_entropy_nats": -(mixture.log_gate.exp() * mixture.log_gate).sum(-1).detach(),
+            "posterior_entropy_nats": -torch.xlogy(posterior, posterior).sum(-1),
+        }
+        return Losses(mixture.loss, statistics=statistics)
+
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Move the teacher towards the student, and write the queue."""
+        with torch.no_grad():
+            decay = self.config.objective.teacher_decay
+            followers, leaders = list(self.teacher.parameters()), list(self.model.parameters())
+            for follower, leader in zip(followers, leaders, strict=True):
+                follower.lerp_(leader, 1 - decay)
+        for embeddings, instances, posterior in self._pending:
+            self.queue.add(embeddings, instances)
+            if posterior is not None:
+                self.sums.add(embeddings, posterior)
+        self._pending = []
+
+    def after_epoch(self, means: Mapping[str, float]) -> list[str]:
+        """Set the prototypes of experts to the mean directions of their members (equation 13)."""
+        if self.model.prototypes is not None and self.config.objective.analytical_update:
+            self.sums.update(self.model.prototypes)
+        else:
+            self.sums.sums.zero_()
+        return []
+
+    # ---------------------------------------------------------------------------------------------------- validation
+
+    def scores(self, model: Any, batch: Views) -> list[dict[str, Any]]:
+        """Return the embedding of each stretch's first view, and the number of the stretch."""
+        embeddings = model(batch.waveforms[:, 0])
+        rows = zip(batch.instances.tolist(), embeddings.tolist(), strict=True)
+        return [{"instance": instance, "embedding": embedding} for instance, embedding in rows]
+
+    def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
+        """Return how well k-means on the embeddings finds the speakers of the dev set, their number known."""
+        assert self.dev_data is not None
+        speakers = speakers_of(self.dev_data.segments)
+        assert speakers is not None
+        labels = [speakers[row["instance"]] for row in rows]
+        embeddings = np.array([row["embedding"] for row in rows], np.float64)
+        if not np.isfinite(embeddings).all():
+            return {"dev_nmi": 0.0, "dev_acc": 0.0, "dev_ari": 0.0}
+        found = spherical_k_means(embeddings, len(set(labels)), seed=0)
+        scores = clustering_scores(labels, found.labels.tolist())
+        return {f"dev_{name}": scores[name] for name in ("nmi", "acc", "ari")}
+
+    def choose_monitor(self) -> Monitor | None:
+        """Choose the NMI of dev's speakers."""
+        super().choose_monitor()
+        return Monitor("dev_nmi", larger_is_better=True)
+
+    @classmethod
+    def shrink(cls, config: Any, folder: Path) -> Any:
+        """Cut batch and queue; without training data, make a few stretches of noise."""
+        config = super().shrink(config, folder)
+        config.data.batch_size = 2
+        config.objective.queue = min(config.objective.queue, 4)
+        if config.data.train is None:
+            generator = np.random.default_rng(0)
+            rate = config.model.sample_rate
+            for speaker in range(2):
+                for take in range(2):
+                    noise = np.float32(0.1) * generator.standard_normal(round(_SMOKE_SECONDS * rate), np.float32)
+                    audio.write(folder / "voices" / f"{speaker}" / f"{take}.wav", noise, rate)
+            config.data.train = config.data.dev = str(folder / "voices")
+        return config
+
+    @classmethod
+    def try_out(cls, model: Any) -> None:
+        """Raise RuntimeError if a reloaded encoder gives no embeddings of unit length."""
+        with torch.inference_mode():
+            embeddings = model(torch.randn(2, model.sample_rate))
+        if not torch.allclose(embeddings.norm(dim=-1), torch.ones(2), atol=1e-4):
+            raise RuntimeError("the saved encoder gives embeddings that are not of unit length")
+
+
+def masked(spectra: Tensor, masks: Tensor) -> Tensor:
+    """Return log mel spectra (B, bands, F) with a part of the bands and of the frames set to 0, which is their mean.
+
+    Args:
+        spectra: (B, bands, F).
+        masks: (B, 4) where masks over time and bands begin and how long they are, shares of the whole.
+    """
+    for axis, size in ((0, spectra.shape[2]), (1, spectra.shape[1])):
+        places = (torch.arange(size, device=spectra.device) + 0.5) / size
+        begin, length = masks[:, 2 * axis, None], masks[:, 2 * axis + 1, None]
+        hidden = (places >= begin) & (places < begin + length)
+        spectra = spectra.masked_fill(hidden[:, None, :] if axis == 0 else hidden[:, :, None], 0.0)
+    return spectra

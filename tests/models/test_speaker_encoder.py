@@ -1,0 +1,98 @@
+"""Encoders of voices: shapes, unit length, what they are deaf to, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import ModelConfig, SpeakerEncoderConfig
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_checkpoint, save_model
+from sepkit.models.mel import mel_bands
+from sepkit.models.speaker_encoder import SpeakerEncoder
+
+SMALL = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6)
+
+
+@pytest.fixture
+def noise() -> torch.Tensor:
+    return torch.randn(3, 8000, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("trunk", ["convolutional", "resnet"])
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 3.0])
+def test_embeddings_of_any_length_are_unit_vectors(trunk: str, seconds: float) -> None:
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, trunk=trunk)).eval()  # type: ignore[arg-type]
+    waveforms = torch.randn(2, round(8000 * seconds), generator=torch.Generator().manual_seed(1))
+    embeddings = encoder(waveforms)
+    assert embeddings.shape == (2, 6)
+    torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(2))
+
+
+def test_default_size() -> None:
+    count = sum(parameter.numel() for parameter in SpeakerEncoder(SpeakerEncoderConfig()).parameters())
+    assert 0.1e6 < count < 0.15e6
+
+
+def test_level_does_not_matter_but_color_does(noise: torch.Tensor) -> None:
+    encoder = SpeakerEncoder(SMALL).eval()
+    torch.testing.assert_close(encoder.log_mel(noise), encoder.log_mel(0.01 * noise), atol=1e-3, rtol=0)
+    colored = noise - torch.roll(noise, 1, dims=-1)
+    assert (encoder.log_mel(colored) - encoder.log_mel(noise)).abs().mean() > 0.3
+
+
+def test_silence_is_finite() -> None:
+    assert torch.isfinite(SpeakerEncoder(SMALL).eval()(torch.zeros(1, 4000))).all()
+
+
+def test_log_mel_is_that_of_each_frame(noise: torch.Tensor) -> None:
+    encoder = SpeakerEncoder(SMALL)
+    frame = 256
+    bands = mel_bands(frame, 8000, 40, 60.0)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    wave = noise[0].numpy().astype(np.float64)
+    rows = [np.abs(np.fft.rfft(wave[s : s + frame] * window)) ** 2 @ bands.T for s in range(0, 8000 - frame + 1, 80)]
+    power = np.array(rows)
+    expected = np.log(power + 1e-6 * power.max())
+    expected = (expected - expected.mean()).T
+    np.testing.assert_allclose(encoder.log_mel(noise[:1])[0].numpy(), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("gate", "one_head", "parts"),
+    [("none", False, (None, None)), ("fixed", False, (6, 4)), ("uniform", True, (None, 4)), ("learned", True, (6, 4))],
+)
+def test_parts_of_mice(noise: torch.Tensor, gate: str, one_head: bool, parts: tuple[int | None, int | None]) -> None:
+    experts = 1 if gate == "none" else 4
+    config = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, experts=experts, gate=gate, one_head=one_head)  # type: ignore[arg-type]
+    encoder = SpeakerEncoder(config).eval()
+    features = encoder.features(encoder.log_mel(noise))
+    assert encoder.expert_embeddings(features).shape == (3, 1 if one_head else experts, 6)
+    gates, prototypes = encoder.gate_embedding(features), encoder.unit_prototypes()
+    assert (None if gates is None else gates.shape[-1], None if prototypes is None else len(prototypes)) == parts
+    assert encoder(noise).shape == (3, 6 if experts == 1 or one_head else 16)
+
+
+def test_saved_and_loaded(noise: torch.Tensor, tmp_path: Path) -> None:
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, experts=3, gate="fixed")).eval()
+    save_model(encoder, tmp_path, {"rule": "features"})
+    loaded = load_checkpoint(tmp_path, of=SpeakerEncoder)
+    assert loaded.info == {"rule": "features"}
+    assert torch.equal(loaded(noise), encoder(noise))
+
+
+def test_models_of_the_other_kind_are_refused(tiny_model_config: ModelConfig, tmp_path: Path) -> None:
+    save_model(build_model(tiny_model_config), tmp_path / "separator")
+    save_model(SpeakerEncoder(SMALL), tmp_path / "encoder")
+    with pytest.raises(UserError, match="expected one of kind speaker_encoder"):
+        load_checkpoint(tmp_path / "separator", of=SpeakerEncoder)
+    with pytest.raises(UserError, match="found a model of kind speaker_encoder"):
+        load_checkpoint(tmp_path / "encoder")
+
+
+def test_sizes_below_one_are_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.bands: found 0"):
+        SpeakerEncoder(SpeakerEncoderConfig(bands=0))

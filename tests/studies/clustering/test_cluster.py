@@ -1,0 +1,240 @@
+"""`sepkit cluster` on noise-like voices: what it writes, and what it says of inputs that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import ModelConfig
+from sepkit.data import audio
+from sepkit.data.segments import Segment, read_segments, write_segments
+from sepkit.errors import UserError
+from sepkit.evaluation.diarization import diarization_errors, read_rttm
+from sepkit.files import write_json
+from sepkit.inference.inputs import find_recordings
+from sepkit.inference.stretches import (
+    Source,
+    Stretch,
+    conflicts_of,
+    embed,
+    find_stretches,
+    group_estimates,
+    waveforms_of,
+)
+from sepkit.models import build_model, load_checkpoint, save_model
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.studies.clustering.cluster import ClusterOptions, cluster_recordings, join_turns
+
+RATE = 8000
+
+
+def cluster(folder: Path, encoder: Path, out: Path, *options: str) -> int:
+    return main(["cluster", str(folder), "--model", str(encoder), "--out", str(out), *options])
+
+
+@pytest.mark.parametrize("speakers", ["3", "auto"])
+def test_a_meeting(
+    meeting: Path, encoder: Path, tmp_path: Path, speakers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster(meeting, encoder, tmp_path, "--speakers", speakers) == 0
+    assert capsys.readouterr().out.strip().endswith(str(tmp_path))
+    rows = read_segments(tmp_path / "segments.csv")
+    assert {row.path for row in rows} == {"talk/meeting.wav"}
+    # In order of first appearance.
+    assert [rows[0].speaker, rows[-1].speaker] == ["speaker_1", "speaker_3"]
+    assert all(0.3 < row.confidence <= 1 for row in rows if row.confidence is not None)
+    found = read_rttm(tmp_path / "talk" / "meeting.rttm")["meeting"]
+    truth = {"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)], "c": [(7.5, 2.0)]}
+    assert diarization_errors(truth, found).rate < 0.05
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["n_speakers"], summary["n_recordings"], summary["n_skipped"]) == (3, 1, 0)
+    assert (summary["counting"] is None) is (speakers == "3")
+    if speakers == "auto":
+        assert summary["counting"]["runner_up"] != 3
+
+
+def test_json_is_printed(meeting: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster(meeting, encoder, tmp_path, "--speakers", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["n_speakers"] == 2
+
+
+def test_one_speaker_is_an_answer(encoder: Path, voices: Path, tmp_path: Path) -> None:
+    summary = cluster_recordings([voices / "1"], tmp_path, ClusterOptions(str(encoder)))
+    assert summary["n_speakers"] == 1 and summary["counting"]["runner_up"] == 2
+
+
+@pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])
+def test_plain_spectra_to_compare_with(voices: Path, tmp_path: Path, model: str) -> None:
+    cluster_recordings([voices], tmp_path, ClusterOptions(model, 3))
+    rows = read_segments(tmp_path / "segments.csv")
+    assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3
+
+
+# ------------------------------------------------------------------------------------------------------------ separated
+
+
+@pytest.fixture
+def separated(tmp_path: Path) -> Path:
+    """Estimates of one recording as `sepkit separate` leaves them: two people at once, who change places halfway."""
+    first, second = (np.random.default_rng(k).standard_normal(2 * RATE).astype(np.float32) / 20 for k in (0, 1))
+    smooth = np.convolve(second, np.ones(8) / 3, mode="same").astype(np.float32)
+    gap = np.zeros(RATE // 2, np.float32)
+    folder = tmp_path / "separated"
+    audio.write(folder / "a_s1.wav", np.concatenate([first, gap, smooth]), RATE)
+    audio.write(folder / "a_s2.wav", np.concatenate([smooth, gap, first]), RATE)
+    write_json(folder / "a.json", {"estimates": ["a_s1.wav", "a_s2.wav"]})
+    audio.write(folder / "other_s1.wav", first, RATE)
+    return folder
+
+
+def test_estimates_of_a_recording_belong_together(separated: Path, tmp_path: Path) -> None:
+    sources = group_estimates(find_recordings([separated], tmp_path / "out"))
+    assert [(str(s.name), s.relative) for s in sources] == [
+        ("a", ("a_s1.wav", "a_s2.wav")),
+        ("other_s1", ("other_s1.wav",)),
+    ]
+
+
+def test_people_who_speak_at_once_are_different(separated: Path, encoder: Path, tmp_path: Path) -> None:
+    (separated / "other_s1.wav").unlink()
+    cluster_recordings([separated], tmp_path / "out", ClusterOptions(str(encoder), 2))
+    rows = read_segments(tmp_path / "out" / "segments.csv")
+    for row in rows:
+        at_once = [o for o in rows if o.path != row.path and abs(o.start_seconds - row.start_seconds) < 0.1]
+        assert at_once and all(other.speaker != row.speaker for other in at_once)
+    found = read_rttm(tmp_path / "out" / "a.rttm")["a"]
+    assert sorted(found) == ["speaker_1", "speaker_2"]
+
+
+def test_conflicts_are_of_other_estimates_that_overlap() -> None:
+    stretches = [Stretch(0, 0.0, 1.0), Stretch(1, 0.2, 1.0), Stretch(0, 1.0, 1.0), Stretch(1, 1.9, 1.0)]
+    assert conflicts_of(stretches) == [[1], [0], [], []]
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+def test_stretches_are_read_from_their_places(tmp_path: Path, encoder: Path) -> None:
+    ramp = np.linspace(-0.5, 0.5, 40 * RATE, dtype=np.float32)
+    source = Source(Path("a"), (audio.write(tmp_path / "a.wav", ramp, RATE),), ("a.wav",))
+    stretches = [Stretch(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
+    for stretch, waveform in zip(stretches, waveforms_of(source, stretches, RATE), strict=True):
+        first = round(stretch.start_seconds * RATE)
+        np.testing.assert_allclose(waveform, ramp[first : first + 10000], atol=1e-6)
+    found = embed(load_checkpoint(encoder, of=SpeakerEncoder), waveforms_of(source, stretches, RATE))
+    assert found.shape == (4, 8)
+
+
+def test_turns_are_cut_into_equal_stretches(meeting: Path) -> None:
+    path = meeting / "talk" / "meeting.wav"
+    stretches, short = find_stretches(Source(Path("meeting"), (path,), ("meeting.wav",)))
+    assert len(stretches) == 8 and not short
+    assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in stretches)
+
+
+def test_turns_join() -> None:
+    assert join_turns([(2.0, 1.0), (0.0, 1.0), (1.1, 0.5)]) == [(0.0, 1.6), (2.0, 1.0)]
+
+
+def test_table_of_segments_reads_back(tmp_path: Path) -> None:
+    rows = [Segment("a b.wav", 0.5, 1.25, "anna", 0.75), Segment("c.wav")]
+    assert read_segments(write_segments(tmp_path / "s.csv", rows)) == rows
+    (tmp_path / "s.csv").write_text("path,start_seconds\nx.wav,-1\n")
+    with pytest.raises(UserError, match=r"line 2: start_seconds is '-1'"):
+        read_segments(tmp_path / "s.csv")
+    (tmp_path / "s.csv").write_text("file\nx.wav\n")
+    with pytest.raises(UserError, match="found columns file, expected path"):
+        read_segments(tmp_path / "s.csv")
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_recordings_that_cannot_be_used_are_left_out(
+    meeting: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad"
+    audio.write(bad / "silent.wav", np.zeros(RATE, np.float32), RATE)
+    broken = audio.read(meeting / "talk" / "meeting.wav")
+    broken[100] = np.nan
+    import soundfile
+
+    soundfile.write(bad / "nan.wav", broken, RATE, subtype="FLOAT")
+    audio.write(bad / "good.wav", np.nan_to_num(broken), RATE)
+    with pytest.raises(SystemExit, match="1"):
+        cluster(bad, encoder, tmp_path / "out", "--speakers", "3")
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert len(lines) == 2 and "nan.wav" in lines[0] and "no speech" in lines[1]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["n_skipped"] == 2 and summary["n_recordings"] == 1
+    assert (tmp_path / "out" / "good.rttm").is_file()
+
+
+def test_short_stretches_are_counted_and_listed(encoder: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal(RATE).astype(np.float32) / 10
+    waveform = np.concatenate(
+        [noise, np.zeros(RATE, np.float32), noise[: round(0.22 * RATE)], np.zeros(RATE, np.float32)]
+    )
+    audio.write(tmp_path / "in" / "a.wav", waveform, RATE)
+    summary = cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 1))
+    assert summary["n_short"] == 1 and summary["short"][0]["start_seconds"] == pytest.approx(2, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--speakers", "99"], "--speakers: found 99 for 8 stretches of speech"),
+        (["--speakers", "0"], "--speakers: found 0"),
+        (["--speakers", "3", "--rule", "gate"], "has no gate"),
+        (["--speakers", "3", "--rule", "posterior"], "has 1 experts for 3 speakers"),
+    ],
+)
+def test_one_line_for_what_cannot_be_done(
+    meeting: Path, encoder: Path, tmp_path: Path, options: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster(meeting, encoder, tmp_path, *options) == 2
+    error = capsys.readouterr().err.strip()
+    assert line in error and "\n" not in error
+
+
+def test_models_of_other_kinds(
+    meeting: Path, encoder: Path, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(build_model(tiny_model_config), tmp_path / "separator")
+    assert cluster(meeting, tmp_path / "separator", tmp_path / "out") == 2
+    assert "expected one of kind speaker_encoder" in capsys.readouterr().err
+    assert main(["separate", str(meeting), "--model", str(encoder), "--out", str(tmp_path / "out")]) == 2
+    assert "found a model of kind speaker_encoder" in capsys.readouterr().err
+    assert main(["cluster", str(meeting), "--model", "mean_mfcc", "--out", str(tmp_path / "out")]) == 2
+    assert "give --speakers N" in capsys.readouterr().err
+
+
+def test_nothing_heard_anywhere(encoder: Path, tmp_path: Path) -> None:
+    audio.write(tmp_path / "in" / "a.wav", np.zeros(RATE, np.float32), RATE)
+    with pytest.raises(UserError, match=r"no recording can be used; the first: .*a\.wav"):
+        cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 1))
+
+
+# ---------------------------------------------------------------------------------------------------------- adaptation
+
+
+def test_adaptation_continues_and_is_repeatable(meeting: Path, encoder: Path, tmp_path: Path) -> None:
+    options = ClusterOptions(str(encoder), 3, adapt=True, adapt_epochs=2)
+    summary = cluster_recordings([meeting], tmp_path / "a", options)
+    assert summary["n_speakers"] == 3 and summary["adapted"] == str(tmp_path / "a" / "adapted" / "model")
+    again = cluster_recordings([meeting], tmp_path / "a", options)
+    assert again["mean_confidence"] == summary["mean_confidence"]
+    adapted = load_checkpoint(tmp_path / "a" / "adapted", of=SpeakerEncoder)
+    assert adapted.config.experts == 3 and adapted.config.gate == "fixed"
+    before = load_checkpoint(encoder, of=SpeakerEncoder)
+    assert not torch.equal(adapted.trunk[0].weight, before.trunk[0].weight)
+    for rule in ("gate", "posterior"):
+        result = cluster_recordings(
+            [meeting], tmp_path / rule, ClusterOptions(str(tmp_path / "a/adapted"), 3, rule=rule)
+        )  # type: ignore[arg-type]
+        assert result["rule"] == rule

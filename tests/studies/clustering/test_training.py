@@ -1,0 +1,236 @@
+"""Contrastive trainings: views, teacher, queue and prototypes, and that an interrupted one ends the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sepkit.data.segments import Segment, write_segments
+from sepkit.errors import UserError
+from sepkit.models import load_checkpoint
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.studies.clustering.config import ContrastiveTaskConfig
+from sepkit.studies.clustering.data import Stretches
+from sepkit.studies.clustering.starting import procrustes
+from sepkit.studies.clustering.task import ContrastiveTask, masked
+from sepkit.training.run import train
+
+
+def with_trainer(config: ContrastiveTaskConfig, **changes: Any) -> ContrastiveTaskConfig:
+    return replace(config, trainer=replace(config.trainer, **changes))
+
+
+def with_objective(config: ContrastiveTaskConfig, **changes: Any) -> ContrastiveTaskConfig:
+    return replace(config, objective=replace(config.objective, **changes))
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "last_model" / "model.safetensors")
+
+
+# --------------------------------------------------------------------------------------------------------------- views
+
+
+def test_views_follow_from_seed_epoch_instance_and_view(moco: ContrastiveTaskConfig) -> None:
+    def stretches(seed: int = 0) -> Stretches:
+        return Stretches(str(moco.data.train), moco.data, 8000, 3, seed)
+
+    first, again, other = stretches(), stretches(), stretches(1)
+    assert len(first) == 9 and [s.speaker for s in first.segments] == list("000111222")
+    again[5, 1]
+    for found, expected in zip(again[2, 4], first[2, 4], strict=True):
+        np.testing.assert_array_equal(found, expected)
+    waveforms, masks, number = first[2, 4]
+    assert waveforms.shape == (3, 4000) and masks.shape == (3, 4) and number == 4
+    for changed in (first[3, 4][0], first[2, 5][0], other[2, 4][0], waveforms[[1, 2, 0]]):
+        assert not np.isclose(changed, waveforms).all(-1).any()
+
+
+def test_noise_of_a_view_has_its_level(moco: ContrastiveTaskConfig) -> None:
+    """Without color, room and gain, what a view adds to its crop is noise at the drawn ratio."""
+    clean = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(200.0, 200.0))
+    noisy = replace(clean, snr_db=(10.0, 10.0))
+    views = [
+        Stretches(str(moco.data.train), replace(moco.data, views=v), 8000, 1, 0)[0, 0][0][0] for v in (clean, noisy)
+    ]
+    ratio = np.square(views[0]).sum() / np.square(views[1] - views[0]).sum()
+    assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
+
+
+def test_masks_hide_bands_and_frames() -> None:
+    spectra = torch.ones(2, 10, 20)
+    found = masked(spectra, torch.tensor([[0.5, 0.25, 0.0, 0.2], [0.0, 0.0, 0.0, 0.0]]))
+    assert (found[0, :2] == 0).all() and (found[0, :, 10:15] == 0).all()
+    assert found[0].sum() == 8 * 15 and (found[1] == 1).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+@pytest.fixture(params=["moco", "mice"])
+def config(request: pytest.FixtureRequest) -> ContrastiveTaskConfig:
+    return request.getfixturevalue(request.param)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_an_interrupted_training_ends_the_same(
+    config: ContrastiveTaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config, tmp_path / "whole")
+    step = ContrastiveTask.training_step
+
+    def dies(self: ContrastiveTask, batch: Any, batch_idx: int) -> None:
+        if self.position.batches == 6:
+            raise Killed
+        step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ContrastiveTask, "training_step", dies)
+    with pytest.raises(Killed):
+        train(config, tmp_path / "cut")
+    monkeypatch.setattr(ContrastiveTask, "training_step", step)
+    train(config, tmp_path / "cut")
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    for name in whole:
+        assert torch.equal(whole[name], cut[name]), name
+    states = [
+        torch.load(tmp_path / name / "resume" / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("whole", "cut")
+    ]
+    for name in ("queue.embeddings", "queue.instances", "queue.position", "sums.sums", "teacher.heads.weight"):
+        assert torch.equal(states[0][name], states[1][name]), name
+    assert not torch.equal(states[0]["teacher.heads.weight"], states[0]["model.heads.weight"])
+
+
+def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    task = ContrastiveTask(mice, tmp_path)
+    batch = task.collate([task.train_data[0, index] for index in (3, 7)])
+    queue, teacher = task.queue.embeddings.clone(), task.teacher.heads.weight.clone()
+    task.scores(task.model.eval(), batch)
+    task.losses(task.model.train(), batch)
+    assert torch.equal(task.queue.embeddings, queue) and int(task.queue.position) == 0
+    before = task.model.heads.weight.detach().clone()
+    with torch.no_grad():
+        task.model.heads.weight += 1
+    task.after_step({})
+    assert task.queue.instances.tolist() == [3, 7, -1, -1, -1] and task.sums.sums.any()
+    torch.testing.assert_close(task.teacher.heads.weight, 0.9 * teacher + 0.1 * (before + 1))
+    sums = task.sums.sums.clone()
+    task.after_epoch({})
+    members = sums.norm(dim=-1) > 0
+    found = task.model.prototypes.detach()
+    torch.testing.assert_close(found[members], torch.nn.functional.normalize(sums[members], dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "moves"),
+    [
+        ({}, True),
+        ({"prototype_gradient": False}, True),
+        ({"prototype_gradient": False, "analytical_update": False}, False),
+    ],
+)
+def test_how_prototypes_learn(
+    mice: ContrastiveTaskConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
+) -> None:
+    config = with_trainer(with_objective(mice, **changes), max_epochs=1, seed=3)
+    task = ContrastiveTask(config, tmp_path / "begin")
+    begin = task.model.prototypes.detach().clone()
+    train(config, tmp_path / "out")
+    assert torch.equal(weights(tmp_path / "out")["prototypes"], begin) is not moves
+
+
+def test_steps_on_one_batch_lower_its_loss(config: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    task = ContrastiveTask(config, tmp_path)
+    batch = task.collate([task.train_data[0, index] for index in range(4)])
+    optimizer = torch.optim.SGD(task.model.parameters(), 0.1)
+    values = []
+    for _ in range(15):
+        loss = task.losses(task.model, batch).loss.mean()
+        values.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert values[-1] < values[0] - 0.3
+
+
+def test_mice_starts_from_the_clusters_of_moco(
+    moco: ContrastiveTaskConfig, mice: ContrastiveTaskConfig, tmp_path: Path
+) -> None:
+    source = train(with_trainer(moco, max_epochs=1), tmp_path / "moco")
+    started = replace(with_objective(mice, start_from_clusters=True), init_from=str(source))
+    task, encoder = ContrastiveTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
+    heads = task.model.heads.weight.detach().unflatten(0, (3, 6))
+    for head in heads:
+        torch.testing.assert_close(head, encoder.heads.weight.detach())
+    waveforms = torch.stack([torch.from_numpy(w[:8000] / 32767).float() for w in task.train_data.waveforms])
+    model = task.model.eval()
+    gate = model.gate_embedding(model.features(model.log_mel(waveforms))) @ model.unit_centers().T
+    class_term = encoder(waveforms) @ model.unit_prototypes().T
+    assert (gate.argmax(-1) == class_term.argmax(-1)).float().mean() > 0.8
+
+
+def test_procrustes_finds_a_rotation() -> None:
+    points = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)))[0]
+    torch.testing.assert_close(procrustes(points, points @ rotation), rotation)
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"loss": "mice"}, "mice needs a gate"),
+        ({"data": None}, "data.train: nothing given"),
+        ({"objective": {"temperature": 0.0}}, "objective.temperature: found 0.0"),
+        ({"objective": {"queue": 0}}, "objective.queue: found 0"),
+        ({"batch_size": 1}, "batch_size: found 1"),
+        ({"trainer": {"devices": 2}}, "trains on one device"),
+        ({"views": {"crop_seconds": 0.1}}, "crop_seconds: found 0.1"),
+    ],
+)
+def test_configurations_that_cannot_be_trained(moco: ContrastiveTaskConfig, changes: dict[str, Any], line: str) -> None:
+    if "views" in changes:
+        moco.data.views = replace(moco.data.views, **changes["views"])
+    for part in ("objective", "trainer"):
+        setattr(moco, part, replace(getattr(moco, part), **changes.get(part, {})))
+    moco.loss = changes.get("loss", moco.loss)
+    moco.data.batch_size = changes.get("batch_size", 2)
+    if "data" in changes:
+        moco.data.train = None
+    with pytest.raises(UserError, match=line):
+        moco.check()
+
+
+def test_too_many_experts_are_refused(mice: ContrastiveTaskConfig) -> None:
+    mice.model.experts = 8
+    with pytest.raises(UserError, match=r"model\.experts: found 8, expected at most 7"):
+        mice.check()
+
+
+def test_one_stretch_is_refused(moco: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    moco.data.train = str(write_segments(tmp_path / "one.csv", [Segment(f"{moco.data.train}/0/0.wav")]))
+    with pytest.raises(UserError, match="found one stretch"):
+        ContrastiveTask(moco, tmp_path)
+
+
+def test_a_long_queue_is_shortened_and_said(
+    moco: ContrastiveTaskConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = ContrastiveTask(with_objective(moco, queue=100), tmp_path)
+    assert len(task.queue) == 9
+    printed = capsys.readouterr()
+    assert "found 100, shortened to the 9 stretches" in printed.out + printed.err
