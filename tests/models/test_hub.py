@@ -197,7 +197,7 @@ def test_a_model_on_the_hub(folder, monkeypatch, model):
 def test_the_commit_that_was_fetched_is_printed_and_written_beside_estimates(folder, tmp_path, monkeypatch, capsys):
     commit = "0123456789abcdef0123456789abcdef01234567"
     shutil.copytree(folder, tmp_path / "cache" / commit)
-    pretend(monkeypatch, *[tmp_path / "cache" / commit] * 3)
+    pretend(monkeypatch, *[tmp_path / "cache" / commit] * 9)
     monkeypatch.setattr(hub, "_commits", {})
     audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(500).astype(np.float32), 8000)
     line = ["separate", str(tmp_path / "x.wav"), "--device", "cpu", "--model", "hf:somebody/separator"]
