@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, check_writable, file_digest, write_json, write_text
-from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.linking import link
 from sepkit.inference.options import OutputOptions, Subtype

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.inference.activity import ActivityMeter
+from sepkit.data.activity import ActivityMeter
 from sepkit.inference.options import LinkSpeakers
 from sepkit.inference.stretches import Stretch, conflicts_of, cut_turns, embed
 from sepkit.inference.voices import Counted, count_speakers, in_order_of_appearance, spherical_k_means

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
-from sepkit.inference.activity import ActivityMeter
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 WINDOW_SECONDS = 1.5

@@ -162,8 +162,7 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
 
 
 def _energy(spectrum: np.ndarray) -> float:
-    values = spectrum.view(spectrum.real.dtype)
-    return float(np.dot(values, values))
+    return float(np.vdot(spectrum, spectrum).real)
 
 
 def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
