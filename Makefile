@@ -60,6 +60,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 docs: $(STAMP)
+	$(BIN)/sepkit download onnxruntime-web --cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/sepkit/web" --remove-archives
 	$(BIN)/mkdocs build
 
 release: $(STAMP)

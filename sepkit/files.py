@@ -220,3 +220,8 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
 def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> UserError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(str(error))
     return UserError(f"{path}: cannot be read ({reason}); {remedy}")
+
+
+def cache_folder(name: str) -> Path:
+    """Return the user's folder for what can be made or fetched again: ~/.cache/sepkit/NAME, or in XDG_CACHE_HOME."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sepkit" / name

@@ -208,19 +208,9 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- documents
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-PAGES = [
-    "install",
-    "separate",
-    "stream",
-    "train",
-    "gpus",
-    "matching",
-    "plan-schedule",
-    "variational",
-    "depth",
-    "measure",
-]
-PAGES += ["audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
+PAGES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
+
+PAGES += ["measure", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
 PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
 PAGES += ["reference/files"]
 

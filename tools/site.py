@@ -1,6 +1,6 @@
 """What the site adds to docs/: pages made from the code, and the recipes' own pages.
 
-mkdocs calls `on_files` and `on_page_markdown` (mkdocs.yml, hooks).
+mkdocs calls `on_files`, `on_page_markdown` and `on_post_build` (mkdocs.yml, hooks).
 """
 
 from __future__ import annotations
@@ -51,6 +51,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" in page.file.src_path:
         return markdown
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"`\1`", markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Make the page that separates in the browser, with the model in the box: try/ of the site.
+
+    It needs ONNX Runtime Web, which `make docs` fetches once; without it the page is left out, and a line says so.
+    """
+    from sepkit.corpora.archives import WEB_RUNTIME
+    from sepkit.files import cache_folder
+    from sepkit.models.shipped import default_model
+    from sepkit.reporting.web import write_web_page
+
+    if (cache_folder("web") / WEB_RUNTIME).is_dir():
+        write_web_page(default_model(), Path(config["site_dir"]) / "try")
+    else:
+        print(f"site: no try/, since {cache_folder('web') / WEB_RUNTIME} is not there: sepkit download onnxruntime-web")
 
 
 def generated_pages() -> dict[str, Callable[[], str]]:

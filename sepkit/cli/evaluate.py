@@ -282,12 +282,14 @@ def _of_model(
     from functools import partial
 
     from sepkit.cli._ranks import device_of_rank
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
     from sepkit.inference.separator import load_model
     from sepkit.inference.speakers import check_speakers
     from sepkit.models.maskers.base import DepthMasker
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
+    keep_small_steps_together(separator)
     check_speakers(speakers, separator.model)
     if calibration and separator.quality is None:
         raise UserError(

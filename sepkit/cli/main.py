@@ -43,6 +43,7 @@ COMMANDS = {
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",
+    "web": "a web page that separates in the browser, with a model of yours",
     "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
     "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",

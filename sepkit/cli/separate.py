@@ -54,6 +54,7 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.inference.inputs import find_recordings
 
     # All mistakes in the arguments are reported before torch is imported.
@@ -69,6 +70,7 @@ def main(
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
+    keep_small_steps_together(separator)
     if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:
         print(f"sepkit separate: {note}", file=sys.stderr)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}

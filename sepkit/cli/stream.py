@@ -39,6 +39,7 @@ def main(
     """
     import sys
 
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
 
     if source != "-":
@@ -49,6 +50,7 @@ def main(
     from sepkit.inference.separator import load_model
 
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
+    keep_small_steps_together(separator)
     # Its type hides that it is buffered.
     pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)
     with separator.streaming(pipe.sample_rate, levels) as stream:

@@ -21,6 +21,7 @@ class Archive:
         tree: git's identifier of the folder that is unpacked, which tells its contents; None where it is not known.
         members: folder within the archive that is unpacked to `folder`; the first component is left out where it is
             "*". None: the archive's own paths, below the cache.
+        names: of the files in that folder that are unpacked; None: all.
     """
 
     part: str
@@ -33,6 +34,7 @@ class Archive:
     checksum: str | None = None
     tree: str | None = None
     members: str | None = None
+    names: frozenset[str] | None = None
 
     @property
     def bytes_to_fetch(self) -> int:
@@ -85,6 +87,12 @@ def _tables(repository: str, commit: str, tree: str, members: str, about_bytes: 
         members=f"*/{members}",
     )
 
+
+WEB_RUNTIME = "onnxruntime-web-1.30.0"
+"""Folder of the program that computes ONNX graphs in browsers; see `sepkit web`."""
+
+WEB_RUNTIME_FILES = frozenset({"ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"})
+"""What a page needs of it: WebAssembly on the processor, without WebGPU."""
 
 DOWNLOADS: dict[str, Download] = {
     "librispeech": Download(
@@ -162,5 +170,20 @@ DOWNLOADS: dict[str, Download] = {
         ),
         license="MIT",
     ),
+    "onnxruntime-web": Download(
+        (
+            Archive(
+                "onnxruntime-web",
+                "onnxruntime-web-1.30.0.tgz",
+                "https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz",
+                WEB_RUNTIME,
+                size_bytes=33_106_585,
+                unpacked_bytes=14_314_404,
+                checksum="sha256:d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
+                members="package/dist",
+                names=WEB_RUNTIME_FILES,
+            ),
+        ),
+        license="MIT",
+    ),
 }
-"""Name -> archives."""

@@ -100,7 +100,7 @@ def unpack(path: Path, archive: Archive, cache: Path, progress: Progress) -> Non
         room = ARCHIVE_GROWTH * path.stat().st_size + ARCHIVE_BYTES
         for count, (name, file) in enumerate(_files(path), start=1):
             progress.update(0)
-            room -= _write_member(staging, name, file, archive.members, room)
+            room -= _write_member(staging, name, file, archive, room)
             if room < 0 or count > ARCHIVE_MEMBERS:
                 raise zipfile.BadZipFile("it holds far more than a corpus of its size")
         target = staging if archive.members else staging / archive.folder
@@ -237,7 +237,7 @@ def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 yield member.name, file
 
 
-def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None, most: int) -> int:
+def _write_member(staging: Path, name: str, file: IO[bytes], archive: Archive, most: int) -> int:
     """Write a member below the staging folder, if it is among those wanted; return how many bytes it has.
 
     Of a member of more than `most` bytes the rest is left out.
@@ -245,12 +245,14 @@ def _write_member(staging: Path, name: str, file: IO[bytes], members: str | None
     inside = PurePosixPath(name)
     if inside.is_absolute() or ".." in inside.parts:
         raise UserError(f"{name!r}: leads out of the folder it is unpacked to; the archive is not to be trusted")
-    if members is not None:
+    if (members := archive.members) is not None:
         wanted = PurePosixPath(members).parts
         deeper = len(inside.parts) - len(wanted)
         if deeper < 1 or not inside.match("/".join([members, *"*" * deeper])):
             return 0
         inside = PurePosixPath(*inside.parts[len(wanted) :])
+    if archive.names is not None and str(inside) not in archive.names:
+        return 0
     target = staging / inside
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0

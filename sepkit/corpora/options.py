@@ -303,7 +303,9 @@ class ShardsOptions:
     processes: int | None = None
 
 
-DownloadName = Literal["librispeech", "wham-noise", "vctk", "librimix-metadata", "vctk-2mix-metadata", "wsj0-mix-lists"]
+DownloadName = Literal[
+    "librispeech", "wham-noise", "vctk", "librimix-metadata", "vctk-2mix-metadata", "wsj0-mix-lists", "onnxruntime-web"
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
+from sepkit.files import atomic_output, cache_folder
 
 SPEED_OF_SOUND = 343.0
 """m/s"""
@@ -43,7 +43,7 @@ class RoomBank:
         num_rooms: int = 1000,
         seed: int = 0,
     ) -> None:
-        self.folder = _default_folder() if folder is None else Path(folder)
+        self.folder = cache_folder("rooms") if folder is None else Path(folder)
         self.sample_rate = sample_rate
         self.num_sources = num_sources
         self.num_rooms = num_rooms
@@ -76,11 +76,6 @@ def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarra
     from scipy.signal import oaconvolve
 
     return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)
-
-
-def _default_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "sepkit" / "rooms"
 
 
 def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int) -> np.ndarray:

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
 
 from sepkit.errors import UserError, one_line
 from sepkit.limits import MODEL_PARAMETERS, MODEL_PARTS, MODEL_PARTS_PER_TENSOR
@@ -27,6 +28,8 @@ _IMPOSSIBLE = (
     RuntimeError, ValueError, TypeError, ArithmeticError, AssertionError, IndexError, KeyError, MemoryError,
     AttributeError,
 )  # fmt: skip
+
+_DRAWS = {Tensor.normal_, Tensor.uniform_, Tensor.random_, Tensor.bernoulli_, Tensor.exponential_, Tensor.log_normal_}
 
 
 def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = False) -> M | None:
@@ -43,7 +46,7 @@ def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = Fa
         UserError: no model can have these sizes, or it is larger than `sepkit.limits` allows.
     """
     try:
-        with _counted(where, tensors), torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with _counted(where, tensors), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():
             return make()
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
@@ -52,6 +55,20 @@ def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = Fa
             return None
         reason = f"{type(error).__name__}: {one_line(str(error))[:300]}"
         raise UserError(f"{where}: no model can be made of it ({reason}); get the model again") from error
+
+
+class _NoDraws(TorchFunctionMode):
+    """Leaves out draws of initial values: without memory there is nothing to fill.
+
+    torch would import its compiler for some of them, which takes a second and 100 MB.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _DRAWS and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

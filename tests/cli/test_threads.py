@@ -33,5 +33,27 @@ def test_what_the_user_has_chosen_stays(name: str) -> None:
     assert found == ("ACTIVE" if name == VARIABLE else "None")
 
 
+SEPARATE = """
+import sys
+import torch
+from sepkit.cli import _threads
+from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.inference import Separator
+from sepkit.models import build_model
+
+torch.set_num_threads(2)
+_threads.let_waiting_threads_sleep()
+for masker in (ConvTasNetConfig(8, 8, 8, blocks=1, repeats=1), RecurrentConfig(hidden_size=4, num_layers=1)):
+    model = build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=8), masker=masker))
+    _threads.keep_small_steps_together(Separator(model))
+    print(torch.get_num_threads())
+"""
+
+
+def test_small_steps_run_on_one_thread_where_threads_sleep() -> None:
+    assert told(SEPARATE) == ["2", "1"]
+    assert told(SEPARATE, GOMP_SPINCOUNT="1000") == ["2", "2"]
+
+
 def test_importing_the_commands_or_calling_them_changes_nothing() -> None:
     assert told("from sepkit.cli.main import main\nmain(['no such command'])\n" + TOLD) == ["None"]

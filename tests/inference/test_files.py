@@ -189,16 +189,8 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     os.mkfifo(folder / "pipe.wav")
     report = separate_files([folder, folder / "pipe.wav"], separator, tmp_path / "out", OutputOptions(format="flac"))
     reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
-    assert set(reasons) == {
-        "claims_1",
-        "claims_999",
-        "claims_76800",
-        "claims_21474",
-        "pipe",
-        "m" * 12,
-        "rate",
-        "two\nlines",
-    }, reasons
+    claims = {"claims_1", "claims_999", "claims_76800", "claims_21474"}
+    assert set(reasons) == claims | {"pipe", "m" * 12, "rate", "two\nlines"}, reasons
     assert all("expected 1000 to 768000" in reason for name, reason in reasons.items() if "claims" in name)
     assert "is a pipe" in reasons["pipe"] and "shorter name" in reasons["m" * 12]
     assert "flac holds no 1 channel(s) at 700000 Hz" in reasons["rate"]

@@ -153,3 +153,20 @@ def test_sizes_of_asteroid_files_are_compared_before_memory_is_taken(tmp_path):
     }  # fmt: skip
     torch.save({"model_name": "ConvTasNet", "model_args": arguments, "state_dict": {}}, tmp_path / "model.pth")
     assert "parameters" in complaint(f"asteroid:{tmp_path / 'model.pth'}")
+
+
+def test_laying_out_a_model_imports_no_compiler():
+    program = """
+import sys
+import yaml
+from sepkit.config import ModelConfig, from_dict
+from sepkit.models import build_model
+from sepkit.models.layout import lay_out
+for name in sys.argv[1:]:
+    config = from_dict(ModelConfig, yaml.safe_load(open(name))["model"])
+    lay_out(lambda: build_model(config), name, 10_000)
+assert "torch._dynamo" not in sys.modules
+"""
+    models = sorted((Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
+    names = [str(path) for path in models if path.stem != "sepformer"]  # speechbrain imports it by itself
+    subprocess.run([sys.executable, "-c", program, *names], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,12 @@ from PIL import Image
 
 from sepkit.reporting.report import write_report
 
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
-    "--autoplay-policy=no-user-gesture-required",
-)  # fmt: skip
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 @pytest.fixture(scope="module")
 def report(experiments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(experiments, tmp_path_factory.mktemp("browser") / "report.html")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (sepkit[dev])")
-    with playwright.sync_playwright() as driver:
-        profile = tmp_path_factory.mktemp("profile")
-        context = driver.chromium.launch_persistent_context(
-            profile, executable_path=chromium, headless=True, args=list(FLAGS)
-        )
-        yield context
-        context.close()
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ class BandSplitRNNMasker(Masker):
     ESPnet's BSRNN, with norms GN (global_layer_norm) and cfLN (channel_layer_norm).
     """
 
+    small_steps = True
+
     def __init__(
         self,
         encoding_dim: int,

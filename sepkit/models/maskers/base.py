@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,9 @@ class Masker(nn.Module, ABC):
         hypotheses: n, how many estimates the model makes.
         values_per_dimension: P, parameters of the mask's posterior for each entry (1 for a point).
     """
+
+    small_steps: ClassVar[bool] = False
+    """Whether the work is cut into steps so small that threads wait for each other longer than they work."""
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()

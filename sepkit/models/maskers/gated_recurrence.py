@@ -42,6 +42,8 @@ class GatedRecurrenceMasker(Masker):
     RNN", 2023.
     """
 
+    small_steps = True
+
     def __init__(
         self,
         encoding_dim: int,
@@ -185,7 +187,9 @@ class GatedRecurrence(nn.Module):
         self.output = nn.Linear(units, model_dim)
         # A gate of (m - 1) / m forgets within about m steps. Memories are spread evenly on a logarithmic scale.
         with torch.no_grad():
-            memories = torch.logspace(math.log10(_SHORTEST_MEMORY), math.log10(_LONGEST_MEMORY), hidden_size)
+            shortest, longest = math.log10(_SHORTEST_MEMORY), math.log10(_LONGEST_MEMORY)
+            # On torch's meta device a logspace would import its compiler.
+            memories = torch.logspace(shortest, longest, hidden_size, device="cpu")
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:

@@ -25,6 +25,8 @@ class RecurrentMasker(Masker):
         UserError: a size below 1, an unknown kind of network, or dropout with a single layer.
     """
 
+    small_steps = True
+
     def __init__(
         self,
         encoding_dim: int,

@@ -1,0 +1,123 @@
+// Sounds as arrays of samples: decoding, levels, wav files, and pictures of them.
+
+// Decode a file to one channel at `rate` Hz; several channels are averaged.
+export async function decode(bytes, rate) {
+  const decoded = await new OfflineAudioContext(1, 1, rate).decodeAudioData(bytes);
+  const mono = new Float32Array(decoded.length);
+  for (let channel = 0; channel < decoded.numberOfChannels; channel++) {
+    const samples = decoded.getChannelData(channel);
+    for (let t = 0; t < mono.length; t++) mono[t] += samples[t] / decoded.numberOfChannels;
+  }
+  return mono;
+}
+
+// Scale an estimate to its level in the mixture: <x, s> / <s, s>, as `sepkit separate` does.
+export function atItsLevel(mixture, estimate) {
+  let cross = 0, energy = 0;
+  for (let t = 0; t < mixture.length; t++) {
+    cross += mixture[t] * estimate[t];
+    energy += estimate[t] * estimate[t];
+  }
+  const gain = Math.fround(energy > 0 ? cross / energy : 0);
+  return estimate.map((sample) => sample * gain);
+}
+
+// A wav file of 32-bit floats.
+export function wav(samples, rate) {
+  const bytes = new ArrayBuffer(58 + 4 * samples.length);
+  const view = new DataView(bytes);
+  const text = (at, word) => [...word].forEach((c, i) => view.setUint8(at + i, c.charCodeAt(0)));
+  text(0, "RIFF"); view.setUint32(4, 50 + 4 * samples.length, true); text(8, "WAVE");
+  text(12, "fmt "); view.setUint32(16, 18, true); view.setUint16(20, 3, true); view.setUint16(22, 1, true);
+  view.setUint32(24, rate, true); view.setUint32(28, 4 * rate, true); view.setUint16(32, 4, true);
+  view.setUint16(34, 32, true);
+  text(38, "fact"); view.setUint32(42, 4, true); view.setUint32(46, samples.length, true);
+  text(50, "data"); view.setUint32(54, 4 * samples.length, true);
+  for (let t = 0; t < samples.length; t++) view.setFloat32(58 + 4 * t, samples[t], true);
+  return new Blob([bytes], { type: "audio/wav" });
+}
+
+// Draw the waveform: the least and the largest sample of each column; `peak` is the height of the picture.
+export function drawWaveform(canvas, samples, peak) {
+  const [width, height] = sized(canvas, 4);
+  const context = canvas.getContext("2d");
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--accent");
+  for (let x = 0; x < width; x++) {
+    let low = 0, high = 0;
+    const stop = Math.floor(((x + 1) * samples.length) / width);
+    for (let t = Math.floor((x * samples.length) / width); t < stop; t++) {
+      low = Math.min(low, samples[t]);
+      high = Math.max(high, samples[t]);
+    }
+    const top = (1 - high / peak) * (height / 2);
+    context.fillRect(x, top, 1, Math.max(1, (1 - low / peak) * (height / 2) - top));
+  }
+}
+
+// Draw the spectrogram, 60 dB below `loudest` (see `spectrogram`); low frequencies are at the bottom.
+export function drawSpectrogram(canvas, frames, loudest) {
+  const [width, height] = sized(canvas, 5);
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let x = 0; x < width; x++) {
+    const frame = frames[Math.floor((x * frames.length) / width)];
+    for (let y = 0; y < height; y++) {
+      const bin = Math.floor(((height - 1 - y) * frame.length) / height);
+      const share = Math.min(1, Math.max(0, 1 + (frame[bin] - loudest) / 60));
+      // Black over purple and orange to light yellow.
+      image.data.set([255 * Math.min(1, 1.7 * share), 235 * share ** 2.2, 255 * (0.55 * Math.sin(Math.PI * share) + 0.75 * share ** 6), 255], 4 * (y * width + x));
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+const WINDOW = 256;
+
+// Powers in dB of windows of 256 samples, every `hop` samples: an array of frames of 128 bins.
+export function spectrogram(samples) {
+  const hop = Math.max(128, Math.ceil(samples.length / 1000));
+  const frames = [];
+  for (let begin = 0; begin + WINDOW <= Math.max(WINDOW, samples.length); begin += hop) {
+    const real = new Float64Array(WINDOW), imaginary = new Float64Array(WINDOW);
+    for (let t = 0; t < WINDOW; t++) {
+      real[t] = (samples[begin + t] ?? 0) * (0.5 - 0.5 * Math.cos((2 * Math.PI * (t + 0.5)) / WINDOW));
+    }
+    transform(real, imaginary);
+    frames.push(Float64Array.from({ length: WINDOW / 2 }, (_, k) => 10 * Math.log10(real[k] ** 2 + imaginary[k] ** 2 + 1e-12)));
+  }
+  return frames;
+}
+
+// The discrete Fourier transform in place; the length is a power of two (Cooley and Tukey, 1965).
+function transform(real, imaginary) {
+  const size = real.length;
+  for (let i = 1, j = 0; i < size; i++) {
+    let bit = size >> 1;
+    for (; j & bit; bit >>= 1) j ^= bit;
+    j ^= bit;
+    if (i < j) {
+      [real[i], real[j]] = [real[j], real[i]];
+      [imaginary[i], imaginary[j]] = [imaginary[j], imaginary[i]];
+    }
+  }
+  for (let length = 2; length <= size; length <<= 1) {
+    for (let begin = 0; begin < size; begin += length) {
+      for (let k = 0; k < length / 2; k++) {
+        const angle = (-2 * Math.PI * k) / length, c = Math.cos(angle), s = Math.sin(angle);
+        const a = begin + k, b = a + length / 2;
+        const r = c * real[b] - s * imaginary[b], i = s * real[b] + c * imaginary[b];
+        real[b] = real[a] - r; imaginary[b] = imaginary[a] - i;
+        real[a] += r; imaginary[a] += i;
+      }
+    }
+  }
+}
+
+// Give a canvas as many pixels as it shows; its width is `ratio` times its height.
+function sized(canvas, ratio) {
+  const scale = window.devicePixelRatio || 1;
+  const shown = canvas.clientWidth || 600;
+  canvas.width = Math.round(shown * scale);
+  canvas.height = Math.round((shown * scale) / ratio);
+  return [canvas.width, canvas.height];
+}

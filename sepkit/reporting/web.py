@@ -1,0 +1,128 @@
+"""A page that separates in the browser: the model as an ONNX graph, ONNX Runtime Web, and a few files of our own.
+
+A plain file server is enough to serve it, and what is separated never leaves the machine that shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
+from sepkit.corpora.download import download
+from sepkit.corpora.options import DownloadOptions
+from sepkit.errors import UserError
+from sepkit.files import atomic_output, cache_folder, check_writable, write_text
+from sepkit.models import load_pretrained
+from sepkit.models.onnx import OnnxModel, is_onnx
+from sepkit.models.onnx_export import export_onnx
+from sepkit.version import __version__
+
+MOST_SECONDS = 60
+"""Longest recording that a page takes, because it is separated as a whole."""
+
+_GRAPH = "model.onnx"
+
+
+def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.PathLike[str] | None = None) -> Path:
+    """Write the page of a model into a folder, and return that; its `index.html` has to be served, not opened.
+
+    Args:
+        model: MODEL that can be exported, or what `sepkit export` wrote.
+        out: the folder; files of a page that is there are replaced.
+        runtime: folder with the files of ONNX Runtime Web; None: it is fetched once into the user's cache.
+
+    Raises:
+        UserError: no such model, one that has no graph, a folder that cannot be written, or no runtime.
+    """
+    out = Path(out)
+    check_writable(out)
+    source = find_runtime(runtime)
+    graph = out / _GRAPH
+    if is_onnx(model):
+        loaded: Any = OnnxModel(model)
+        with atomic_output(graph) as draft:
+            shutil.copyfile(model, draft)
+    else:
+        loaded = load_pretrained(model)
+        export_onnx(loaded, graph)
+    description = {
+        "name": Path(model).stem if is_onnx(model) else Path(model).name,
+        "file": _GRAPH,
+        "bytes": graph.stat().st_size,
+        "sample_rate": loaded.sample_rate,
+        "hypotheses": loaded.hypotheses,
+        "most_seconds": MOST_SECONDS,
+        "version": __version__,
+    }
+    write_text(out / "model.json", json.dumps(description, indent=1) + "\n")
+    (out / "runtime").mkdir(exist_ok=True)
+    for name in WEB_RUNTIME_FILES:
+        with atomic_output(out / "runtime" / name) as draft:
+            shutil.copyfile(source / name, draft)
+    for asset in (resources.files("sepkit.reporting") / "assets" / "web").iterdir():
+        write_text(out / asset.name, asset.read_text(encoding="utf-8"))
+    return out
+
+
+def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder with the files of ONNX Runtime Web; fetch them into the user's cache if it is None.
+
+    Raises:
+        UserError: a file is missing from `folder`, or nothing can be fetched.
+    """
+    if folder is None:
+        cache = cache_folder("web")
+        folder = cache / WEB_RUNTIME
+        if not folder.is_dir():
+            cache.mkdir(parents=True, exist_ok=True)
+            download(DownloadOptions(name="onnxruntime-web", cache=cache, remove_archives=True))
+    folder = Path(folder)
+    if absent := sorted(name for name in WEB_RUNTIME_FILES if not (folder / name).is_file()):
+        raise UserError(f"{folder}: has no {absent[0]}; give the folder that `sepkit download onnxruntime-web` makes")
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, port: int) -> Iterator[str]:
+    """Serve a folder to this machine alone inside the block, which gets the address; port 0 takes a free one.
+
+    Raises:
+        UserError: a port that another program uses, or that may not be used.
+    """
+    handler = partial(_Handler, directory=str(folder))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--port {port}: cannot be used ({error}); choose another, or 0 for a free one") from error
+    from threading import Thread
+
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    # What the system's tables say of these differs, and browsers refuse modules and WebAssembly of other types.
+    extensions_map = {  # noqa: RUF012  # as in the base class
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+        ".js": "text/javascript",
+        ".wasm": "application/wasm",
+        ".json": "application/json",
+    }
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing for each request."""

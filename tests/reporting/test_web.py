@@ -1,0 +1,200 @@
+"""`sepkit web`: what stands in the folder, who serves it, and the page in a browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.files import cache_folder
+from sepkit.inference import load_model
+from sepkit.models import build_model, save_model
+from sepkit.reporting.web import MOST_SECONDS, find_runtime, serving, write_web_page
+
+RATE = 8000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    masker = RecurrentConfig(hidden_size=8, num_layers=1)
+    config = ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker)
+    return save_model(build_model(config), tmp_path_factory.mktemp("web") / "small", {})
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of the runtime's names."""
+    folder = tmp_path_factory.mktemp("runtime")
+    for name in WEB_RUNTIME_FILES:
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def test_folder_holds_all_that_the_page_asks_for(model: Path, stand_in: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "page"
+    assert main(["web", str(model), "--out", str(out), "--runtime", str(stand_in)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(out)
+    told = json.loads((out / "model.json").read_text())
+    assert told["bytes"] == (out / told["file"]).stat().st_size
+    assert (told["name"], told["sample_rate"], told["hypotheses"]) == ("small", RATE, 2)
+    assert {path.name for path in (out / "runtime").iterdir()} == WEB_RUNTIME_FILES
+    names = {path.name for path in out.iterdir()}
+    assert names == {
+        "index.html",
+        "style.css",
+        "app.js",
+        "sound.js",
+        "worker.js",
+        "model.json",
+        "model.onnx",
+        "runtime",
+    }
+    # An exported graph makes the same page.
+    again = write_web_page(str(out / "model.onnx"), tmp_path / "again", stand_in)
+    assert (again / "model.onnx").read_bytes() == (out / "model.onnx").read_bytes()
+
+
+def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in: Path) -> None:
+    with serving(stand_in, 0) as address:
+        parts = urlsplit(address)
+        assert parts.hostname == "127.0.0.1"
+        connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=10)
+        for name in WEB_RUNTIME_FILES:
+            connection.request("GET", f"/{name}")
+            response = connection.getresponse()
+            kind = "application/wasm" if name.endswith(".wasm") else "text/javascript"
+            assert (response.status, response.getheader("Content-Type")) == (200, kind)
+            assert response.read() == name.encode()
+        connection.close()
+
+
+def test_mistakes_are_one_line(model: Path, stand_in: Path, tmp_path: Path, capsys: Any) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(UserError, match="cannot be used"),
+        serving(stand_in, taken.getsockname()[1]),
+    ):
+        pass
+    with pytest.raises(UserError, match=r"has no ort.*sepkit download onnxruntime-web"):
+        find_runtime(tmp_path)
+    assert main(["web", "no_such_model", "--out", str(tmp_path / "x"), "--runtime", str(stand_in)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page of the model in the box, served; nothing is fetched for it, an earlier `sepkit web` has to have been."""
+    runtime = cache_folder("web") / WEB_RUNTIME
+    if not runtime.is_dir():
+        pytest.skip(f"ONNX Runtime Web is not in {runtime.parent} (sepkit download onnxruntime-web --cache it)")
+    with serving(write_web_page("boxed_8k", tmp_path_factory.mktemp("page"), runtime), 0) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The page, ready; afterwards nobody may have complained, or asked for anything elsewhere."""
+    page = browser.new_page()
+    complaints: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(address)
+    page.get_by_text("The model is ready").wait_for(timeout=60_000)
+    yield page
+    assert complaints == []
+    assert [url for url in requests if not url.startswith((address, "data:", f"blob:{address}"))] == []
+    page.close()
+
+
+def recording(path: Path, seconds: float, level: float = 0.1) -> np.ndarray:
+    samples = level * np.random.default_rng(0).standard_normal(int(seconds * RATE)).astype(np.float32)
+    audio.write(path, samples, RATE)
+    return samples
+
+
+def downloaded(page: Any) -> dict[str, np.ndarray]:
+    """Name -> samples of each file that the page offers."""
+    voices = {}
+    for link in page.locator("a[download]").all():
+        with page.expect_download() as download:
+            link.click()
+        voices[download.value.suggested_filename] = audio.read(download.value.path(), sample_rate=RATE)
+    return voices
+
+
+def test_estimates_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
+    samples = recording(tmp_path / "two.wav", 4)
+    page.locator("#file").set_input_files(str(tmp_path / "two.wav"))
+    page.get_by_text("were separated in").wait_for(timeout=60_000)
+    voices = downloaded(page)
+    expected = load_model("boxed_8k", predict=False).separate(samples, RATE).estimates
+    assert list(voices) == ["two_s1.wav", "two_s2.wav"]
+    np.testing.assert_allclose(np.stack([*voices.values()]), expected, atol=1e-3 * np.abs(samples).max())
+    played = page.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
+        player.playbackRate = 4;
+        const ended = new Promise((resolve) => { player.onended = () => resolve(true); });
+        await player.play();
+        return ended;
+    }))""")
+    assert played == [True] * 3
+
+
+@pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
+def test_nothing_is_wider_than_the_screen(size: tuple[int, int], page: Any, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    recording(tmp_path / f"{'long_name_' * 12}.wav", 1)
+    page.locator("#file").set_input_files(str(tmp_path / f"{'long_name_' * 12}.wav"))
+    page.get_by_text("were separated in").wait_for(timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    colors = page.evaluate("""() => [...document.querySelectorAll("canvas")].map((canvas) => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return new Set(data).size;
+    })""")
+    assert len(colors) == 6 and min(colors) >= 3
+    if folder := os.environ.get("SEPKIT_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/web_{size[0]}.png", full_page=True)
+
+
+def test_keyboard_reaches_everything(page: Any) -> None:
+    reached = []
+    for _ in range(2):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+    assert reached == ["choose", "record"]
+    with page.expect_file_chooser():
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")
+
+
+def test_bad_recordings_are_told_in_a_sentence(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "no.wav").write_text("no audio")
+    recording(tmp_path / "silent.wav", 1, 0.0)
+    recording(tmp_path / "long.wav", MOST_SECONDS + 2)
+    for name, told in (
+        ("no", "finds no sound in it"),
+        ("silent", "is silent"),
+        ("long", "found 62 s, expected at most"),
+    ):
+        page.locator("#file").set_input_files(str(tmp_path / f"{name}.wav"))
+        page.get_by_text(told).wait_for(timeout=20_000)
+        assert page.locator("#status.error").count() == 1
