@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ GROUPS = {
     "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
     "Model": ["model", "device", "precision", "depth_steps", "import_"],
     "Estimates": ["speakers", "levels", "consistency", "score_threshold", "no_predict", "spread", "samples"],
+    "More people than outputs": ["link_speakers", "link_encoder"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 
@@ -62,6 +64,9 @@ def main(
     from sepkit.models.hub import pinned
     from sepkit.models.shipped import default_model
 
+    if output.link_speakers is not None and options.stitcher == "profile":
+        # A profile is of one person for each output.
+        options = replace(options, stitcher="overlap")
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)

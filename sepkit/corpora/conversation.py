@@ -2,7 +2,8 @@
 
 What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
 turns, and are silent for up to half a minute. They are written as s1.flac, s2.flac ... and their sum, mixture.flac,
-with a manifest of one row. A seed determines speakers, order of recordings, pauses and levels.
+with a manifest of one row and conversation.rttm, who is heard when. With --most-at-once N they take turns, and never
+do more than N speak at once. A seed determines speakers, order of recordings, pauses and levels.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
 License: that of the recordings.
 Traps: speakers do not react to each other. If a speaker's recordings do not fill the time, they repeat in another
@@ -24,9 +25,11 @@ from sepkit.corpora._made_with import claim
 from sepkit.corpora._recordings import Utterance, examine, find_recordings, write_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
+from sepkit.files import write_text
 
 LONGEST_SILENCE_SECONDS = 30.0
 
@@ -36,6 +39,8 @@ _LONG_PAUSE_SHARE = 0.25
 # Root mean square of speech, low enough for sums of speakers to stay below full scale; higher peaks are scaled down.
 _LEVEL = 0.05
 _BLOCK_SECONDS = 10.0
+# With turn-taking: pauses of the first lane, of the others, and how long a speaker waits before the next turn.
+_ANSWER_PAUSE_SECONDS, _INTERRUPTION_PAUSE_SECONDS, _ANSWER_SECONDS = (0.1, 1.5), (2.0, 12.0), 0.5
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     minutes, speakers, gain_range_db = options.minutes, options.speakers, options.gain_range_db
     if not 0 < minutes <= 24 * 60:
         raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
+    if options.most_at_once is not None and options.most_at_once < 1:
+        raise UserError(f"most_at_once: found {options.most_at_once}, expected at least 1")
     if speakers < 1:
         raise UserError(f"speakers: found {speakers}, expected at least 1")
     num_samples = round(60 * minutes * sample_rate)
@@ -73,19 +80,19 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
     claim(
         out / "conversation.json",
-        {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
+        ({} if options.most_at_once is None else {"most_at_once": options.most_at_once})
+        | {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
         | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": options.seed},
     )
     manifest = out / "conversation.jsonl"
     utterances, unusable = examine([r for r in recordings if r.speaker in names], sample_rate)
     write_skipped(out, skipped | unusable)
-    tracks = []
+    of_speakers = []
     for name in names:
-        own = [utterance for utterance in utterances if utterance.speaker == name]
-        if not own:
+        of_speakers.append([utterance for utterance in utterances if utterance.speaker == name])
+        if not of_speakers[-1]:
             raise UserError(f"speaker {name}: none of the recordings can be used; see {out / 'skipped.tsv'}")
-        gain = 10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20)
-        tracks.append(draw_turns(own, num_samples, sample_rate, gain, generator))
+    tracks = _draw(of_speakers, num_samples, options, generator)
     paths = [f"s{number}.flac" for number in range(1, speakers + 1)]
     scale = _headroom(tracks, sample_rate)
     with ExitStack() as stack:
@@ -101,6 +108,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
             sources = [np.round(source * 2.0**15) / 2.0**15 for source in sources]
             for writer, waveform in zip(writers, [*sources, np.sum(sources, axis=0)], strict=True):
                 writer.write(waveform.astype(np.float32))
+    _write_truth(out, names, sample_rate)
     sexes = {utterance.speaker: utterance.recording.sex for utterance in utterances}
     entry = MixtureEntry(
         id="mixture",
@@ -112,6 +120,80 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         corpus="conversation",
     )
     return write_manifest(manifest, [entry])
+
+
+def _draw(
+    of_speakers: Sequence[Sequence[Utterance]],
+    num_samples: int,
+    options: ConversationOptions,
+    generator: np.random.Generator,
+) -> list[list[Turn]]:
+    """Return the turns of each speaker."""
+    tracks, gains, rate, gain_range_db = [], [], options.sample_rate, options.gain_range_db
+    for own in of_speakers:
+        gains.append(10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20))
+        if options.most_at_once is None:
+            tracks.append(draw_turns(own, num_samples, rate, gains[-1], generator))
+    if options.most_at_once is not None:
+        tracks = take_turns(of_speakers, num_samples, rate, gains, options.most_at_once, generator)
+    return tracks
+
+
+def take_turns(
+    of_speakers: Sequence[Sequence[Utterance]],
+    num_samples: int,
+    sample_rate: int,
+    gains: Sequence[float],
+    most_at_once: int,
+    generator: np.random.Generator,
+) -> list[list[Turn]]:
+    """Return the turns of each speaker in a conversation in which at most N speak at once.
+
+    Turns follow one another in N lanes. Whoever is not speaking may take the next turn of a lane. The first lane has
+    short pauses; the others are mostly silent, so that speech overlaps now and then.
+
+    Args:
+        of_speakers: recordings of each speaker.
+        num_samples: of the conversation; the last turns are cut by its end.
+        sample_rate: Hz.
+        gains: of each speaker, relative to equal level.
+        most_at_once: N.
+        generator: of all draws.
+    """
+    tracks: list[list[Turn]] = [[] for _ in of_speakers]
+    free_from = np.zeros(len(of_speakers), np.int64)
+    waiting: list[list[int]] = [[] for _ in of_speakers]
+    lanes = [round(generator.uniform(*_pauses(lane)) * sample_rate) for lane in range(most_at_once)]
+    while min(lanes) < num_samples:
+        lane = int(np.argmin(lanes))
+        # Nobody answers themselves at once, if there is anybody else.
+        able = np.flatnonzero(free_from + round(_ANSWER_SECONDS * sample_rate) <= lanes[lane])
+        if not len(able):
+            lanes[lane] = int(free_from.min()) + round(_ANSWER_SECONDS * sample_rate)
+            continue
+        speaker = int(generator.choice(able))
+        waiting[speaker] = waiting[speaker] or generator.permutation(len(of_speakers[speaker])).tolist()
+        utterance = of_speakers[speaker][waiting[speaker].pop()]
+        turn = Turn(utterance, lanes[lane], gains[speaker] * _LEVEL / utterance.level)
+        tracks[speaker].append(turn)
+        free_from[speaker] = turn.end
+        lanes[lane] = turn.end + round(generator.uniform(*_pauses(lane)) * sample_rate)
+    return tracks
+
+
+def _pauses(lane: int) -> tuple[float, float]:
+    return _ANSWER_PAUSE_SECONDS if lane == 0 else _INTERRUPTION_PAUSE_SECONDS
+
+
+def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> Path:
+    """Write who is heard when, from the written sources, and return the RTTM file."""
+    segments = []
+    for number in range(1, len(names) + 1):
+        meter = ActivityMeter(1, sample_rate)
+        for block in audio.read_blocks(out / f"s{number}.flac", round(_BLOCK_SECONDS * sample_rate)):
+            meter.add(block[None])
+        segments += meter.segments()
+    return write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
 
 
 def draw_turns(

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,22 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, check_writable, file_digest, write_json, write_text
-from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.linking import link
 from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.separated import Separated, lost_band, sentence
-from sepkit.inference.separator import Separator
+from sepkit.inference.separator import Separator, weights_fingerprint
 from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
+from sepkit.models import load_checkpoint
+from sepkit.models.shipped import encoder_folder
+from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
@@ -44,6 +48,7 @@ class _Job:
     way: dict[str, Any]
     progress: bool
     verify: bool
+    encoder: SpeakerEncoder | None = None
 
 
 def separate_files(
@@ -93,6 +98,9 @@ def separate_files(
     recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
     check_writable(out)
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
+    encoder = None
+    if options.link_speakers is not None:
+        encoder = load_checkpoint(encoder_folder(options.link_encoder), of=SpeakerEncoder)
     way = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -104,10 +112,12 @@ def separate_files(
         "subtype": options.subtype or ("FLOAT" if options.format == "wav" else "PCM_16"),
         "format": options.format,
         "rttm": options.rttm,
+        "link_speakers": options.link_speakers,
+        "link_encoder": None if encoder is None else weights_fingerprint(encoder),
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    separate_one = partial(_separate_one, _Job(separator, way, progress=processes == 1, verify=options.verify), out)
+    separate_one = partial(_separate_one, _Job(separator, way, processes == 1, options.verify, encoder), out)
     highest_rate = 0
     for (path, target), done in for_each(separate_one, recordings, processes, "separating"):
         if isinstance(done, Failed):
@@ -162,8 +172,8 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
     waveform = audio.read(path, channel=way["channel"])
     _check_unchanged(path, description)
     separated = job.separator.separate(waveform, sample_rate, speakers=way["speakers"], samples=way["spread_samples"])
-    _write(target, separated, len(waveform), lambda: iter([separated.estimates]), description)
-    return sentence(separated)
+    told = _write_people(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
+    return told or sentence(separated)
 
 
 def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> str:
@@ -176,9 +186,9 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     )
     try:
         _check_unchanged(path, description)
-        _write(target, long.separated, recording.num_samples, long.blocks, description)
+        told = _write_people(job, target, long.separated, recording.num_samples, long.blocks, description)
         _check_unchanged(path, description)
-        return sentence(long.separated)
+        return told or sentence(long.separated)
     finally:
         long.close()
 
@@ -211,7 +221,27 @@ class _WouldClipError(Exception):
 _Blocks = Callable[[], Iterator[np.ndarray]]
 
 
-def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks, description: dict[str, Any]) -> None:
+def _write_people(
+    job: _Job, target: Path, separated: Separated, num_samples: int, blocks: _Blocks, description: dict[str, Any]
+) -> str | None:
+    """Write the estimates, or the people that they are linked to; return what is told of those."""
+    if job.encoder is None:
+        _write(target, separated, num_samples, blocks, description)
+        return None
+    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.way["link_speakers"])
+    people = replace(separated, people=linked.people)
+    _write(target, people, num_samples, linked.blocks, description, {"linked": linked.told()})
+    return f"{linked.people} people in {len(separated.kept)} estimates"
+
+
+def _write(
+    target: Path,
+    separated: Separated,
+    num_samples: int,
+    blocks: _Blocks,
+    description: dict[str, Any],
+    more: dict[str, Any] | None = None,
+) -> None:
     """The estimates first and the JSON last: where it stands, everything stands.
 
     Args:
@@ -220,6 +250,7 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         num_samples: of each.
         blocks: them, (k, t), as often as it is called.
         description: how they came about.
+        more: what else the JSON file tells.
     """
     subtype, suffix = description["subtype"], f".{description['format']}"
     try:
@@ -260,6 +291,7 @@ def _write(target: Path, separated: Separated, num_samples: int, blocks: _Blocks
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
         "spread_db": _spread_db(separated),
+        **(more or {}),
         "input_sha256": file_digest(description["input"]),
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
@@ -270,7 +302,8 @@ def _write_estimates(
     target: Path, separated: Separated, num_samples: int, blocks: _Blocks, subtype: Subtype, suffix: str
 ) -> tuple[list[Path], ActivityMeter]:
     """The paths written, and when something is heard in each."""
-    rate, count = separated.sample_rate, len(separated.kept)
+    rate = separated.sample_rate
+    count = len(separated.kept) if separated.people is None else separated.people
     paths, activity = _estimate_paths(target, count, suffix), ActivityMeter(count, rate)
     with ExitStack() as stack:
         writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]

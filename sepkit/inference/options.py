@@ -25,6 +25,10 @@ Speakers = Literal["auto"] | int | None
 """Which hypotheses to keep: None all; "auto" those whose score says that they are speakers; N the N best scored."""
 
 
+LinkSpeakers = Literal["auto"] | int
+"""How many people to link estimates to: their number, or "auto": it is found."""
+
+
 @dataclass(frozen=True)
 class SeparatorOptions:
     """Options of a `Separator`.
@@ -90,6 +94,9 @@ class OutputOptions:
         subtype: sample format; estimates that would clip as PCM_16 are written as a wav of FLOAT; default: FLOAT for
             wav, PCM_16 for flac
         rttm: also write who speaks when, OUT/<relative path>.rttm
+        link_speakers: more people than the model has outputs: link the turns of all estimates to this many people, or
+            auto; _s1 ... _sN are people then, silent where they do not speak; chunks are joined by overlaps alone
+        link_encoder: the encoder of voices for --link-speakers; default: the one that ships with sepkit
         spread: also write the standard deviation of every sample over samples of a variational model's latents,
             OUT/<relative path>_s1_spread.npy ...
         samples: how many samples of the latents --spread takes
@@ -104,10 +111,18 @@ class OutputOptions:
     format: Literal["wav", "flac"] = "wav"
     subtype: Subtype | None = None
     rttm: bool = False
+    link_speakers: LinkSpeakers | None = None
+    link_encoder: str | None = None
     spread: bool = False
     samples: int = 8
     verify: bool = False
 
     def __post_init__(self) -> None:
+        if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
+            raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
+        if self.link_speakers is None and self.link_encoder is not None:
+            raise UserError("link_encoder: only applies with link_speakers")
+        if self.link_speakers is not None and (self.spread or self.speakers is not None):
+            raise UserError("link_speakers: goes with neither speakers nor spread, which are of the model's outputs")
         if self.format == "flac" and self.subtype == "FLOAT":
             raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")

@@ -40,6 +40,7 @@ class Separated:
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
+        people: how many people the estimates are linked to; None: they are not.
     """
 
     estimates: Any
@@ -53,6 +54,7 @@ class Separated:
     rates: dict[str, float] | None = None
     spread: Any = None
     sample_rate: int = 0
+    people: int | None = None
 
     def as_tensors(self) -> Separated:
         """Return the same with tensors in place of arrays."""

@@ -328,7 +328,7 @@ def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
     return other
 
 
-def weights_fingerprint(model: EncoderMaskerDecoder) -> str:
+def weights_fingerprint(model: torch.nn.Module) -> str:
     """Hexadecimal digest of all weights and buffers."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
-from sepkit.inference.activity import ActivityMeter
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 WINDOW_SECONDS = 1.5
@@ -86,7 +86,13 @@ def find_stretches(source: Source, window_seconds: float = WINDOW_SECONDS) -> tu
     Raises:
         UserError: a file that cannot be read, or estimates of different lengths.
     """
-    turns = turns_of(source.paths)
+    return cut_turns(turns_of(source.paths), window_seconds)
+
+
+def cut_turns(
+    turns: Sequence[Sequence[tuple[float, float]]], window_seconds: float = WINDOW_SECONDS
+) -> tuple[list[Stretch], list[Stretch]]:
+    """Return the turns of several tracks in equal parts, in order of time, and those that are too short to use."""
     stretches, short = [], []
     for track, own in enumerate(turns):
         for start, length in own:

@@ -89,3 +89,29 @@ def test_command_line(tmp_path, speech, capsys):
     line = ["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]
     assert main(line) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "conversation.jsonl")
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_turn_taking(tmp_path, speech, most):
+    options = dict(minutes=3, speakers=3, most_at_once=most, seed=1)
+    manifest = prepare_conversation(speech, tmp_path / "out", **options)
+    (entry,) = read_manifest(manifest)
+    speaks = mix_entry(entry).sources != 0
+    at_once = speaks.sum(0)
+    assert at_once.max() == most and speaks.mean(1).min() > 0.1
+    lines = [line.split() for line in (tmp_path / "out" / "conversation.rttm").read_text().splitlines()]
+    assert {line[7] for line in lines} == {"a", "b", "c"}
+    names = [source.speaker for source in entry.sources]
+    told = np.zeros_like(speaks)
+    for line in lines:
+        start, length = (round(float(word) * RATE) for word in line[3:5])
+        told[names.index(line[7]), start : start + length] = True
+    assert (told != speaks).mean() < 0.01
+    again = prepare_conversation(speech, tmp_path / "again", **options)
+    assert again.read_text() == manifest.read_text()
+    assert (again.parent / "conversation.rttm").read_text() == (tmp_path / "out" / "conversation.rttm").read_text()
+
+
+def test_nobody_at_once_is_refused(tmp_path, speech):
+    with pytest.raises(UserError, match="most_at_once: found 0"):
+        prepare_conversation(speech, tmp_path / "out", most_at_once=0)

@@ -15,10 +15,10 @@ import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.errors import UserError
 from sepkit.files import file_digest, write_json
 from sepkit.inference import Separator, separate_files
-from sepkit.inference.activity import ActivityMeter, rttm_lines
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import OutputOptions, SeparatorOptions
 from sepkit.inference.reports import merge_summaries

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from sepkit.data.activity import rttm_lines
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.files import check_writable, write_json, write_text
-from sepkit.inference.activity import rttm_lines
 from sepkit.inference.stretches import (
     WINDOW_SECONDS,
     Source,
@@ -153,9 +153,8 @@ def _write_rttms(heard: Heard, labels: Sequence[int], out: Path) -> None:
         for stretch in own:
             turns[next(rest)].append((stretch.start_seconds, stretch.duration_seconds))
         joined = [join_turns(own_turns) for own_turns in turns]
-        lines = rttm_lines(source.name.name, joined)
-        text = "".join(lines).replace("<NA> <NA> s", "<NA> <NA> speaker_")
-        write_text(out / source.name.with_name(f"{source.name.name}.rttm"), text)
+        lines = rttm_lines(source.name.name, joined, [f"speaker_{k + 1}" for k in range(count)])
+        write_text(out / source.name.with_name(f"{source.name.name}.rttm"), "".join(lines))
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +151,18 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     spectrum = np.asarray(rfft(waveform, size)) * color(size, views.tilt_nepers, generator)
     if has_room:
         spectrum *= np.asarray(rfft(_room(tail, sample_rate, generator), size))
-    noise = generator.standard_normal((2, len(spectrum)), np.float32)
-    noise = (noise[0] + 1j * noise[1]) * color(size, 2 * views.tilt_nepers, generator)
-    power = float(np.square(np.abs(spectrum)).sum()) / len(waveform)
-    noise_power = float(np.square(np.abs(noise)).sum()) / size
+    noise = generator.standard_normal(2 * len(spectrum), np.float32).view(np.complex64)
+    noise = noise * color(size, 2 * views.tilt_nepers, generator)
+    power, noise_power = _energy(spectrum) / len(waveform), _energy(noise) / size
     level_db = -generator.uniform(*views.snr_db)
     if noise_power > 0:
         spectrum += noise * np.float32(10 ** (level_db / 20) * math.sqrt(power / noise_power))
     gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
     return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)
+
+
+def _energy(spectrum: np.ndarray) -> float:
+    return float(np.vdot(spectrum, spectrum).real)
 
 
 def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
@@ -169,9 +173,15 @@ def color(size: int, deviation_nepers: float, generator: np.random.Generator) ->
         deviation_nepers: standard deviation of each cosine.
         generator: of the draws.
     """
-    weights = deviation_nepers * generator.standard_normal(_COSINES)
+    weights = (deviation_nepers * generator.standard_normal(_COSINES)).astype(np.float32)
+    return np.exp(weights @ _cosines(size))
+
+
+@lru_cache(maxsize=8)
+def _cosines(size: int) -> np.ndarray:
+    """Return (4, size // 2 + 1) float32 cosines over frequency."""
     frequencies = np.linspace(0, np.pi, size // 2 + 1)
-    return np.exp(weights @ np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies))).astype(np.float32)
+    return np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies)).astype(np.float32)
 
 
 def _room(length: int, sample_rate: int, generator: np.random.Generator) -> np.ndarray:

@@ -7,31 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sepkit.config import SpeakerEncoderConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.models import save_model
-from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.clustering.config import (
     ContrastiveObjectiveConfig,
     ContrastiveTaskConfig,
     StretchDataConfig,
     ViewConfig,
 )
+from tests.noise_voices import RATE, noise_encoder, voice
 
-RATE = 8000
 SMALL = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6)
-
-
-def voice(speaker: int, seconds: float, seed: int) -> np.ndarray:
-    """Noise with the color of a speaker, in syllables."""
-    generator = np.random.default_rng((speaker, seed))
-    samples = round(seconds * RATE)
-    formant = np.exp(2j * np.pi * (0.05 + 0.06 * speaker) * np.arange(24) - np.arange(24) / 8).real
-    noise = np.convolve(generator.standard_normal(samples), formant, mode="same")
-    syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(samples) / RATE + seed)
-    return (0.03 * noise * syllables).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
@@ -67,14 +55,8 @@ def mice(moco: ContrastiveTaskConfig) -> ContrastiveTaskConfig:
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder with random weights, which tell voices of different colors apart well enough."""
-    torch.manual_seed(0)
-    model = SpeakerEncoder(SpeakerEncoderConfig(channels=16, pooled=16, dimensions=8)).eval()
-    # Whitened by what it hears, as batch normalization would after a training.
-    with torch.no_grad():
-        model.norm.momentum = None
-        model.train()(torch.from_numpy(np.stack([voice(k % 3, 1.5, k) for k in range(12)])))
-    return save_model(model.eval(), tmp_path_factory.mktemp("encoder"), {"counting": {"threshold": 0.65}})
+    """The folder of an encoder that tells noise-like voices apart."""
+    return save_model(noise_encoder(), tmp_path_factory.mktemp("encoder"), {"counting": {"threshold": 0.65}})
 
 
 @pytest.fixture(scope="session")

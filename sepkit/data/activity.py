@@ -72,15 +72,19 @@ class ActivityMeter:
         ]
 
 
-def rttm_lines(name: str, segments: Sequence[Sequence[tuple[float, float]]]) -> list[str]:
-    """Return the lines of an RTTM file, in order of time; estimates are called s1, s2 ...
+def rttm_lines(
+    name: str, segments: Sequence[Sequence[tuple[float, float]]], speakers: Sequence[str] | None = None
+) -> list[str]:
+    """Return the lines of an RTTM file, in order of time.
 
     Args:
         name: of the recording; white space, which separates columns, becomes an underscore.
-        segments: of each estimate, beginnings and lengths in seconds.
+        segments: of each estimate or speaker, beginnings and lengths in seconds.
+        speakers: their names; None: s1, s2 ...
 
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.
     """
     file = "_".join(name.split())
-    turns = sorted((start, length, k) for k, own in enumerate(segments, start=1) for start, length in own)
-    return [f"SPEAKER {file} 1 {start:.3f} {length:.3f} <NA> <NA> s{k} <NA> <NA>\n" for start, length, k in turns]
+    names = speakers or [f"s{k}" for k in range(1, len(segments) + 1)]
+    turns = sorted((start, length, k) for k, own in enumerate(segments) for start, length in own)
+    return [f"SPEAKER {file} 1 {start:.3f} {length:.3f} <NA> <NA> {names[k]} <NA> <NA>\n" for start, length, k in turns]
