@@ -75,7 +75,7 @@ class Separator:
         **changed: Any,
     ) -> None:
         self.options = options = replace(options or SeparatorOptions(), **changed)
-        self.device = _device(device)
+        self.device = device_of(device)
         if options.depth_steps is not None:
             model = _at_depth(model, options.depth_steps)
         self.model = model.to(self.device).eval()
@@ -369,7 +369,12 @@ def load_model(
     return Separator(loaded, device, replace(options or SeparatorOptions(), **changed), quality=quality)
 
 
-def _device(name: str | torch.device) -> torch.device:
+def device_of(name: str | torch.device) -> torch.device:
+    """Return a device by its name, of which "auto" is an accelerator if there is one.
+
+    Raises:
+        UserError: no such device here.
+    """
     if name == "auto":
         # With several accelerators, each process of torchrun has its own.
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
