@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sepkit.config import RateConfig
+from sepkit.models.latent_sde import NonFiniteStateError
 from sepkit.objectives.rates import Steering, total_rate
 from sepkit.registry import build, register
 from sepkit.studies.continuous_depth.config import ImageVAETaskConfig
@@ -18,6 +19,7 @@ from sepkit.studies.continuous_depth.data import ImageSet, prepare_images, read_
 from sepkit.studies.continuous_depth.model import ImageELBO, ImageVAE, Noise
 from sepkit.studies.continuous_depth.options import ImagesOptions
 from sepkit.training.checkpointing import checkpoint_blocks
+from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.task import Task, rows_of
 from sepkit.types import Losses
@@ -73,10 +75,20 @@ class ImageVAETask(Task):
         if not self.config.model.ode_like:
             for rate in parts.path_rates:
                 loss = loss + weights["path_rate_weight"] * _total(rate, self.config.objective.path)
+        if not bool(loss.isfinite().all()):
+            self._name_step(model, batch)
         statistics = {name: value.detach() for name, value in parts_of(parts).items()}
         clamped = sum(diffusion.clamped for diffusion in model.diffusions())
         statistics["clamped_diffusions"] = torch.full_like(loss.detach(), float(clamped))
         return Losses(loss, statistics=statistics)
+
+    def _name_step(self, model: ImageVAE, batch: Tensor) -> None:
+        """Say at which step a state ceases to be finite; the batch is saved as for every task."""
+        try:
+            with torch.no_grad():
+                model(batch, check=True)
+        except NonFiniteStateError as error:
+            say(f"warning: batch {self.position.batches_done} of epoch {self.position.epoch + 1}: {error}")
 
     def on_fit_start(self) -> None:
         """Refuse gradient checkpointing, which these models have no use for."""

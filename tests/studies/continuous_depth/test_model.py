@@ -92,7 +92,9 @@ def test_one_path_at_several_steps() -> None:
     assert errors[0] > errors[1] > errors[2] > 0
 
 
-def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path) -> None:
+def test_training_costs_free_nats_and_reports_none(
+    poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     objective = ImageObjectiveConfig(
         initial=RateConfig(free_nats=1e3), path=RateConfig(free_nats=1e3), steering=SteeringConfig(total=5.0)
     )
@@ -119,6 +121,12 @@ def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path
     with torch.no_grad():
         task.model.diffusions()[0].raw.fill_(-20)
     assert float(task.losses(task.model, batch).statistics["clamped_diffusions"][0]) == 1
+    with torch.no_grad():
+        task.model.levels[1].posterior_drift.block.layers[-1].bias.fill_(math.nan)
+    capsys.readouterr()
+    assert task.losses(task.model, batch).loss.isnan().all()
+    captured = capsys.readouterr()
+    assert "batch 0 of epoch 1: step 1 of 3: the state is not finite" in captured.out + captured.err
     assert (
         "1 diffusions"
         in task.after_epoch({"clamped_diffusions": 1.0, "initial_rate_nats": 5.0, "path_rate_nats": 0})[0]
