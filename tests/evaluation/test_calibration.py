@@ -123,7 +123,7 @@ class Knowing:
         return SimpleNamespace(
             estimates=estimates,
             scores=None,
-            rates=dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True)) if self.rates else None,
+            rates=dict(zip(RATES, (10.0 + place, 4.0, 1.0, 0.5), strict=True)) if self.rates else None,
             predicted_si_sdr_db=told,
             predicted_interval_db=np.stack([predicted - 0.2, predicted + 2], axis=1),
             baseline_si_sdr_db=[place, None] if told[0] is None else [float(-place), 1.0],
