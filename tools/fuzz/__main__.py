@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz --cases N`: N cases, as many of each kind; what falls is written to tests/fuzz/cases.
+"""`python -m tools.fuzz --cases N`: N cases, fewer of slow kinds; what falls is written to tests/fuzz/cases.
 
 Case I of a kind is the same for every run. The exit code is 1 if a case fell.
 """
@@ -30,9 +30,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case of each kind")
     options = parser.parse_args()
     fell = 0
+    shares = {kind: KINDS[kind]().share for kind in options.kinds}
     for kind in options.kinds:
         count: Counter[int] = Counter()
-        last = options.first + options.cases // len(options.kinds)
+        last = options.first + round(options.cases * shares[kind] / sum(shares.values()))
         for first in range(options.first, last, _TOGETHER):
             numbers = range(first, min(first + _TOGETHER, last))
             cases = [KINDS[kind]().case(number) for number in numbers]
