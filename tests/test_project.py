@@ -210,7 +210,7 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
 PAGES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
 
-PAGES += ["measure", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
+PAGES += ["measure", "cluster", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
 PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
 PAGES += ["reference/files"]
 
@@ -328,6 +328,17 @@ def _type(arguments: list[str]) -> None:
         options = ["--examples", "128"]
     elif "audiogram" in arguments and arguments[0] == "train":
         options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
+    elif "speaker_encoder" in arguments:
+        options = [
+            "--trainer.max_epochs",
+            "1",
+            "--data.batch_size",
+            "2",
+            "--model.channels",
+            "8",
+            "--trainer.accelerator",
+            "cpu",
+        ]
     elif arguments[:2] == ["prepare", "folder"]:
         # A prediction of quality is fitted on no fewer than these.
         options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]

@@ -232,7 +232,7 @@ def test_adaptation_continues_and_is_repeatable(meeting: Path, encoder: Path, tm
     adapted = load_checkpoint(tmp_path / "a" / "adapted", of=SpeakerEncoder)
     assert adapted.config.experts == 3 and adapted.config.gate == "fixed"
     before = load_checkpoint(encoder, of=SpeakerEncoder)
-    assert not torch.equal(adapted.trunk[0].weight, before.trunk[0].weight)
+    assert not torch.equal(adapted.trunk[0][0].weight, before.trunk[0][0].weight)
     for rule in ("gate", "posterior"):
         result = cluster_recordings(
             [meeting], tmp_path / rule, ClusterOptions(str(tmp_path / "a/adapted"), 3, rule=rule)
