@@ -6,6 +6,7 @@ The command line turns a `UserError` into one line and exit code 2.
 from __future__ import annotations
 
 import errno
+import os
 import reprlib
 from typing import Any
 
@@ -73,8 +74,29 @@ def exhausted(error: BaseException) -> str:
     """
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
         return ""
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{_named(error)}: " if _named(error) else ""
     return (
         f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: make room, and run the same "
         "command again"
     )
+
+
+_OUT_OF_REACH = {
+    errno.ENAMETOOLONG: "the name is too long for the file system; give another",
+    errno.ELOOP: "its symbolic links lead in a circle; name the file itself",
+    errno.EACCES: "permission denied; see to your rights on the file and the folders above it",
+    errno.EPERM: "the system does not permit it; see to your rights on the file and its folder",
+    errno.EROFS: "the file system is read-only; name a folder that can be written to",
+}
+
+
+def out_of_reach(error: BaseException) -> str:
+    """Return the line for an OSError about a path that this user cannot reach; empty for any other."""
+    if not isinstance(error, OSError) or error.errno not in _OUT_OF_REACH or not _named(error):
+        return ""
+    return f"{_named(error)}: {_OUT_OF_REACH[error.errno]}"
+
+
+def _named(error: OSError) -> str:
+    """Return the path that an error is about; empty if it names none. Python also gives bytes, and descriptors."""
+    return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""

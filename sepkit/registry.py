@@ -120,13 +120,17 @@ def import_file(path: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(file.stem, file)
     if specification is None or specification.loader is None:
         raise UserError(f"--import {path}: found another ending, expected a Python file (.py)")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[file.stem] = module
+    if _is_name_of_another(file):
+        raise UserError(f"--import {path}: a module that is installed has the name {file.stem}; give the file another")
     try:
+        # The module of an extension is made by the extension itself.
+        module = sys.modules[file.stem] = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         # Whatever the user's own code raises, or that it ends the program, is for the user to mend.
-        del sys.modules[file.stem]
+        sys.modules.pop(file.stem, None)
         reason = f"{type(error).__name__}: {one_line(str(error))}".rstrip(": ")
         raise UserError(f"--import {path}: cannot be executed ({reason}); mend the file") from error
     _imported[str(file.resolve())] = module
@@ -136,6 +140,19 @@ def import_file(path: str) -> ModuleType:
 def imported_files() -> list[str]:
     """Return the absolute paths of the files that `import_file` has executed, for processes that need the same."""
     return [path for path, module in _imported.items() if sys.modules.get(module.__name__) is module]
+
+
+def _is_name_of_another(file: Path) -> bool:
+    """Whether other code imports another module by the name of this file, and would get this one instead."""
+    known = sys.modules.get(file.stem)
+    if known is not None and any(known is module for module in _imported.values()):
+        return False
+    try:
+        found = importlib.util.find_spec(file.stem)
+    except (ImportError, ValueError):
+        return known is not None
+    origin = found.origin if found is not None else None
+    return origin is not None and not (Path(origin).is_file() and file.samefile(origin))
 
 
 def _built(value: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from sepkit.choices import convert
 from sepkit.cli import main as command_line
-from sepkit.errors import UserError, exhausted, one_line, shown
+from sepkit.errors import UserError, exhausted, one_line, out_of_reach, shown
 from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
 
 HUGE = {
@@ -53,14 +54,46 @@ def test_the_command_line_prints_one_line(raised, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE])
-def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(number, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["out/a.wav", b"out/a.wav", Path("out/a.wav")])
+def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(name, number, monkeypatch, capsys):
     def fail(*arguments):
-        raise OSError(number, os.strerror(number), "out/a.wav")
+        raise OSError(number, os.strerror(number), name)
 
     monkeypatch.setattr(command_line, "_run", fail)
     assert command_line.main(["models"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("sepkit models: out/a.wav: ") and "run the same command again" in error
+
+
+def test_paths_out_of_reach_are_the_users_mistake(tmp_path, monkeypatch, capsys):
+    """`Path.is_file` and the like raise for them, in Python 3.10 to 3.13."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("n" * 300, str(tmp_path / "a" / "x"), "n/" * 3000):
+        for line in (
+            ["separate", name, "--out", str(tmp_path / "out")],
+            ["separate", str(tmp_path), "--model", name],
+            ["evaluate", "--manifest", name, "--out", str(tmp_path / "out")],
+            ["train", "--config", name, "--out", str(tmp_path / "out")],
+            ["train", "--import", name, "--out", str(tmp_path / "out")],
+            ["train", "--data.train", name, "--out", str(tmp_path / "out")],
+            ["prepare", "folder", "--speech", name, "--out", str(tmp_path / "out")],
+            ["prepare", "wavs", "--manifest", name, "--out", str(tmp_path / "out")],
+        ):
+            assert command_line.main(line) == 2, line
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and len(error) <= MESSAGE_CHARACTERS + 1, error
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG])
+def test_what_the_system_refuses_is_said_with_its_path(number, monkeypatch, capsys):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number), "in/a.wav")
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    assert command_line.main(["models"]) == 2
+    assert capsys.readouterr().err.startswith("sepkit models: in/a.wav: ")
+    assert out_of_reach(OSError(number, "x")) == out_of_reach(OSError(errno.ENOENT, "x", "a")) == ""
 
 
 def test_other_errors_are_not_for_the_machine():

@@ -332,6 +332,9 @@ def _type(arguments: list[str]) -> None:
         options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
     elif "speaker_encoder" in arguments:
         options = ["--trainer.max_epochs", "1", "--data.batch_size", "2", "--model.channels", "8"]
+    elif "cd_vae" in arguments:
+        options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.width", "4"]
+        options += ["--model.drift_width", "4", "--data.batch_size", "128"]
     elif arguments[:2] == ["prepare", "folder"]:
         # A prediction of quality is fitted on no fewer than these.
         options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]

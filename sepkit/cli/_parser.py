@@ -132,6 +132,11 @@ class _Parameter:
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
+    def word(self) -> str:
+        """How messages name it."""
+        return self.metavar if self.is_positional else self.option
+
+    @property
     def metavar(self) -> str:
         if self.is_positional:
             return self.name.rstrip("s").upper()
@@ -152,12 +157,12 @@ class _Parameter:
             settings |= {"action": "append"}
         elif self.item:
             nargs = "+" if self.is_required or not self.is_positional else "*"
-            settings |= {"nargs": nargs, "type": reader(self.item, self.option)}
+            settings |= {"nargs": nargs, "type": reader(self.item, self.word)}
         elif inner is bool:
             del settings["metavar"]
             settings |= {"action": argparse.BooleanOptionalAction if self.default else "store_true"}
         else:
-            settings |= {"type": reader(self.hint, self.option)}
+            settings |= {"type": reader(self.hint, self.word, may_be_empty=self.default == "")}
             settings |= {"nargs": "?"} if self.is_positional and not self.is_required else {}
         if self.is_positional:
             parser.add(self.name, **settings)
@@ -259,22 +264,29 @@ def _call(function: Callable[..., Any], described: Any, values: dict[str, Any]) 
     return function(*positional, **named)
 
 
-def reader(hint: Any, option: str) -> Callable[[str], Any]:
-    """Return the function that makes a value of this type of a text; raises UserError."""
+def reader(hint: Any, option: str, *, may_be_empty: bool = False) -> Callable[[str], Any]:
+    """Return the function that makes a value of this type of a text; raises UserError.
+
+    Args:
+        hint: the type.
+        option: how messages name it.
+        may_be_empty: whether text may be empty. Else it is refused: mostly a variable of a shell that is not set, and
+            as a path it would name the working folder.
+    """
     inner = without_none(hint)
 
     def read(text: str) -> Any:
         if inner is not hint and text in ("null", "None"):
             return None
         if inner in (str, Path):
-            if option == "--out" and not text:
-                raise UserError("--out: found nothing, expected the name of a file or folder")
+            if not text and not may_be_empty:
+                raise UserError(f"{option}: found nothing, expected a name or a value")
             return inner(text)
         value: Any = text
         if inner in (int, float):
             with contextlib.suppress(ValueError):
                 value = inner(text)
-                if inner is int and option.endswith("seed") and not 0 <= value <= SEED:
+                if inner is int and option.endswith(("seed", "seeds")) and not 0 <= value <= SEED:
                     raise UserError(f"{option}: found {shown(value)}, expected 0 to {SEED}")
                 return value
         elif typing.get_origin(inner) is Literal:

@@ -17,7 +17,7 @@ from typing import Any
 from sepkit.choices import did_you_mean
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.cli._threads import let_waiting_threads_sleep
-from sepkit.errors import UserError, exhausted, one_line
+from sepkit.errors import UserError, exhausted, one_line, out_of_reach
 from sepkit.extras import EXTRAS, missing
 from sepkit.limits import MESSAGE_CHARACTERS
 from sepkit.version import __version__
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if module in EXTRAS:
             return _complain(f"sepkit {arguments[0]}: {missing(module, 'this')}", 2)
-        if line := exhausted(error):
+        if line := exhausted(error) or out_of_reach(error):
             return _complain(f"sepkit {arguments[0]}: {line}", 2)
         reason = str(error)[:MESSAGE_CHARACTERS] or "no message"
         return _complain(

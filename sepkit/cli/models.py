@@ -18,18 +18,22 @@ MODEL_FORMS = {
 """What MODEL can be -> what that is."""
 
 
-def main(*, model: str | None = None, measure: bool = False) -> None:
+def main(*, model: str | None = None, measure: bool = False, json: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
     Args:
         model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
         measure: only the table of what models cost and score (of MODEL, or of those that ship), with the memory that
             separating 10 s and 10 minutes takes on this machine, above what importing torch takes
+        json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
+            size, cost, SI-SDRi in dB by test set, license
 
     Raises:
         UserError: no such model.
     """
-    if measure:
+    if json:
+        print(_index(model))
+    elif measure:
         print("\n".join(_measured(model)))
     else:
         print(_describe(model) if model is not None else _overview())
@@ -64,6 +68,32 @@ def _measured(model: str | None) -> list[str]:
     models = {model: model} if model else {name: str(folder) for name, folder in shipped_models().items()}
     memory = {f"{name}, MiB": partial(_memory, seconds=seconds) for name, seconds in (("10 s", 10), ("10 min", 600))}
     return _table(models, memory)
+
+
+def _index(model: str | None) -> str:
+    """Return the machine-readable list of models."""
+    import json
+    from dataclasses import asdict
+
+    from sepkit.errors import UserError
+    from sepkit.files import file_digest
+    from sepkit.models import load_pretrained, model_folder
+    from sepkit.models.facts import card_license, model_facts
+    from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
+
+    found = []
+    for name, place in ({model: Path(model)} if model else shipped_models()).items():
+        folder = model_folder(place)
+        if folder is None:
+            raise UserError(f"--json: {name} is no folder of a model; name what `sepkit train` wrote")
+        weights = folder / "model.safetensors"
+        facts = asdict(model_facts(load_pretrained(folder), folder))
+        found.append(
+            {"name": name, "default": name == DEFAULT_MODEL, "sha256": file_digest(weights)}
+            | {"bytes": weights.stat().st_size, "license": card_license(folder)}
+            | {"si_sdri_db" if key == "scores" else key: value for key, value in facts.items()}
+        )
+    return json.dumps(found, indent=1)
 
 
 def _memory(model: str, seconds: float) -> float:

@@ -6,6 +6,7 @@ from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies.acquisition.options import AudiogramOptions, NHANESOptions
 from sepkit.studies.clustering.options import VoicesOptions
+from sepkit.studies.continuous_depth.options import ImagesOptions
 from sepkit.studies.quantization.options import UCIOptions
 
 COMMANDS = {
@@ -21,6 +22,7 @@ COMMANDS = {
     "nhanes": OptionsCommand(NHANESOptions, "sepkit.studies.acquisition.prepare:prepare_nhanes"),
     "voices": OptionsCommand(VoicesOptions, "sepkit.studies.clustering.collections:prepare_voices"),
     "uci": OptionsCommand(UCIOptions, "sepkit.studies.quantization.uci_data:prepare_uci"),
+    "images": OptionsCommand(ImagesOptions, "sepkit.studies.continuous_depth.data:prepare_images"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
     "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.cli._configuration import parse_config
-from sepkit.cli._parser import Parser
+from sepkit.cli._parser import Parser, reader
 from sepkit.errors import UserError
 
 DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
@@ -73,9 +73,10 @@ def _sweep(config: Any, options: dict[str, Any]) -> Path:
 
 def add_options(parser: Parser) -> None:
     """Add the options of `sepkit train` that are no keys of the configuration."""
-    parser.add("--out", required=True, metavar="EXP", help="folder of the experiment")
+    parser.add("--out", required=True, type=reader(str, "--out"), metavar="EXP", help="folder of the experiment")
     text = "train once towards each of these sums of both rates, in the unit of objective.rates.steering.per"
-    parser.add("--target-rates", nargs="+", type=float, metavar="RATE", help=text)
-    parser.add("--seeds", nargs="+", type=int, metavar="N", help="train once with each of these values of trainer.seed")
+    parser.add("--target-rates", nargs="+", type=reader(float, "--target-rates"), metavar="RATE", help=text)
+    text = "train once with each of these values of trainer.seed"
+    parser.add("--seeds", nargs="+", type=reader(int, "--seeds"), metavar="N", help=text)
     text = "how many runs of --target-rates and --seeds at once (default: 1)"
-    parser.add("--jobs", type=int, metavar="N", help=text)
+    parser.add("--jobs", type=reader(int, "--jobs"), metavar="N", help=text)

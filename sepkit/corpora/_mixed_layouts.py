@@ -211,13 +211,14 @@ def _ending(pattern: str) -> str:
 _ID_COLUMNS = ("mixture_ID", "ID", "id")
 _MIXTURE_COLUMNS = ("mixture_path", "mix_wav", "mixture", "mix")
 _NOISE_COLUMNS = ("noise_path", "noise_wav", "noise")
-_SOURCE_COLUMN = re.compile(r"(?:source|s|spk)_?(\d+)(?:_path|_wav)?")
+_SOURCE_COLUMN = re.compile(r"(?:source|s|spk)_?(\d{1,3})(?:_path|_wav)?")
 
 
 def _in_table(path: Path) -> Rows:
     try:
         reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
         columns = list(reader.fieldnames or [])
+        lines = [(reader.line_num, line) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as a CSV file ({error})") from None
     mixture = next((name for name in _MIXTURE_COLUMNS if name in columns), None)
@@ -231,11 +232,14 @@ def _in_table(path: Path) -> Rows:
     identifier = next((name for name in _ID_COLUMNS if name in columns), None)
     rows: list[Row] = []
     left_out: dict[str, str] = {}
-    for line in reader:
-        where = f"{path}:{reader.line_num}"
+    for line_number, line in lines:
+        where = f"{path}:{line_number}"
         cells = [line[mixture], *(line[numbers[number]] for number in sorted(numbers)), line[noise] if noise else None]
         if not all(cells[:-1]):
             left_out[where] = f"{where}: a cell of a path is empty"
+            continue
+        if any("\0" in (cell or "") for cell in cells):
+            left_out[where] = f"{where}: a path holds a NUL character"
             continue
         of_mixture, *of_sources, of_noise = (_located(cell, path) if cell else None for cell in cells)
         name = (line[identifier] if identifier else None) or Path(cells[0] or "").stem

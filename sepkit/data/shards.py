@@ -119,7 +119,7 @@ def read_shard(shard: Path) -> Iterator[MixtureEntry]:
         for name, (offset, size) in members.items():
             if name.endswith(".json"):
                 file.seek(offset)
-                entry = entry_from_line(file.read(size).decode("utf-8"), f"{shard}{SEPARATOR}{name}")
+                entry = entry_from_line(file.read(size).decode("utf-8", "replace"), f"{shard}{SEPARATOR}{name}")
                 entry.folder = shard.parent
                 yield entry
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from sepkit.data.manifest import MixtureEntry, read_manifest
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
+from sepkit.evaluation.summary_shape import check_summary
 from sepkit.files import read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
@@ -35,6 +36,8 @@ _NOT_PROPERTIES = frozenset(
     }
 )
 _MAX_GROUPS = 12
+# Of a number in metrics.jsonl: beyond it axes have no ticks.
+_LARGEST = 1e150
 
 CURVES = ("rate_distortion", "calibration", "risk_coverage", "information")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
@@ -235,14 +238,14 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
     folder = Path(folder)
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        with (folder / "utterances.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = _read_table(folder / "utterances.csv")
     except FileNotFoundError as error:
         raise UserError(f"{error.filename}: no such file, expected a folder that sepkit evaluate wrote") from error
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise UserError(f"{folder}: its evaluation cannot be read ({error}); evaluate again") from error
-    if not isinstance(summary, dict) or (rows and "id" not in rows[0]):
-        raise UserError(f"{folder}: found no evaluation in summary.json and utterances.csv; evaluate again")
+    check_summary(summary, str(folder / "summary.json"))
+    if rows and "id" not in rows[0]:
+        raise UserError(f"{folder / 'utterances.csv'}: found no column id; evaluate again")
     return EvaluationFolder(folder, folder.resolve().name, summary, rows)
 
 
@@ -250,10 +253,12 @@ def read_curve(path: Path) -> Curve:
     """Read the curves of a file.
 
     Raises:
-        UserError: it has fewer than two columns.
+        UserError: it cannot be read, or has fewer than two columns.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        rows = _read_table(path)
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read ({error}); make it again") from error
     names = [name for name in rows[0] if name != "curve"] if rows else []
     if len(names) < 2:
         raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers or more")
@@ -295,23 +300,51 @@ def _experiment_of(folder: Path, evaluations: Sequence[EvaluationFolder]) -> Pat
     return next((path for path in candidates if (path / "metrics.jsonl").is_file()), None)
 
 
+def _read_table(path: Path) -> list[dict[str, str]]:
+    """Return the lines of a CSV file, column -> cell; cells that a line lacks are empty, surplus ones left out."""
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    return [{name: cell or "" for name, cell in line.items() if name is not None} for line in lines]
+
+
 def _read_log(path: Path) -> TrainingLog:
     records = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); remove it, or get it again") from error
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise UserError(f"{path}:{number}: not JSON ({error}); remove the line") from error
             # A run in progress, or a killed one, may have written half of its last line.
+            continue
+        _check_record(record, f"{path}:{number}")
+        records.append(record)
     return TrainingLog(records)
+
+
+def _check_record(record: Any, where: str) -> None:
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise UserError(f"{where}: found {shown(record)}, expected a record with its kind; remove the line")
+    for name, value in record.items():
+        is_number = isinstance(value, int | float) and -_LARGEST <= value <= _LARGEST
+        if name == "kind" or is_number or (value is None and name not in ("epoch", "step")):
+            continue
+        raise UserError(f"{where}: {name} is {shown(value)}, expected a finite number; remove the line")
+    if "step" not in record:
+        raise UserError(f"{where}: step is missing; remove the line")
 
 
 def _read_config(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    return read_yaml(path, "remove it, or get it again")
+    config = read_yaml(path, "remove it, or get it again")
+    if not isinstance(config, dict | None):
+        raise UserError(f"{path}: found {shown(config)}, expected a configuration; remove it, or get it again")
+    return config
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sepkit.limits import DEPTH_STEPS
 Levels = Literal["mixture", "model"]
 Consistency = Literal["mixture"]
 StitcherKind = Literal["profile", "overlap", "none"]
+HighBand = Literal["share", "drop"]
 Precision = Literal["float32", "bfloat16"]
 
 Subtype = Literal["FLOAT", "PCM_16"]
@@ -40,6 +41,8 @@ class SeparatorOptions:
         whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole)
         chunk_seconds: length of the chunks of a long recording; bounds memory
         overlap_seconds: how much neighboring chunks share, at most half of a chunk
+        high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
+            do below it, or drop it; streams drop it
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by
             overlaps alone, none by the model's own order
         precision: bfloat16 is faster for dual_path_rnn on processors that support it, and a little less exact
@@ -57,6 +60,7 @@ class SeparatorOptions:
     whole_seconds: float = 30.0
     chunk_seconds: float = 10.0
     overlap_seconds: float = 5.0
+    high_band: HighBand = "share"
     stitcher: StitcherKind = "profile"
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"

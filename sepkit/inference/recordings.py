@@ -16,6 +16,7 @@ from tqdm import tqdm
 from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
+from sepkit.inference.high_band import HighBandSharing
 from sepkit.inference.levels import Products, distribute_residual
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.run_model import run_model
@@ -379,6 +380,7 @@ class LongSeparation:
         gains: (n,) of the estimates, see `gains_of`.
         kept: (k,) which estimates are wanted.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
+        high_band: shares out what the recording holds above the model's band; None: nothing is.
     """
 
     separated: Separated
@@ -388,17 +390,31 @@ class LongSeparation:
     gains: np.ndarray
     kept: np.ndarray
     shares: np.ndarray | None
+    high_band: HighBandSharing | None = None
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
         mixture = None if self.shares is None else _Reader(self.recording.blocks())
+        for block in self._with_high_band():
+            if mixture is not None and self.shares is not None:
+                block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
+            yield block
+
+    def _with_high_band(self) -> Iterator[np.ndarray]:
+        if self.high_band is None:
+            yield from self._fitted()
+            return
+        mixture = _Reader(self.recording.blocks())
+        for block in self._fitted():
+            yield self.high_band.push(mixture.take(block.shape[-1]), block)
+        yield self.high_band.finish()
+
+    def _fitted(self) -> Iterator[np.ndarray]:
         missing = self.recording.num_samples
         for block in self._resampled():
             # Resampling there and back may differ from the recording's length by a few samples.
             block = block[:, :missing]
             missing -= block.shape[-1]
-            if mixture is not None and self.shares is not None:
-                block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
             yield block
 
     def in_memory(self) -> Separated:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import distribute_residual, products_of, residual_shares
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
 from sepkit.inference.precision import set_precision
@@ -74,7 +75,7 @@ class Separator:
         **changed: Any,
     ) -> None:
         self.options = options = replace(options or SeparatorOptions(), **changed)
-        self.device = _device(device)
+        self.device = device_of(device)
         if options.depth_steps is not None:
             model = _at_depth(model, options.depth_steps)
         self.model = model.to(self.device).eval()
@@ -114,6 +115,7 @@ class Separator:
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
+            "high_band": options.high_band,
             "stitcher": options.stitcher,
             "precision": options.precision,
             "depth_steps": self.depth_steps,
@@ -200,6 +202,8 @@ class Separator:
         if kept.size:
             leveled = estimates[kept] * gains[kept][:, None]
             wanted = fit_length(audio.resample(leveled, self.sample_rate, rate), recording.size)
+            if (sharing := shares_high_band(self.options.high_band, rate, self.sample_rate, kept.size)) is not None:
+                wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
             if consistency == "mixture":
                 wanted = distribute_residual(recording, wanted, residual_shares(products, gains, kept))
         separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
@@ -267,7 +271,8 @@ class Separator:
             )
             self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
         shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
-        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares)
+        sharing = shares_high_band(options.high_band, recording.sample_rate, self.sample_rate, kept.size)
+        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, sharing)
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """Open a stream for one recording that is still coming in; the model has to be causal.
@@ -364,7 +369,12 @@ def load_model(
     return Separator(loaded, device, replace(options or SeparatorOptions(), **changed), quality=quality)
 
 
-def _device(name: str | torch.device) -> torch.device:
+def device_of(name: str | torch.device) -> torch.device:
+    """Return a device by its name, of which "auto" is an accelerator if there is one.
+
+    Raises:
+        UserError: no such device here.
+    """
     if name == "auto":
         # With several accelerators, each process of torchrun has its own.
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"

@@ -68,16 +68,25 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 def card_scores(folder: Path) -> dict[str, float]:
     """Return test set -> SI-SDRi in dB of the card in a model's folder; empty without a card or scores."""
+    scores: dict[str, float] = {}
+    for index in _card_head(folder).get("model-index", []):
+        for result in index.get("results", []):
+            values = {metric["type"]: metric["value"] for metric in result["metrics"]}
+            if "si_sdri_db" in values:
+                scores[result["dataset"]["name"]] = float(values["si_sdri_db"])
+    return scores
+
+
+def card_license(folder: Path) -> str | None:
+    """Return the license of the weights, as the card in a model's folder has it; None without one."""
+    return _card_head(folder).get("license")
+
+
+def _card_head(folder: Path) -> dict[str, Any]:
+    """Return the YAML between the dashes at the beginning of a card."""
     card = folder / "README.md"
     head = card.read_text(encoding="utf-8").split("---\n")[1:2] if card.is_file() else []
-    scores: dict[str, float] = {}
-    for part in head:
-        for index in (parse_yaml(part, str(card)) or {}).get("model-index", []):
-            for result in index.get("results", []):
-                values = {metric["type"]: metric["value"] for metric in result["metrics"]}
-                if "si_sdri_db" in values:
-                    scores[result["dataset"]["name"]] = float(values["si_sdri_db"])
-    return scores
+    return parse_yaml(head[0], str(card)) or {} if head else {}
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:

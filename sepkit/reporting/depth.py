@@ -19,6 +19,8 @@ from sepkit.reporting.markdown import escaped, markdown_table
 from sepkit.reporting.seeds import group_runs
 
 _METRICS = ("si_sdri_db", "si_sdr_db")
+_FACTOR = "real_time_factor"
+_BESIDE = ("over_reference_nats", "over_floor_nats")
 FIXED = "fixed"
 """Number of steps of a model whose depth cannot be chosen."""
 
@@ -26,8 +28,8 @@ FIXED = "fixed"
 def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
     """Write a Markdown file, with FILE_depth.png beside it; return the text.
 
-    A row is a group of runs over seeds at one number of steps: mean and sample deviation of the score and of the
-    real-time factor over seeds.
+    A row is a group of runs over seeds at one number of steps: mean and sample deviation over seeds of the scores and,
+    of separators, of the real-time factor.
 
     Args:
         runs: measured with `sepkit evaluate --depth-steps`; those of fixed depth have one row.
@@ -50,15 +52,15 @@ def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
         with atomic_output(figure_path) as temporary:
             depth_figure(found).savefig(temporary, format="png", dpi=160)
         title = f"### {test_set}\n\n" if len(sets) > 1 else ""
-        parts.append(f"{title}{_table(found)}\n![Score against real-time factor]({figure_path.name})\n")
-    parts.append("A dot is a number of steps, mean over seeds. Further left is cheaper, higher is better.\n")
+        parts.append(f"{title}{_table(found)}\n![Score by number of steps]({figure_path.name})\n")
+    parts.append("A dot is a number of steps, mean over seeds.\n")
     text = "\n".join(parts)
     write_text(path, text)
     return text
 
 
 def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return number of steps -> name -> (R,) values over runs, of "real_time_factor" and the metrics measured."""
+    """Return number of steps -> name -> (R,) values over runs, of the scores and of "real_time_factor"."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         evaluation = run.evaluation(test_set)
@@ -66,23 +68,29 @@ def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarr
             continue
         summaries: Mapping[str, Any] = evaluation.summary.get("by_depth_steps") or {FIXED: evaluation.summary}
         for steps, summary in summaries.items():
-            values = found.setdefault(steps, {})
-            values.setdefault("real_time_factor", []).append(summary["real_time_factor"])
-            for name in _METRICS:
-                if (score := summary["metrics"].get(name, {}).get("mean")) is not None:
-                    values.setdefault(name, []).append(score)
+            scores = {name: score.get("mean") for name, score in summary["metrics"].items()}
+            chosen = [name for name in _METRICS if scores.get(name) is not None] or list(scores)
+            row = {name: scores[name] for name in chosen} | {_FACTOR: summary.get(_FACTOR)}
+            for name in _BESIDE:
+                value = summary.get(name)
+                row[name] = value["mean"] if isinstance(value, dict) else value
+            for name, value in row.items():
+                if value is not None:
+                    found.setdefault(steps, {}).setdefault(name, []).append(value)
     return {steps: {name: np.array(numbers) for name, numbers in of.items()} for steps, of in found.items()}
 
 
 def _table(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> str:
-    metrics = [name for name in _METRICS if any(name in values for of in found.values() for values in of.values())]
+    columns = list(dict.fromkeys(name for of in found.values() for values in of.values() for name in values))
+    columns.sort(key=lambda name: name == _FACTOR)
     rows = []
     for group, of_steps in found.items():
         for steps, values in of_steps.items():
-            scores = [_mean_and_deviation(values.get(name), digits_of(name)) for name in metrics]
-            factor = _mean_and_deviation(values["real_time_factor"], 4)
-            rows.append([escaped(group), steps, str(len(values["real_time_factor"])), *scores, factor])
-    return markdown_table(["group", "steps", "seeds", *map(short_label_of, metrics), "real-time factor"], rows)
+            seeds = max(len(numbers) for numbers in values.values())
+            cells = (_mean_and_deviation(values.get(n), 4 if n == _FACTOR else digits_of(n)) for n in columns)
+            rows.append([escaped(group), steps, str(seeds), *cells])
+    heads = ["real-time factor" if name == _FACTOR else short_label_of(name) for name in columns]
+    return markdown_table(["group", "steps", "seeds", *heads], rows)
 
 
 def _mean_and_deviation(values: np.ndarray | None, digits: int) -> str:
@@ -93,20 +101,36 @@ def _mean_and_deviation(values: np.ndarray | None, digits: int) -> str:
 
 
 def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> Figure:
-    """Draw the score over the real-time factor, a color per group, each dot named by its number of steps."""
-    figure = panels("real-time factor", [label_of(_METRICS[0])])
+    """Draw the first score over the real-time factor, or over the width of a step where no time was measured.
+
+    A color is a group; each dot is named by its number of steps.
+    """
+    timed = any(_FACTOR in values for of in found.values() for values in of.values())
+    score = next(name for of in found.values() for values in of.values() for name in values)
+    figure = panels("real-time factor" if timed else "width of a step", [label_of(score)])
     axes = figure.axes[0]
     for place, (group, of_steps) in enumerate(found.items()):
-        points = [
-            (v["real_time_factor"].mean(), v[_METRICS[0]].mean(), s) for s, v in of_steps.items() if _METRICS[0] in v
-        ]
+        points = [point for s, v in of_steps.items() if (point := _point(s, v, timed)) is not None]
+        color = COLORS[place % len(COLORS)]
         if not points:
+            # Of fixed depth, and without a time: a line across.
+            for values in of_steps.values():
+                axes.axhline(
+                    next(iter(values.values())).mean(), color=color, linestyle="--", linewidth=1.2, label=group
+                )
             continue
         x, y, names = zip(*points, strict=True)
-        axes.plot(x, y, color=COLORS[place % len(COLORS)], marker="o", markersize=4, linewidth=1.4, label=group)
+        axes.plot(x, y, color=color, marker="o", markersize=4, linewidth=1.4, label=group)
         for name, at in zip(names, zip(x, y, strict=True), strict=True):
             if name != FIXED:
                 axes.annotate(name, at, textcoords="offset points", xytext=(3, 4), fontsize=8)
     axes.set_xscale("log")
     axes.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _point(steps: str, values: Mapping[str, np.ndarray], timed: bool) -> tuple[float, float, str] | None:
+    y = float(next(iter(values.values())).mean())
+    if timed:
+        return (float(values[_FACTOR].mean()), y, steps) if _FACTOR in values else None
+    return None if steps == FIXED else (1 / int(steps), y, steps)

@@ -47,8 +47,8 @@ def _of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
     if len(known):
         shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
         yield f"mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
-    pairs = np.array([row.get("sex_pair") or "" for row in evaluation.rows])
-    alike = np.array([len(set(pair.split("-"))) == 1 for pair in pairs])
+    pairs = np.array([row.get("sex_pair") or "" for row in evaluation.rows], dtype=str)
+    alike = np.array([len(set(pair.split("-"))) == 1 for pair in pairs], dtype=bool)
     kinds = (("same sex", alike & (pairs != "")), ("different sexes", ~alike & (pairs != "")))
     means = [
         f"{kind} {scores[chosen].mean():.1f} dB" for kind, rows in kinds if (chosen := rows & np.isfinite(scores)).any()

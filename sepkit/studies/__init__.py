@@ -9,7 +9,7 @@ name="my_task")`), and its `task.py` registers the class (`@register(MyTaskConfi
 
 from importlib import import_module
 
-TASKS: dict[str, str] = {"partial_vae": "acquisition", "contrastive": "clustering"}
+TASKS: dict[str, str] = {"partial_vae": "acquisition", "image_vae": "continuous_depth", "contrastive": "clustering"}
 """`task:` -> room. Only these modules are imported, never one that a file names."""
 
 

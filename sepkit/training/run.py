@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -101,7 +102,7 @@ def _fit(config: TaskConfig, task: Task, out: Path, limit_batches: int | None, r
     say(_describe(config, task))
     if resuming:
         say(f"resuming from {state}")
-    with _quiet_lightning(), _one_line_from_workers(), _products(config.trainer):
+    with _quiet_lightning(), _quiet_tensorboard(), _one_line_from_workers(), _products(config.trainer):
         trainer = _make_trainer(config, out, task, limit_batches)
         if config.trainer.compile:
             task.model.compile()
@@ -269,6 +270,22 @@ def _quiet_lightning() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+@contextmanager
+def _quiet_tensorboard() -> Iterator[None]:
+    """Hide the traceback of TensorBoard's thread, a full disk for example: its next call raises the same here."""
+    before = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if not type(arguments.thread).__module__.startswith("tensorboard."):
+            before(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,36 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 ) -> None:
     assert main(["evaluate", "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out"), *more]) == 2
     assert len(capsys.readouterr().err.strip().split("\n")) == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_disappears_is_a_failure(
+    again: bool, corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all rows were there before."""
+    from sepkit.evaluation import evaluate as module
+
+    for name, sources in corpus.sources.items():
+        for k in (1, 2):
+            audio.write(tmp_path / "estimates" / f"{name}_s{k}.wav", sources[k - 1] + 0.1 * sources.sum(0), 8000)
+    places = ["--manifest", str(corpus.manifest), "--estimates", str(tmp_path / "estimates")]
+    line = ["evaluate", *places, "--out", str(tmp_path / "out"), "--metrics", "si_sdr"]
+    if again:
+        assert main(line) == 0
+    real = module._Job.run
+
+    def run(job: Any, utterances: Any) -> Any:
+        yield from real(job, utterances)
+        shutil.rmtree(tmp_path / "out")
+
+    monkeypatch.setattr(module._Job, "run", run)
+    capsys.readouterr()
+    assert main(line) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "rows that were just written are gone" in told.err and told.err.count("\n") == 1
+    assert not (tmp_path / "out" / "summary.json").exists()
+    monkeypatch.undo()
+    assert main(line) == 0
 
 
 def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.noise_voices import RATE, noise_encoder, voice
 
 from sepkit.cli.main import main
 from sepkit.config import ModelConfig
@@ -17,6 +16,7 @@ from sepkit.errors import UserError
 from sepkit.inference.linking import Linked, link
 from sepkit.inference.options import OutputOptions
 from sepkit.models import build_model, save_model
+from tests.noise_voices import RATE, noise_encoder, voice
 
 # Two outputs, in which three people take turns of 2 s with pauses of half a second: (output, person) by turn.
 TURNS = [(0, 0), (1, 1), (0, 2), (1, 0), (0, 1)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -86,3 +89,20 @@ def test_memory_is_measured_in_a_process_of_its_own(tmp_path, capsys):
     assert 5 < short < 1000 and long > 5
     assert main(["models", "--model", folder, "--measure"]) == 0
     assert "10 min, MiB" in capsys.readouterr().out
+
+
+def test_machine_readable_index_agrees_with_the_files(tmp_path, capsys):
+    folder = save_model(model(bidirectional=False), tmp_path / "mine", {})
+    (folder / "README.md").write_text(CARD)
+    assert main(["models", "--json", "--model", str(folder)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    weights = (folder / "model.safetensors").read_bytes()
+    assert told["sha256"] == hashlib.sha256(weights).hexdigest() and told["bytes"] == len(weights)
+    assert (told["license"], told["si_sdri_db"], told["default"]) == ("mit", {"data test": 5.06}, False)
+    assert told["parameters"] == sum(weight.numel() for weight in model(bidirectional=False).parameters())
+    assert told["sample_rate"] == 8000 and told["estimates"] == 2 and told["latency_ms"] > 0
+    assert main(["models", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out) if row["default"]] == ["boxed_8k"]
+    (tmp_path / "graph.onnx").touch()
+    assert main(["models", "--json", "--model", str(tmp_path / "graph.onnx")]) == 2
+    assert "is no folder of a model" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +192,27 @@ def test_a_model_on_the_hub(folder, monkeypatch, model):
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
     assert len(calls) == 2
+
+
+def test_the_commit_that_was_fetched_is_printed_and_written_beside_estimates(folder, tmp_path, monkeypatch, capsys):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(folder, tmp_path / "cache" / commit)
+    pretend(monkeypatch, *[tmp_path / "cache" / commit] * 9)
+    monkeypatch.setattr(hub, "_commits", {})
+    audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(500).astype(np.float32), 8000)
+    line = ["separate", str(tmp_path / "x.wav"), "--device", "cpu", "--model", "hf:somebody/separator"]
+    assert main([*line, "--out", str(tmp_path / "newest")]) == 0
+    told = capsys.readouterr().err
+    assert told.count(f"somebody/separator: commit {commit}") == 1 and f"somebody/separator@{commit} names it" in told
+    pinned = f"hf:somebody/separator@{commit}"
+    assert json.loads((tmp_path / "newest" / "x.json").read_text())["model"] == pinned
+    # A commit that is named already need not be told.
+    assert main([*line[:-1], pinned, "--out", str(tmp_path / "pinned")]) == 0
+    assert commit not in capsys.readouterr().err
+    assert json.loads((tmp_path / "pinned" / "x.json").read_text())["model"] == pinned
+    # A branch or tag is replaced by the commit that it stands for.
+    assert main([*line[:-1], "hf:somebody/separator@v1.0", "--out", str(tmp_path / "tag")]) == 0
+    assert json.loads((tmp_path / "tag" / "x.json").read_text())["model"] == pinned
 
 
 def test_a_repository_that_is_no_model(tmp_path, monkeypatch):

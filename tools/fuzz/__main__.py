@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz --cases N`: N cases of each kind; what falls is written to tests/fuzz/cases, to stay a test.
+"""`python -m tools.fuzz --cases N`: N cases, as many of each kind; what falls is written to tests/fuzz/cases.
 
 Case I of a kind is the same for every run. The exit code is 1 if a case fell.
 """
@@ -14,7 +14,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tools.fuzz.kinds import KINDS, Files
-from tools.fuzz.oracle import run_case
+from tools.fuzz.oracle import run_cases
+
+_TOGETHER = 50
+"""Cases in a process."""
 
 CASES = Path(__file__).parents[2] / "tests" / "fuzz" / "cases"
 
@@ -29,14 +32,16 @@ def main() -> int:
     fell = 0
     for kind in options.kinds:
         count: Counter[int] = Counter()
-        for number in range(options.first, options.first + options.cases // len(options.kinds)):
-            files = KINDS[kind]().case(number)
-            code, falls = run_case(kind, files)
-            count[code] += 1
-            if falls:
-                fell += 1
-                print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
-                keep(kind, number, files)
+        last = options.first + options.cases // len(options.kinds)
+        for first in range(options.first, last, _TOGETHER):
+            numbers = range(first, min(first + _TOGETHER, last))
+            cases = [KINDS[kind]().case(number) for number in numbers]
+            for number, files, (code, falls) in zip(numbers, cases, run_cases(kind, cases), strict=True):
+                count[code] += 1
+                if falls:
+                    fell += 1
+                    print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
+                    keep(kind, number, files)
         told = ", ".join(f"exit {code}: {n}" for code, n in sorted(count.items()))
         print(f"{kind}: {sum(count.values())} cases ({told})", flush=True)
     print(f"{fell} fell")
@@ -45,7 +50,7 @@ def main() -> int:
 
 def keep(kind: str, number: int, files: Files) -> None:
     """Write a case to the corpus of cases: the files that are not as they were."""
-    folder = CASES / kind / str(number)
+    folder = CASES / kind.replace(" ", "_") / str(number)
     for name, data in files.items():
         if data != KINDS[kind]().files[name]:
             folder.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,8 @@ FOLDER holds inputs to start from, and takes those that reach new code. The firs
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 
 
 def main() -> None:
@@ -14,14 +16,15 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["sepkit", "yaml", "json"]):
         from tools.fuzz.kinds import KINDS
-        from tools.fuzz.oracle import run_case
+        from tools.fuzz.oracle import run_here
 
     name = sys.argv.pop(1)
     kind = KINDS[name]()
     fuzzed = next(iter(kind.files))
 
     def one_input(data: bytes) -> None:
-        _, falls = run_case(name, kind.files | {fuzzed: data})
+        with tempfile.TemporaryDirectory() as temporary:
+            _, falls = run_here(name, kind.files | {fuzzed: data}, Path(temporary))
         if falls:
             raise RuntimeError("; ".join(falls))
 

@@ -1,0 +1,96 @@
+"""The configuration of a continuously deep variational autoencoder and of its training; imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sepkit.config import RateConfig, SigmoidWarmupConfig, SteeringConfig, TaskConfig, TrainerConfig
+from sepkit.errors import UserError
+
+KIND = "image_vae"
+"""Kind of the models in `model.yaml`."""
+
+
+@dataclass
+class ImageVAEConfig:
+    """A hierarchy of latent variables for images: stochastic differential equations, or discrete blocks."""
+
+    size: int = 16
+    """Height and width of the images, pixels."""
+    likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
+    """Of a pixel: gaussian with a modeled deviation, or bernoulli for binary images."""
+    levels: int = 3
+    """Resolutions, each twice as fine as the one before."""
+    latent_channels: int = 4
+    """Channels of the latent state, the same at all resolutions."""
+    width: int = 128
+    """Channels of the bottom-up network and of the decoder."""
+    drift_width: int = 128
+    """Channels inside the drifts, or inside the networks of discrete blocks."""
+    blocks: int = 1
+    """Residual blocks of the bottom-up network at each resolution."""
+    decoder_blocks: int = 3
+    """Residual blocks between the last latent state and the likelihood."""
+    depth_steps: list[int] = field(default_factory=lambda: [10])
+    """Steps of each level. With several, each training batch takes one of them, and use takes the middle one."""
+    initial_diffusion: float = 0.5
+    """Deviation of the noise over a level when training starts; one learned number a level."""
+    discrete: int = 0
+    """Stochastic blocks a level, with weights of their own, in place of the equations (VD-VAE); 0: equations."""
+    ode_like: bool = False
+    """The comparison of the thesis: drifts do not see the image, and the path rate costs nothing. The sum of its
+    distortion and its initial rate is then no bound on the evidence."""
+
+
+@dataclass
+class ImageDataConfig:
+    """Training and validation data."""
+
+    train: str | None = None
+    """File of training images (train.npz) that `sepkit prepare images` wrote."""
+    dev: str | None = None
+    """File of validation images; none: no validation."""
+    batch_size: int = 128
+    workers: int = 0
+    """Processes that load data; the data are in memory, so that more only cost time."""
+
+
+@dataclass
+class ImageObjectiveConfig:
+    """Minus the evidence lower bound, with weighted rates and free nats; reported bounds have neither."""
+
+    initial: RateConfig = field(default_factory=lambda: RateConfig(SigmoidWarmupConfig(1.0, 10.0), 1.0))
+    """Of the first latent state, given at the coarsest resolution."""
+    path: RateConfig = field(default_factory=lambda: RateConfig(SigmoidWarmupConfig(1.0, 10.0), 1.0))
+    """Of each level's path; free nats are those of each level."""
+    steering: SteeringConfig | None = None
+    """Adapts a factor on both weights until the sum of all rates meets `total`, nats an image."""
+
+
+@dataclass
+class ImageVAETaskConfig(TaskConfig, name=KIND):
+    """Train a continuously deep variational autoencoder of images."""
+
+    model: ImageVAEConfig = field(default_factory=ImageVAEConfig)
+    objective: ImageObjectiveConfig = field(default_factory=ImageObjectiveConfig)
+    data: ImageDataConfig = field(default_factory=ImageDataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+    """MODEL whose weights training starts from."""
+
+    def check(self) -> None:
+        """Raise UserError if a number is outside its range, or there is no training data."""
+        super().check()
+        if self.data.train is None:
+            raise UserError(
+                "data.train: no file given, expected the train.npz that `sepkit prepare images` wrote "
+                "(--data.train FILE)"
+            )
+        for name in ("initial", "path"):
+            free = getattr(self.objective, name).free_nats
+            if not 0 <= free < float("inf"):
+                raise UserError(f"objective.{name}.free_nats: found {free}, expected 0 or more")
+        steering = self.objective.steering
+        if steering is not None and (steering.total is None or not 0 < steering.total < float("inf")):
+            raise UserError(f"objective.steering.total: found {steering.total}, expected a target of more than 0 nats")

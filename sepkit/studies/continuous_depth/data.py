@@ -1,0 +1,212 @@
+"""Image sets: solutions of a Poisson equation with a known floor, and binarized MNIST."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.errors import UserError, shown
+from sepkit.files import atomic_output
+from sepkit.studies.continuous_depth.options import ImagesOptions
+
+SPLITS = ("train", "dev", "test")
+MNIST_SIZE = 28
+FREQUENCIES = (1, 3)
+"""a = b of the two sources of the Poisson set, half of the images each."""
+_SHARES = (0.8, 0.9)
+_LARGEST_FILE_BYTES = 4_000_000_000
+
+
+@dataclass
+class ImageSet:
+    """Images in memory; item (epoch, index) is an image (1, H, W), the same in every epoch.
+
+    Args:
+        images: (N, H, W) float32.
+        kind: "poisson" or "mnist".
+        noise: standard deviation of the noise in the units of the images; None where it is not known.
+        path: of the file.
+    """
+
+    images: np.ndarray
+    kind: str
+    noise: float | None
+    path: str = ""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, key: tuple[int, int]) -> np.ndarray:
+        return self.images[key[1]][None]
+
+    @property
+    def floor_nats(self) -> float | None:
+        """The least negative evidence that a model can have, nats an image; None where it is not known."""
+        return None if self.noise is None else poisson_floor(self.images[0].size, self.noise)
+
+
+def poisson_floor(pixels: int, noise: float) -> float:
+    """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
+
+    The two images are many deviations apart, so that which of them it is can always be told.
+    """
+    return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
+
+
+def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
+    """Return (size, size) values of h with -laplace h = sin(a pi x) sin(a pi y) and h = 0 on the unit square's edge.
+
+    h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2).
+
+    Source: thesis, part C, appendix A.2.
+    """
+    places = np.linspace(0, 1, size) if grid == "edges" else (np.arange(size) + 0.5) / size
+    wave = np.sin(frequency * math.pi * places)
+    return np.outer(wave, wave) / (2 * frequency**2 * math.pi**2)
+
+
+def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
+    """Return (N, H, W) noisy solutions in random order, and the deviation of their noise after scaling."""
+    generator = np.random.default_rng(options.seed)
+    solutions = np.stack([poisson_solution(a, options.size, options.grid) for a in FREQUENCIES])
+    clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
+    images = clean + options.noise * generator.standard_normal(clean.shape)
+    scale = float(images.std()) if options.scaling == "deviation" else 1.0
+    return images / scale, options.noise / scale
+
+
+def prepare_images(options: ImagesOptions) -> Path:
+    """Write train.npz, dev.npz and test.npz, and return their folder.
+
+    Raises:
+        UserError: a source that cannot be used, or a folder that cannot be written to.
+    """
+    folder = Path(options.out)
+    if options.kind == "poisson":
+        images, noise = poisson_images(options)
+        ends = [round(share * len(images)) for share in _SHARES]
+        parts = dict(zip(SPLITS, np.split(images.astype(np.float32), ends), strict=True))
+        sets = {name: ImageSet(part, "poisson", noise) for name, part in parts.items()}
+    else:
+        assert options.source is not None
+        sets = {name: ImageSet(part, "mnist", None) for name, part in read_mnist(options.source).items()}
+    for name, images_of in sets.items():
+        write_images(folder / f"{name}.npz", images_of)
+        floor = images_of.floor_nats
+        known = "" if floor is None else f", floor {floor:.2f} nats"
+        print(
+            f"{name}.npz: {len(images_of)} images of {images_of.images.shape[1]} x {images_of.images.shape[2]}{known}"
+        )
+    return folder
+
+
+def write_images(path: Path, images: ImageSet) -> None:
+    """Write a set of images as an .npz file, binary ones as packed bits."""
+    values = images.images
+    fields: dict[str, np.ndarray] = {"kind": np.array(images.kind), "shape": np.array(values.shape)}
+    if images.kind == "mnist":
+        fields["bits"] = np.packbits(values.reshape(len(values), -1).astype(np.uint8), axis=1)
+    else:
+        fields |= {"images": values, "noise": np.array(images.noise)}
+    with atomic_output(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **fields)
+
+
+def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
+    """Read a set of images that `sepkit prepare images` wrote.
+
+    Args:
+        path: file.
+        size: height and width that the images must have.
+        binary: whether they must be binary.
+
+    Raises:
+        UserError: no such file, another kind of file, images of another size, values that are not finite, or that are
+            not binary.
+    """
+    path = Path(path)
+    fields = _read_npz(path)
+    missing = {"kind", "shape"} - fields.keys() or {"bits", "images"} <= {"bits", "images"} - fields.keys()
+    if missing:
+        raise UserError(
+            f"{path}: found {', '.join(sorted(fields)) or 'nothing'}, expected what sepkit prepare images wrote"
+        )
+    shape = tuple(int(n) for n in fields["shape"])
+    if len(shape) != 3 or shape[1:] != (size, size) or shape[0] < 1:
+        raise UserError(f"{path}: found images of shape {shape}, expected (N, {size}, {size}); see model.size")
+    if "bits" in fields:
+        pixels = size * size
+        if fields["bits"].shape != (shape[0], -(-pixels // 8)):
+            raise UserError(f"{path}: found bits of shape {fields['bits'].shape}, which are not {shape[0]} images")
+        images = np.unpackbits(fields["bits"], axis=1)[:, :pixels].reshape(shape).astype(np.float32)
+    else:
+        images = fields["images"].astype(np.float32).reshape(shape)
+    if not np.isfinite(images).all():
+        raise UserError(f"{path}: found values that are not finite; prepare the images again")
+    if binary and not _is_binary(images):
+        raise UserError(
+            f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
+        )
+    noise = float(fields["noise"]) if "noise" in fields else None
+    return ImageSet(images, str(fields["kind"]), noise, str(path))
+
+
+def read_mnist(source: Path) -> dict[str, np.ndarray]:
+    """Return split -> (N, 28, 28) binary images of binarized MNIST.
+
+    Args:
+        source: an .npz file with train, valid and test, as packed bits (N, 98) or pixels (N, 784) or (N, 28, 28); or a
+            folder with binarized_mnist_train.amat, ..._valid.amat and ..._test.amat, text of zeros and ones.
+
+    Raises:
+        UserError: no such file, images of another size, or values other than 0 and 1.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, theirs in zip(SPLITS, ("train", "valid", "test"), strict=True):
+        if source.is_dir():
+            where = source / f"binarized_mnist_{theirs}.amat"
+            if not where.is_file():
+                raise UserError(f"{where}: no such file, expected text of zeros and ones")
+            try:
+                values = np.loadtxt(where, dtype=np.uint8, ndmin=2)
+            except ValueError as error:
+                raise UserError(f"{where}: found something else than numbers ({str(error)[:80]})") from error
+        else:
+            fields, where = _read_npz(source), f"{source}, {theirs}"
+            if theirs not in fields:
+                raise UserError(
+                    f"{source}: found {', '.join(sorted(fields)) or 'nothing'}, expected train, valid and test"
+                )
+            values = fields[theirs]
+            if values.ndim == 2 and values.shape[1] == MNIST_SIZE**2 // 8:
+                values = np.unpackbits(values.astype(np.uint8), axis=1)
+        values = values.reshape(len(values), -1)
+        if values.shape[1] != MNIST_SIZE**2:
+            raise UserError(f"{where}: found images of {values.shape[1]} pixels, expected {MNIST_SIZE} x {MNIST_SIZE}")
+        if not _is_binary(values):
+            raise UserError(
+                f"{where}: found values such as {shown(values.max().item())}, expected binary images of 0 and 1"
+            )
+        found[name] = values.reshape(-1, MNIST_SIZE, MNIST_SIZE)
+    return found
+
+
+def _is_binary(values: np.ndarray) -> bool:
+    return not bool(((values != 0) & (values != 1)).any())
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file, expected an .npz file of images")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LARGEST_FILE_BYTES:
+                raise UserError(f"{path}: holds more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
+        with np.load(path, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise UserError(f"{path}: cannot be read as .npz ({str(error)[:80]}); prepare the images again") from error

@@ -1,0 +1,179 @@
+"""The bound on the evidence of images by number of steps, on one path: what finer steps gain, and what coarser lose."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sepkit.errors import UserError
+from sepkit.evaluation.environment import commit, hardware
+from sepkit.evaluation.statistics import paired_difference, summarize_columns
+from sepkit.extras import is_installed
+from sepkit.files import atomic_output, write_json
+from sepkit.models import load_checkpoint
+from sepkit.studies.continuous_depth.data import ImageSet, read_images
+from sepkit.studies.continuous_depth.model import ImageVAE, Noise
+from sepkit.studies.continuous_depth.task import parts_of
+from sepkit.version import __version__
+
+_AT_ONCE = 200
+FIXED = "fixed"
+"""Key of a model whose depth cannot be chosen."""
+
+
+def evaluate_images(
+    model: str | Path,
+    manifest: str | Path,
+    out: str | Path,
+    depth_steps: Sequence[int] | None = None,
+    samples: int = 3,
+    seed: int = 0,
+    device: str = "cpu",
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Measure minus the evidence lower bound of images, its parts, and an importance-weighted bound, and return them.
+
+    Every image has the same paths at every number of steps, refined, so that differences between steps are paired. Of
+    an ODE-like model the sum of distortion and initial rate is told, which is no bound.
+
+    Args:
+        model: folder of the model.
+        manifest: .npz file of images.
+        out: folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
+            reconstructions and samples.
+        depth_steps: numbers of steps of each level; None: the model's own.
+        samples: of the latents; figures are means over them, and the importance-weighted bound uses all of them.
+        seed: of those.
+        device: where to compute.
+        command: command line, for the summary.
+
+    Raises:
+        UserError: a model or images that cannot be used, fewer than 1 sample, or steps for a model of fixed depth.
+    """
+    if samples < 1:
+        raise UserError(f"--samples: found {samples}, expected at least 1")
+    began, loaded = time.perf_counter(), load_checkpoint(model, of=ImageVAE).to(device)
+    config = loaded.config
+    images = read_images(manifest, config.size, config.likelihood == "bernoulli")
+    own = loaded.depth_steps
+    wanted = [own] if depth_steps is None else sorted(set(depth_steps))
+    for steps in wanted:
+        loaded.set_depth_steps(steps if depth_steps is not None else None)
+    found = _measure(loaded, images, wanted, depth_steps is not None, samples, seed, device)
+    reference = own if own in wanted else wanted[len(wanted) // 2]
+    by_steps = {
+        FIXED if steps is None else str(steps): _summary(found[steps], found[reference], images.floor_nats)
+        for steps in wanted
+    }
+    summary = {
+        "metrics": by_steps[FIXED if reference is None else str(reference)]["metrics"],
+        "by_depth_steps": by_steps,
+        "reference_steps": reference,
+        "trained_steps": None if own is None else loaded.trained_steps,
+        "floor_nats": images.floor_nats,
+        "bound": not config.ode_like,
+        "diffusions": [float(diffusion.raw.detach().exp()) for diffusion in loaded.diffusions()],
+        "n_images": len(images),
+        # As summaries of mixtures have it, so that reports show these too.
+        "n_utterances": len(images),
+        "n_skipped": 0,
+        "skipped": [],
+        "samples": samples,
+        "seed": seed,
+        "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
+        "model": str(model),
+        "manifest": [str(manifest)],
+        "wall_seconds": time.perf_counter() - began,
+        "command": command,
+        "version": __version__,
+        "commit": commit(),
+        "hardware": hardware(device),
+    }
+    folder = Path(out)
+    _write_rows(folder / "utterances.csv", str(manifest), found[reference])
+    if is_installed("matplotlib"):
+        from sepkit.studies.continuous_depth.figures import write_sheet
+
+        loaded.set_depth_steps(None if own is None else reference)
+        write_sheet(loaded.cpu(), images, folder / "images.png")
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def _write_rows(path: Path, manifest: str, columns: dict[str, np.ndarray]) -> None:
+    """Write the numbers of every image at the reference steps, as an evaluation of mixtures has them."""
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["manifest", "id", *columns])
+        for place, values in enumerate(zip(*columns.values(), strict=True)):
+            writer.writerow([manifest, place, *(repr(float(value)) for value in values)])
+
+
+@torch.inference_mode()
+def _measure(
+    model: ImageVAE, images: ImageSet, wanted: Sequence[int | None], chosen: bool, samples: int, seed: int, device: str
+) -> dict[int | None, dict[str, np.ndarray]]:
+    """Return steps -> name -> (N,) values, means over samples."""
+    found: dict[int | None, dict[str, list[Tensor]]] = {steps: {} for steps in wanted}
+    starts = range(0, len(images), _AT_ONCE)
+    for start in tqdm(starts, desc="evaluate", unit="batch", disable=None):
+        batch = torch.from_numpy(images.images[start : start + _AT_ONCE, None]).to(device)
+        noises = [Noise(torch.Generator(device).manual_seed(_seed(seed, start, place))) for place in range(samples)]
+        for steps in wanted:
+            model.set_depth_steps(steps if chosen else None)
+            drawn = [model(batch, noise, check=True) for noise in noises]
+            parts = [parts_of(one) for one in drawn]
+            columns = {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
+            rates = columns["initial_rate_nats"] + (0 if model.config.ode_like else columns["path_rate_nats"])
+            name = "distortion_and_initial_rate_nats" if model.config.ode_like else "negative_elbo_nats"
+            columns = {name: columns["distortion_nats"] + rates} | columns
+            if not model.config.ode_like:
+                weights = torch.stack([one.log_weight for one in drawn]).double()
+                columns["importance_bound_nats"] = np.log(samples) - torch.logsumexp(weights, 0)
+            for column, values in columns.items():
+                found[steps].setdefault(column, []).append(values.double().cpu())
+    return {
+        steps: {name: torch.cat(values).numpy() for name, values in columns.items()} for steps, columns in found.items()
+    }
+
+
+def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], floor: float | None) -> dict[str, Any]:
+    metrics = {name: asdict(found) for name, found in summarize_columns(columns).items()}
+    first = next(iter(columns))
+    over = paired_difference(columns[first], reference[first])
+    distance = None if floor is None else float(columns[first].mean()) - floor
+    return {
+        "metrics": metrics,
+        "over_reference_nats": {"mean": over.mean, "ci95": over.ci95},
+        "over_floor_nats": distance,
+    }
+
+
+def _seed(seed: int, start: int, sample: int) -> int:
+    return (seed * 1_000_003 + start) * 1_000_003 + sample
+
+
+def report_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a table to print: a row per number of steps."""
+    names = list(next(iter(summary["by_depth_steps"].values()))["metrics"])
+    rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
+    for steps, values in summary["by_depth_steps"].items():
+        over = values["over_reference_nats"]
+        ends = "{:+.2f} [{:+.2f}, {:+.2f}]".format(over["mean"], *over["ci95"])
+        rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), ends])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if summary["floor_nats"] is not None:
+        lines.append(f"floor: {summary['floor_nats']:.2f} nats")
+    if not summary["bound"]:
+        lines.append("the sum of distortion and initial rate of an ODE-like model is no bound on the evidence")
+    return [*lines, "all in nats an image"]

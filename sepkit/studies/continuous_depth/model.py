@@ -1,0 +1,371 @@
+"""The continuously deep variational autoencoder, and its discrete twin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sepkit.errors import UserError
+from sepkit.models.distributions import Distribution
+from sepkit.models.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion, check_depth_steps
+from sepkit.models.latents import Gaussian
+from sepkit.models.saved import SavedModel
+from sepkit.objectives.rates import elementwise_rate
+from sepkit.studies.continuous_depth.config import KIND, ImageVAEConfig
+
+_HALF_LOG_2PI = 0.9189385332046727
+# Below this resolution a kernel of 3 pixels would see mostly padding.
+_SMALLEST_FOR_KERNEL = 3
+_LEAST_DEVIATION = 1e-3
+
+Source = Literal["posterior", "prior", "top"]
+"""Where latents come from: all from the image, none, or only the first state."""
+
+
+@dataclass
+class ImageELBO:
+    """The parts of minus the evidence lower bound of B images.
+
+    Args:
+        distortion: (B,) minus the log likelihood given the sampled latents, nats.
+        initial_rate: (B, C, H W) of every element of the first state, nats.
+        path_rates: one a level, (B, C, H W) of every element of the state, nats.
+        log_ratio: (B,) log density of the sampled latents under the posterior over that under the prior, nats.
+    """
+
+    distortion: Tensor
+    initial_rate: Tensor
+    path_rates: list[Tensor]
+    log_ratio: Tensor
+
+    @property
+    def log_weight(self) -> Tensor:
+        """(B,) log p(x, z) - log q(z | x): its mean of exponentials over samples bounds the evidence more tightly."""
+        return -self.distortion - self.log_ratio
+
+
+class Noise:
+    """The latent noise of a batch: the same for every number of steps.
+
+    Args:
+        generator: of everything; None: torch's own.
+    """
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+        self._initial: Tensor | None = None
+        self._paths: dict[int, BrownianPath] = {}
+
+    def initial(self, like: Tensor) -> Tensor:
+        """Return standard normal values of the shape of `like`."""
+        if self._initial is None:
+            self._initial = torch.empty_like(like).normal_(generator=self.generator)
+        return self._initial
+
+    def path(self, level: int, like: Tensor) -> BrownianPath:
+        """Return the Brownian motion of a level, of the shape of `like`."""
+        if level not in self._paths:
+            self._paths[level] = BrownianPath(like.shape, self.generator, like)
+        return self._paths[level]
+
+
+class ConvBlock(nn.Module):
+    """Four convolutions with kernels 1, 3, 3 and 1, and gelu before all but the first; with `residual` before all.
+
+    Args:
+        channels: in.
+        hidden: between.
+        out: out.
+        resolution: of the images; below 3 pixels all kernels are 1.
+        residual: whether the input, which must have `out` channels, is added.
+        zero: whether the last convolution starts at zero.
+    """
+
+    def __init__(
+        self, channels: int, hidden: int, out: int, resolution: int, residual: bool = False, zero: bool = False
+    ) -> None:
+        super().__init__()
+        kernel = 3 if resolution >= _SMALLEST_FOR_KERNEL else 1
+        self.residual = residual
+        self.layers = nn.ModuleList(
+            [
+                nn.Conv2d(channels, hidden, 1),
+                nn.Conv2d(hidden, hidden, kernel, padding=kernel // 2),
+                nn.Conv2d(hidden, hidden, kernel, padding=kernel // 2),
+                nn.Conv2d(hidden, out, 1),
+            ]
+        )
+        if zero:
+            for parameter in self.layers[-1].parameters():
+                nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) -> (B, out, H, W)."""
+        y = x
+        for place, layer in enumerate(self.layers):
+            y = layer(functional.gelu(y) if place or self.residual else y)
+        return x + y if self.residual else y
+
+
+class ConvDrift(nn.Module):
+    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel."""
+
+    def __init__(self, channels: int, context: int, hidden: int, resolution: int) -> None:
+        super().__init__()
+        self.block = ConvBlock(channels + context + 1, hidden, channels, resolution, zero=True)
+
+    def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
+        """Return the drift, of the state's shape."""
+        depths = state.new_full((len(state), 1, *state.shape[2:]), depth)
+        parts = [state, depths] if context is None else [state, depths, context]
+        return self.block(torch.cat(parts, 1))
+
+
+class DiscreteLevel(nn.Module):
+    """Stochastic blocks with weights of their own (VD-VAE).
+
+        prior and a part of the update from the state x;  posterior from x and the context;
+        z ~ posterior or prior;  x = x + update + projection(z);  x = residual block(x)
+
+    Source: R. Child, "Very Deep VAEs Generalize Autoregressive Models and Can Outperform Them on Images", 2021.
+    """
+
+    def __init__(self, blocks: int, channels: int, context: int, hidden: int, resolution: int) -> None:
+        super().__init__()
+        self.prior = nn.ModuleList(
+            ConvBlock(channels, hidden, 3 * channels, resolution, zero=True) for _ in range(blocks)
+        )
+        self.posterior = nn.ModuleList(
+            ConvBlock(channels + context, hidden, 2 * channels, resolution, zero=True) for _ in range(blocks)
+        )
+        self.project = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(blocks))
+        self.after = nn.ModuleList(
+            ConvBlock(channels, hidden, channels, resolution, residual=True, zero=True) for _ in range(blocks)
+        )
+        for projection in self.project:
+            with torch.no_grad():
+                projection.get_parameter("weight").mul_(blocks**-0.5)
+
+    def forward(
+        self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the state, the rate (of its shape) and the log ratio (B,); without context, prior samples."""
+        rate, log_ratio = torch.zeros_like(state), state.new_zeros(len(state))
+        for prior, posterior, project, after in zip(self.prior, self.posterior, self.project, self.after, strict=True):
+            mean, raw, update = prior(state).chunk(3, dim=1)
+            before = _gaussian(torch.cat([mean, raw], 1))
+            drawn = before if context is None else _gaussian(posterior(torch.cat([state, context], 1)))
+            z = drawn.sample(generator)
+            if context is not None:
+                rate = rate + drawn.kl(before).view_as(state)
+                log_ratio = log_ratio + (drawn.log_prob(z) - before.log_prob(z)).flatten(1).sum(1)
+            state = after(state + update + project(z.view_as(state)))
+        return state, rate, log_ratio
+
+
+_FAMILY = Gaussian(link="linear", at_test="mean")
+
+
+def _gaussian(raw: Tensor) -> Distribution:
+    """Return normal distributions (B, C, H W) from raw means and deviations (B, 2 C, H, W); zeros give N(0, 1)."""
+    mean, deviation = raw.flatten(2).chunk(2, dim=1)
+    # softplus(0.5413) = 1.
+    return _FAMILY.posterior(torch.stack([mean, deviation + math.log(math.e - 1)], dim=1))
+
+
+class ImageVAE(SavedModel):
+    """A hierarchy of latent stochastic differential equations over resolutions, coarse to fine.
+
+    The image goes bottom-up through residual blocks and pooling, which gives a context at each resolution. The coarsest
+    one gives the posterior of the first state, whose prior is N(0, 1). On each level the state follows a posterior
+    process that sees the level's context; the state at its end, upsampled, is where the next level starts. The state
+    at the end of the last level is decoded.
+
+    Args:
+        config: of the model.
+
+    Raises:
+        UserError: sizes that do not go together.
+
+    Source: thesis, part C, figures 1 and 2, appendix A.1.
+    """
+
+    kind = KIND
+    config_type = ImageVAEConfig
+
+    def __init__(self, config: ImageVAEConfig) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        self.trained_steps = sorted(config.depth_steps)
+        self._chosen: int | None = None
+        channels, width = config.latent_channels, config.width
+        sizes = [config.size // 2**place for place in range(config.levels)]
+        self.input = nn.Conv2d(1, width, 3, padding=1)
+        self.bottom_up = nn.ModuleList(
+            nn.Sequential(*(ConvBlock(width, width, width, size, residual=True) for _ in range(config.blocks)))
+            for size in sizes
+        )
+        self.top = nn.Conv2d(width, 2 * channels, 1)
+        self.levels = nn.ModuleList(_level(config, size) for size in reversed(sizes))
+        self.expand = nn.Conv2d(channels, width, 1)
+        self.decoder = nn.Sequential(
+            *(ConvBlock(width, width, width, config.size, residual=True) for _ in range(config.decoder_blocks))
+        )
+        self.output = nn.Conv2d(width, 2 if config.likelihood == "gaussian" else 1, 1)
+
+    @classmethod
+    def from_config(cls, config: ImageVAEConfig) -> ImageVAE:
+        """Return a new model."""
+        return cls(config)
+
+    @property
+    def depth_steps(self) -> int | None:
+        """Steps of each level in the next call: what was set, or the middle one in training; None: discrete blocks."""
+        if self.config.discrete:
+            return None
+        return self._chosen or self.trained_steps[len(self.trained_steps) // 2]
+
+    def set_depth_steps(self, steps: int | None) -> None:
+        """Take this number of steps from now on; None: those of the configuration.
+
+        Raises:
+            UserError: discrete blocks, whose number is fixed, or no number of steps.
+        """
+        if steps is not None and self.config.discrete:
+            raise UserError(f"depth_steps: found {steps}, but this model has discrete blocks: its depth is fixed")
+        self._chosen = None if steps is None else check_depth_steps(steps)
+
+    def diffusions(self) -> list[LearnedDiffusion]:
+        """Return the diffusion of each level; none for discrete blocks."""
+        return [level.diffusion for level in self.levels if isinstance(level, DiffusionBlock)]
+
+    def contexts(self, images: Tensor) -> list[Tensor]:
+        """Return what the image says at each resolution, (B, width, H, W), coarse to fine."""
+        x = self.input(images)
+        found = []
+        for place, blocks in enumerate(self.bottom_up):
+            x = blocks(functional.avg_pool2d(x, 2) if place else x)
+            found.append(x)
+        return found[::-1]
+
+    def forward(self, images: Tensor, noise: Noise | None = None, check: bool = False) -> ImageELBO:
+        """Return the parts of minus the evidence lower bound.
+
+        Args:
+            images: (B, 1, H, W).
+            noise: latent noise, which may serve several calls on these images; None: new.
+            check: whether to name the step at which a state is not finite, see `sepkit.models.latent_sde.solve`.
+        """
+        noise = noise or Noise()
+        contexts = self.contexts(images)
+        posterior: Any = _gaussian(self.top(contexts[0]))
+        start = posterior.mean + posterior.deviation * noise.initial(posterior.mean)
+        rate = elementwise_rate(posterior, _FAMILY.standard_prior(), None, "analytic")
+        prior_density = -0.5 * start.square() - _HALF_LOG_2PI
+        log_ratio = (posterior.log_prob(start) - prior_density).flatten(1).sum(1)
+        state, rates, ratio = self._descend(start.view(len(images), -1, *contexts[0].shape[2:]), contexts, noise, check)
+        distortion = self._nll(images, self.decode(state))
+        return ImageELBO(distortion, rate, rates, log_ratio + ratio)
+
+    def sample(
+        self, images: Tensor | None = None, count: int = 1, source: Source = "prior", noise: Noise | None = None
+    ) -> Tensor:
+        """Return the likelihood's mean, (B, 1, H, W), of latents from the posterior, the prior, or first state alone.
+
+        Args:
+            images: (B, 1, H, W), unless `source` is "prior".
+            count: B for "prior".
+            source: "posterior": reconstructions; "top": the first state is the image's, the rest the prior's.
+            noise: latent noise; None: new.
+        """
+        noise = noise or Noise()
+        contexts = None if source == "prior" or images is None else self.contexts(images)
+        if contexts is None:
+            coarsest = self.config.size // 2 ** (self.config.levels - 1)
+            like = self.expand.weight.new_zeros(count, self.config.latent_channels, coarsest, coarsest)
+            start = noise.initial(like)
+        else:
+            posterior: Any = _gaussian(self.top(contexts[0]))
+            start = posterior.mean + posterior.deviation * noise.initial(posterior.mean)
+            start = start.view(len(start), -1, *contexts[0].shape[2:])
+        state, _, _ = self._descend(start, contexts if source == "posterior" else None, noise)
+        raw = self.decode(state)
+        return raw[:, :1].sigmoid() if self.config.likelihood == "bernoulli" else raw[:, :1]
+
+    def decode(self, state: Tensor) -> Tensor:
+        """Return the raw parameters of the likelihood, (B, 1 or 2, H, W), of the last state (B, C, H, W)."""
+        return self.output(functional.gelu(self.decoder(self.expand(state))))
+
+    def _descend(
+        self, state: Tensor, contexts: list[Tensor] | None, noise: Noise, check: bool = False
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return the last state, the path rate of each level and the log ratio (B,); without contexts the prior's."""
+        rates, log_ratio, steps = [], state.new_zeros(len(state)), self._steps_now()
+        for place, level in enumerate(self.levels):
+            if place:
+                state = functional.interpolate(state, scale_factor=2, mode="nearest")
+            context = None if contexts is None else contexts[place]
+            if context is not None and self.config.ode_like:
+                context = torch.zeros_like(context)
+            if isinstance(level, DiscreteLevel):
+                state, rate, ratio = level(state, context, noise.generator)
+            else:
+                follow = "prior" if context is None else "posterior"
+                path = level(state, context, steps=steps, noise=noise.path(place, state), follow=follow, check=check)
+                state = path.value
+                if path.rate is None:
+                    continue
+                rate, ratio = path.rate, path.log_ratio.flatten(1).sum(1)
+            rates.append(rate.flatten(2))
+            log_ratio = log_ratio + ratio
+        return state, rates, log_ratio
+
+    def _steps_now(self) -> int | None:
+        if self._chosen is None and self.training and len(self.trained_steps) > 1:
+            return self.trained_steps[int(torch.randint(len(self.trained_steps), ()))]
+        return self.depth_steps
+
+    def _nll(self, images: Tensor, raw: Tensor) -> Tensor:
+        if self.config.likelihood == "bernoulli":
+            nll = functional.binary_cross_entropy_with_logits(raw, images, reduction="none")
+        else:
+            mean, raw_deviation = raw.chunk(2, dim=1)
+            deviation = functional.softplus(raw_deviation) + _LEAST_DEVIATION
+            nll = 0.5 * ((images - mean) / deviation).square() + deviation.log() + _HALF_LOG_2PI
+        return nll.flatten(1).sum(1)
+
+
+def _level(config: ImageVAEConfig, resolution: int) -> nn.Module:
+    channels, hidden = config.latent_channels, config.drift_width
+    if config.discrete:
+        return DiscreteLevel(config.discrete, channels, config.width, hidden, resolution)
+    return DiffusionBlock(
+        ConvDrift(channels, 0, hidden, resolution),
+        ConvDrift(channels, config.width, hidden, resolution),
+        LearnedDiffusion(config.initial_diffusion),
+    )
+
+
+def _check(config: ImageVAEConfig) -> None:
+    for name in ("size", "levels", "latent_channels", "width", "drift_width", "blocks", "decoder_blocks"):
+        if getattr(config, name) < 1:
+            raise UserError(f"model.{name}: found {getattr(config, name)}, expected at least 1")
+    if config.discrete < 0:
+        raise UserError(f"model.discrete: found {config.discrete}, expected 0 or more")
+    multiple = 2 ** (config.levels - 1)
+    if config.size % multiple:
+        raise UserError(
+            f"model.size: found {config.size}, expected a multiple of {multiple} for {config.levels} levels"
+        )
+    if not config.depth_steps:
+        raise UserError("model.depth_steps: found none, expected one number or more")
+    for steps in config.depth_steps:
+        check_depth_steps(steps, "model.depth_steps")
+    if config.ode_like and config.discrete:
+        raise UserError("model.ode_like: found true with discrete blocks; expected one of the two")

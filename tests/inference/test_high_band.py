@@ -1,0 +1,98 @@
+"""What a recording holds above the model's band is shared among the estimates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.data import audio
+from sepkit.inference import Separator
+from sepkit.inference.high_band import HighBandSharing, shares_high_band
+from sepkit.inference.options import SeparatorOptions
+from sepkit.models import build_model
+
+RATE, MODEL_RATE = 16000, 8000
+
+
+def noise(seconds: float, seed: int = 0) -> np.ndarray:
+    return (0.1 * np.random.default_rng(seed).standard_normal(int(seconds * RATE))).astype(np.float32)
+
+
+def low_part(waveform: np.ndarray) -> np.ndarray:
+    low = audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)
+    return low[..., : waveform.shape[-1]]
+
+
+def above(waveform: np.ndarray, hz: float) -> np.ndarray:
+    """Spectrum above a frequency."""
+    return np.fft.rfft(waveform)[..., np.fft.rfftfreq(waveform.shape[-1], 1 / RATE) >= hz]
+
+
+def shared(mixture: np.ndarray, estimates: np.ndarray, blocks: int = 1) -> np.ndarray:
+    sharing = HighBandSharing(RATE, MODEL_RATE, len(estimates))
+    cuts = np.array_split(np.arange(mixture.size), blocks)
+    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in cuts]
+    return np.concatenate([*parts, sharing.finish()], axis=1)
+
+
+def test_shares_add_up_to_the_recording_above_and_change_nothing_below() -> None:
+    mixture = noise(1)
+    estimates = np.stack([0.3 * low_part(mixture), low_part(noise(1, 1))])
+    found = shared(mixture, estimates)
+    assert found.shape == estimates.shape
+    added = (found - estimates).sum(0)
+    scale = np.abs(np.fft.rfft(mixture)).max()
+    np.testing.assert_allclose(above(added, 4100), above(mixture, 4100), atol=0.01 * scale)
+    low = np.fft.rfftfreq(mixture.size, 1 / RATE) <= 3500
+    np.testing.assert_allclose(np.fft.rfft(added)[low], 0, atol=0.01 * scale)
+
+
+def test_the_speaker_who_is_heard_gets_more() -> None:
+    # The first speaks in the first second, the second in the other.
+    halves = np.stack([noise(2), noise(2, 1)]) * np.repeat([[1, 0], [0, 1]], RATE, axis=1)
+    found = shared(halves.sum(0).astype(np.float32), low_part(halves.astype(np.float32)))
+    energies = np.square([[np.abs(above(part, 4100)) for part in np.split(row, 2)] for row in found]).sum(-1)
+    assert energies[0, 0] > 20 * energies[1, 0] and energies[1, 1] > 20 * energies[0, 1]
+
+
+def test_blocks_of_any_length_give_the_same() -> None:
+    mixture, estimates = noise(0.4), low_part(np.stack([noise(0.4, 1), noise(0.4, 2), noise(0.4, 3)]))
+    whole = shared(mixture, estimates)
+    for blocks in (2, 7, 500):
+        np.testing.assert_allclose(shared(mixture, estimates, blocks), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("samples", [1, 100, 511, 513])
+def test_short_and_silent_recordings_keep_their_length(samples: int) -> None:
+    estimates = np.zeros((2, samples), np.float32)
+    assert not shared(np.zeros(samples, np.float32), estimates).any()
+    # Nobody is heard below: equal shares.
+    found = shared(noise(1)[:samples], estimates)
+    assert found.shape == (2, samples)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_nothing_is_shared_where_there_is_no_such_band() -> None:
+    assert shares_high_band("share", 8000, 8000, 2) is None
+    assert shares_high_band("share", 4000, 8000, 2) is None
+    assert shares_high_band("share", 16000, 8000, 0) is None
+    assert shares_high_band("drop", 16000, 8000, 2) is None
+
+
+def test_separator_shares_whole_and_in_chunks() -> None:
+    torch.manual_seed(0)
+    masker = RecurrentConfig(hidden_size=8, num_layers=1)
+    model = build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
+    mixture = noise(1.3)
+
+    def separated(**options) -> np.ndarray:
+        return np.asarray(Separator(model, options=SeparatorOptions(**options)).separate(mixture, RATE).estimates)
+
+    chunks = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
+    for way in ({}, chunks):
+        dropped, found = separated(high_band="drop", **way), separated(**way)
+        np.testing.assert_allclose(found, shared(mixture, dropped), atol=1e-5)
+        together = above(found.sum(0), 4100)
+        np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())

@@ -1,0 +1,110 @@
+"""The Poisson set against the equation it solves, its floor, and the readers of binarized MNIST."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+from sepkit.studies.continuous_depth.data import (
+    poisson_floor,
+    poisson_images,
+    poisson_solution,
+    read_images,
+    read_mnist,
+)
+from sepkit.studies.continuous_depth.options import ImagesOptions
+
+
+@pytest.mark.parametrize(("frequency", "peak"), [(1, 0.0507), (3, 0.0056)])
+def test_solutions_solve_the_equation(frequency: int, peak: float) -> None:
+    h, step = poisson_solution(frequency, 201, "edges"), 1 / 200
+    laplace = (h[2:, 1:-1] + h[:-2, 1:-1] + h[1:-1, 2:] + h[1:-1, :-2] - 4 * h[1:-1, 1:-1]) / step**2
+    wave = np.sin(frequency * math.pi * np.linspace(0, 1, 201)[1:-1])
+    np.testing.assert_allclose(-laplace, np.outer(wave, wave), atol=3e-4 * frequency**2)
+    assert h.max() == pytest.approx(peak, abs=5e-5) and abs(h[0]).max() == 0 and abs(h[:, -1]).max() < 1e-12
+    centers = poisson_solution(frequency, 16, "cells")
+    np.testing.assert_allclose(centers, centers[::-1, ::-1].T, atol=1e-15)
+
+
+def test_the_floor_is_the_entropy_of_the_set() -> None:
+    assert poisson_floor(256, 5e-3) == pytest.approx(-992.4, abs=0.1)
+    images, noise = poisson_images(ImagesOptions(kind="poisson", out=Path()))
+    assert (
+        images.shape == (1024, 16, 16)
+        and images.std() == pytest.approx(1)
+        and noise == pytest.approx(5e-3 / 0.01552, rel=0.01)
+    )
+    assert poisson_floor(256, noise) == pytest.approx(73.9, abs=0.3)
+    edges, of_edges = poisson_images(ImagesOptions(kind="poisson", out=Path(), grid="edges"))
+    assert poisson_floor(256, of_edges) == pytest.approx(80.8, abs=0.7) and edges.std() == pytest.approx(1)
+    raw, _ = poisson_images(ImagesOptions(kind="poisson", out=Path(), scaling="none"))
+    # The log likelihood of the true mixture of both images meets the floor, up to its error over 1024 images.
+    means = np.stack([poisson_solution(a, 16, "cells") for a in (1, 3)]).reshape(2, 1, -1)
+    squares = np.square(raw.reshape(1, 1024, -1) - means).sum(-1)
+    logs = -0.5 * squares / 5e-3**2 - 256 * math.log(5e-3 * math.sqrt(2 * math.pi)) - math.log(2)
+    evidence = np.logaddexp(*logs)
+    error = evidence.std() / 32
+    assert -evidence.mean() == pytest.approx(poisson_floor(256, 5e-3), abs=4 * error) and error < 0.5
+
+
+def test_images_follow_from_the_seed() -> None:
+    first, again, other = (
+        poisson_images(ImagesOptions(kind="poisson", out=Path(), images=20, seed=seed))[0] for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_mnist_in_every_form_the_field_has(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2, (3, 4, 784)).astype(np.uint8)
+    names = ("train", "valid", "test")
+    np.savez(tmp_path / "packed.npz", **{n: np.packbits(part, axis=1) for n, part in zip(names, bits, strict=True)})
+    np.savez(tmp_path / "plain.npz", **{n: part.reshape(4, 28, 28) for n, part in zip(names, bits, strict=True)})
+    for name, part in zip(names, bits, strict=True):
+        np.savetxt(tmp_path / f"binarized_mnist_{name}.amat", part, fmt="%d")
+    for source in ("packed.npz", "plain.npz", "."):
+        found = read_mnist(tmp_path / source)
+        assert all(
+            np.array_equal(found[s].reshape(4, -1), p) for s, p in zip(("train", "dev", "test"), bits, strict=True)
+        )
+    out = tmp_path / "out"
+    command = ["prepare", "images", "--kind", "mnist", "--source", str(tmp_path / "packed.npz"), "--out", str(out)]
+    assert main(command) == 0
+    images = read_images(out / "dev.npz", 28, binary=True)
+    assert np.array_equal(images.images.reshape(4, -1), bits[1]) and images.floor_nats is None
+    assert (out / "dev.npz").stat().st_size < 2000 and images[7, 2].shape == (1, 28, 28)
+
+
+def test_real_mnist(data_folder: Path) -> None:
+    found = read_mnist(data_folder / "mnist_binarized" / "mnist_binarized.npz")
+    assert {name: images.shape for name, images in found.items()} == {
+        "train": (50000, 28, 28), "dev": (10000, 28, 28), "test": (10000, 28, 28),
+    }  # fmt: skip
+    assert 0.12 < found["test"].mean() < 0.14
+
+
+def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"train\.npz: found images of shape \(64, 8, 8\), expected \(N, 16, 16\)"):
+        read_images(poisson / "train.npz", 16, binary=False)
+    with pytest.raises(UserError, match=r"train\.npz: found values other than 0 and 1, expected binary images"):
+        read_images(poisson / "train.npz", 8, binary=True)
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    with pytest.raises(UserError, match=r"broken\.npz: cannot be read as \.npz"):
+        read_images(tmp_path / "broken.npz", 8, binary=True)
+    np.savez(tmp_path / "other.npz", something=np.zeros(3))
+    with pytest.raises(UserError, match=r"other\.npz: found something, expected what sepkit prepare images wrote"):
+        read_images(tmp_path / "other.npz", 8, binary=True)
+    np.savez(tmp_path / "grey.npz", **{name: np.full((2, 784), 3, np.uint8) for name in ("train", "valid", "test")})
+    for arguments, message in (
+        (["--kind", "mnist"], "--source: nothing given"),
+        (["--kind", "mnist", "--source", str(tmp_path / "grey.npz")], "found values such as 3, expected binary images"),
+        (["--kind", "mnist", "--source", str(tmp_path / "absent.npz")], "absent.npz: no such file"),
+        (["--kind", "poisson", "--noise", "0"], "--noise: found 0.0, expected more than 0"),
+    ):
+        assert main(["prepare", "images", *arguments, "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1

@@ -1,0 +1,201 @@
+"""The hierarchy: parts of the bound, its twins, training, and the command that measures it by number of steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import RateConfig, SteeringConfig, TrainerConfig
+from sepkit.errors import UserError
+from sepkit.studies.continuous_depth.config import (
+    ImageDataConfig,
+    ImageObjectiveConfig,
+    ImageVAEConfig,
+    ImageVAETaskConfig,
+)
+from sepkit.studies.continuous_depth.model import ConvBlock, ImageVAE, Noise
+from sepkit.studies.continuous_depth.task import ImageVAETask, parts_of
+
+SMALL = ImageVAEConfig(size=8, levels=2, latent_channels=2, width=4, drift_width=4, decoder_blocks=1, depth_steps=[3])
+
+
+def model_of(**changes: object) -> ImageVAE:
+    torch.manual_seed(0)
+    model = ImageVAE(dataclasses.replace(SMALL, **changes))
+    with torch.no_grad():
+        # Last layers that start at zero would hide what they see.
+        for module in model.modules():
+            if isinstance(module, ConvBlock):
+                module.layers[-1].weight.normal_(0, 0.3)
+    return model.eval()
+
+
+def noise(seed: int = 0) -> Noise:
+    return Noise(torch.Generator().manual_seed(seed))
+
+
+IMAGES = torch.linspace(-1, 1, 3 * 64).view(3, 1, 8, 8)
+
+
+@pytest.mark.parametrize("changes", [{}, {"discrete": 2}, {"ode_like": True}, {"likelihood": "bernoulli"}])
+def test_parts_of_the_bound(changes: dict[str, object]) -> None:
+    model = model_of(**changes)
+    parts = model(IMAGES.clamp(0, 1).round(), noise())
+    assert parts.distortion.shape == (3,) and parts.initial_rate.shape == (3, 2, 16)
+    assert [tuple(rate.shape) for rate in parts.path_rates] == [(3, 2, 16), (3, 2, 64)]
+    assert all(bool((rate >= -1e-5).all()) for rate in (parts.initial_rate, *parts.path_rates))
+    parts.log_weight.sum().backward()
+    unused = {"ode_like": 0, "discrete": 0}.get(next(iter(changes), ""), 0)
+    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # Contexts are masked in the comparison model, so that some weights see zeros only.
+    assert len(without) == unused or "ode_like" in changes, without
+    assert torch.equal(parts.log_weight, model(IMAGES.clamp(0, 1).round(), noise()).log_weight)
+
+
+def test_the_rate_is_the_mean_of_the_log_ratio() -> None:
+    for changes in ({}, {"discrete": 2}):
+        model, image = model_of(**changes), IMAGES[:1].expand(4000, 1, 8, 8)
+        with torch.no_grad():
+            parts = model(image, noise())
+        rates = sum(part.flatten(1).sum(1) for part in (parts.initial_rate, *parts.path_rates))
+        difference = parts.log_ratio - rates
+        assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(4000)
+
+
+def test_reconstructions_samples_and_top_only() -> None:
+    for changes in ({}, {"discrete": 1}, {"likelihood": "bernoulli"}):
+        model = model_of(**changes)
+        with torch.no_grad():
+            images = [model.sample(IMAGES, source=source, noise=noise()) for source in ("posterior", "top")]
+            images.append(model.sample(count=3, noise=noise()))
+        assert all(image.shape == (3, 1, 8, 8) and bool(image.isfinite().all()) for image in images)
+        assert not torch.equal(images[0], images[1]) and not torch.equal(images[1], images[2])
+        # Samples of the prior do not know the images.
+        assert torch.equal(images[2], model.sample(IMAGES, count=3, source="prior", noise=noise()))
+
+
+def test_one_path_at_several_steps() -> None:
+    model, shared, images = model_of(), noise(), IMAGES.repeat(20, 1, 1, 1)
+    weights = {}
+    with torch.no_grad():
+        for steps in (4, 8, 16, 128):
+            model.set_depth_steps(steps)
+            weights[steps] = model(images, shared).log_weight
+    errors = [float((weights[steps] - weights[128]).abs().mean()) for steps in (4, 8, 16)]
+    assert errors[0] > errors[1] > errors[2] > 0
+
+
+def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path) -> None:
+    objective = ImageObjectiveConfig(
+        initial=RateConfig(free_nats=1e3), path=RateConfig(free_nats=1e3), steering=SteeringConfig(total=5.0)
+    )
+    data = ImageDataConfig(str(poisson / "train.npz"), str(poisson / "dev.npz"), batch_size=4)
+    config = ImageVAETaskConfig(dataclasses.replace(SMALL), objective, data, TrainerConfig(accelerator="cpu"))
+    config.check()
+    task = ImageVAETask(config, tmp_path)
+    task.position.batches_per_epoch = 16
+    batch = task.collate([task.train_data[0, index] for index in range(4)])
+    torch.manual_seed(0)
+    losses = task.losses(task.model, batch)
+    # The initial rate and two levels cost their free nats.
+    expected = losses.statistics["distortion_nats"] + task.factor * 3e3
+    torch.testing.assert_close(losses.loss, expected)
+    assert (
+        bool((losses.statistics["initial_rate_nats"] < 900).all()) and not losses.statistics["clamped_diffusions"].any()
+    )
+    task.after_step({"initial_rate_nats": 9.0, "path_rate_nats": 0.0})
+    assert task.factor == pytest.approx(1e-6 * 1.01)
+    rows = task.scores(task.model, batch)
+    assert rows[0]["negative_elbo_nats"] == pytest.approx(
+        rows[0]["distortion_nats"] + rows[0]["initial_rate_nats"] + rows[0]["path_rate_nats"], rel=1e-5
+    )
+    with torch.no_grad():
+        task.model.diffusions()[0].raw.fill_(-20)
+    assert float(task.losses(task.model, batch).statistics["clamped_diffusions"][0]) == 1
+    assert (
+        "1 diffusions"
+        in task.after_epoch({"clamped_diffusions": 1.0, "initial_rate_nats": 5.0, "path_rate_nats": 0})[0]
+    )
+
+
+def test_resume_is_exact(trained: Path, poisson: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    from tests.studies.continuous_depth.conftest import TINY
+
+    data = ["--data.train", str(poisson / "train.npz"), "--data.dev", str(poisson / "dev.npz")]
+    command = ["train", "--config", "cd_vae", *data, *TINY, "--out", str(tmp_path / "exp")]
+    assert main([*command, "--trainer.max_epochs", "1"]) == 0
+    assert main(command) == 0
+    whole, resumed = (load_file(path / "last_model" / "model.safetensors") for path in (trained, tmp_path / "exp"))
+    assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", "--model", str(trained), "--manifest", str(poisson / "test.npz"), "--out", str(tmp_path)]
+    capsys.readouterr()
+    assert main([*command, "--depth-steps", "2", "4", "9", "--samples", "4"]) == 0
+    printed = capsys.readouterr().out
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert list(summary["by_depth_steps"]) == ["2", "4", "9"] and summary["trained_steps"] == [2, 4, 8]
+    assert summary["reference_steps"] == 4 and summary["bound"] is True and summary["n_images"] == 8
+    own = summary["by_depth_steps"]["4"]
+    means = {name: metric["mean"] for name, metric in own["metrics"].items()}
+    parts = means["distortion_nats"] + means["initial_rate_nats"] + means["path_rate_nats"]
+    assert means["negative_elbo_nats"] == pytest.approx(parts, rel=1e-6)
+    assert own["over_reference_nats"]["mean"] == 0
+    assert own["over_floor_nats"] == pytest.approx(means["negative_elbo_nats"] - summary["floor_nats"])
+    initial = {steps: of["metrics"]["initial_rate_nats"]["mean"] for steps, of in summary["by_depth_steps"].items()}
+    assert len(set(initial.values())) == 1
+    assert "importance bound" in printed and f"floor: {summary['floor_nats']:.2f} nats" in printed
+    assert main(command) == 0
+    assert list(json.loads((tmp_path / "summary.json").read_text())["by_depth_steps"]) == ["4"]
+    assert main([*command, "--depth-steps", "0"]) == 2
+    assert main([*command, "--samples", "0"]) == 2
+    assert "depth_steps: found 0, expected a whole number of steps" in capsys.readouterr().err
+
+
+def test_the_importance_weighted_bound_is_tighter(trained: Path, poisson: Path, tmp_path: Path) -> None:
+    from sepkit.studies.continuous_depth.evaluate import evaluate_images
+
+    found = [evaluate_images(trained / "model", poisson / "test.npz", tmp_path, samples=k) for k in (1, 30)]
+    one, many = (summary["by_depth_steps"]["4"]["metrics"]["importance_bound_nats"]["mean"] for summary in found)
+    assert many < one - 0.5
+
+
+def test_refusals() -> None:
+    for changes, message in (
+        ({"size": 6, "levels": 3}, r"^model\.size: found 6, expected a multiple of 4 for 3 levels$"),
+        ({"width": 0}, r"^model\.width: found 0, expected at least 1$"),
+        ({"depth_steps": []}, r"^model\.depth_steps: found none"),
+        ({"discrete": 1, "ode_like": True}, r"^model\.ode_like: found true with discrete blocks"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ImageVAE(dataclasses.replace(SMALL, **changes))
+    with pytest.raises(UserError, match=r"^depth_steps: found 4, but this model has discrete blocks"):
+        model_of(discrete=1).set_depth_steps(4)
+    task = ImageVAETaskConfig()
+    with pytest.raises(UserError, match=r"^data\.train: no file given"):
+        task.check()
+
+
+def test_a_state_that_is_not_finite_names_its_step() -> None:
+    model = model_of()
+    with torch.no_grad():
+        model.levels[1].posterior_drift.block.layers[-1].bias.fill_(math.inf)
+    with pytest.raises(ValueError, match="step 1 of 3: the state is not finite"):
+        model(IMAGES, noise(), check=True)
+
+
+def test_parts_add_up_over_levels() -> None:
+    with torch.no_grad():
+        parts = model_of()(IMAGES, noise())
+    found = parts_of(parts)["path_rate_nats"].numpy()
+    np.testing.assert_allclose(found, sum(rate.sum((1, 2)).numpy() for rate in parts.path_rates), rtol=1e-6)

@@ -1,0 +1,60 @@
+"""Real limits of the system (`ulimit -f`, `ulimit -n`): a line and exit code 2, and the same command continues."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.disturbed import COMMANDS, exit_code, in_fork, lower, tree, write_inputs
+
+# Standard streams, and where standard output goes.
+OPEN_FILES = 4
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def command(request, inputs, tmp_path_factory):
+    """A command's name, and what it writes; everything that it imports is imported then."""
+    out = tmp_path_factory.mktemp(request.param) / "out"
+    assert exit_code(COMMANDS[request.param](inputs, out)) == 0
+    return request.param, tree(out)
+
+
+def test_files_may_not_be_larger(command, inputs, tmp_path):
+    name, expected = command
+    line = COMMANDS[name](inputs, tmp_path / "out")
+    refused = 0
+    for size in (0, 100, 1000, 3000):
+        code, said = in_fork(line, lower(resource.RLIMIT_FSIZE, size))
+        if code != 0:
+            _check(code, said, size)
+            assert "ulimit -f" in said or "File too large" in said, said
+            refused += 1
+    assert refused >= 2
+    assert exit_code(line) == 0 and tree(tmp_path / "out") == expected
+
+
+def test_no_more_files_may_be_open(command, inputs, tmp_path):
+    name, expected = command
+    line = COMMANDS[name](inputs, tmp_path / "out")
+    refused = 0
+    for more in range(6):
+        code, said = in_fork(line, lower(resource.RLIMIT_NOFILE, OPEN_FILES + more))
+        if code != 0:
+            _check(code, said, more)
+            assert "ulimit -n" in said or "Too many open files" in said, said
+            refused += 1
+    assert refused >= 1
+    assert exit_code(line) == 0 and tree(tmp_path / "out") == expected
+
+
+def _check(code: int, said: str, limit: int) -> None:
+    last = said.splitlines()[-1] if said else ""
+    assert code == 2, (limit, code, said)
+    assert last.startswith("sepkit ") and "failed:" not in last and "Traceback" not in said, (limit, said)
