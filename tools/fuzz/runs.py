@@ -67,7 +67,7 @@ def _trainings() -> Kind:
         # In smoke no mutation makes a run of hours.
         return ["smoke", "--config", str(folder / "in" / "config.yaml"), *places]
 
-    return Kind(files, command, ["config.yaml"], tested=8)
+    return Kind(files, command, ["config.yaml"], tested=8, share=0.1)
 
 
 def _states() -> Kind:
@@ -101,7 +101,7 @@ def _states() -> Kind:
         places = ["--data.train", str(manifest), "--data.dev", str(manifest), "--trainer.max_epochs", "2"]
         return ["train", "--config", str(folder / "whole.yaml"), "--out", str(out), *places]
 
-    return Kind(files, command, ["config.yaml", "metrics.jsonl"], tested=20)
+    return Kind(files, command, ["config.yaml", "metrics.jsonl"], share=0.1)
 
 
 def _results() -> Kind:
@@ -134,7 +134,7 @@ def _reports() -> Kind:
         write_files(run / "evaluation", {name: read[name] for name in of_evaluation})
         return ["report", str(run), "--out", str(folder / "out" / "page.html")]
 
-    return Kind(files, command, ["summary.json", "config.yaml", "metrics.jsonl"], tested=8)
+    return Kind(files, command, ["summary.json", "config.yaml", "metrics.jsonl"], tested=8, share=0.1)
 
 
 def _evaluated() -> dict[str, bytes]:

@@ -242,6 +242,12 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*command, "--processes", "0", "--out", str(trained / "own")]) == 0
     own = json.loads((trained / "own" / "summary.json").read_text())
     assert own["depth_steps"] == 4 and own["metrics"]["si_sdr_db"]["mean"] == means[1]
+    capsys.readouterr()
+    table = ["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]
+    assert main(table) == 2
+    assert "evaluate models of continuous depth with --depth-steps 2 4 8" in capsys.readouterr().err
+    assert main([*table, "--metric", "si_sdr_db"]) == 2
+    assert "--figure depth: makes a table of its own" in capsys.readouterr().err
 
 
 def test_a_model_of_fixed_depth_is_refused_in_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
