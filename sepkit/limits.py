@@ -24,6 +24,12 @@ RECORDING_SECONDS = 7 * 24 * 3600
 MIXTURE_SAMPLES = 2**28
 """Of a mixture in a manifest, which is held in memory, 1 GB for each source: 9 hours at 8 kHz, 90 minutes at 48 kHz."""
 
+TURNS = 50_000
+"""Of people in a recording, where who speaks when is measured: a meeting of an hour has about a thousand."""
+
+TURN_SPEAKERS = 200
+"""In a recording, where who speaks when is measured: its memory grows with turns times speakers."""
+
 FILE_SAMPLES = 2**40
 """Largest position in a recording that a manifest may name: a week at the highest rate."""
 

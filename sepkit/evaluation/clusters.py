@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def _read_clusters(path: Path) -> list[Segment]:
 
 def _name(path: str) -> str:
     """Return a path without ending: what an RTTM file, or another format of the same recording, calls it."""
-    return str(Path(path).with_suffix(""))
+    return str(Path(path).with_suffix("")) if Path(path).name else path
 
 
 def _recording_of(segment: Segment, known: Mapping[str, Any]) -> str:
@@ -117,6 +118,8 @@ def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
 def _error_rates(turns: Mapping[str, Turns], segments: Sequence[Segment], known: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for segment in segments:
+        if not math.isfinite(segment.start_seconds + segment.duration_seconds):
+            raise UserError(f"{segment.path}: a segment has no beginning or end, which error rates need; name them")
         own = found.setdefault(_recording_of(segment, known), {}).setdefault(str(segment.speaker), [])
         own.append((segment.start_seconds, segment.duration_seconds))
     rates: dict[str, Any] = {"recordings": {name: {} for name in turns}}
