@@ -43,7 +43,7 @@ def main(*, model: str | None = None, measure: bool = False, json: bool = False)
 def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
     lines += [f"  {form:<45} {meaning}" for form, meaning in MODEL_FORMS.items()]
-    lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
+    lines += ["", *_shipped(), *_encoders(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
 
 
@@ -54,6 +54,13 @@ def _shipped() -> list[str]:
     if not shipped:
         return ["No trained model ships with this version."]
     return ["Models that ship with sepkit:", *_table({name: str(folder) for name, folder in shipped.items()})]
+
+
+def _encoders() -> list[str]:
+    from sepkit.models.shipped import shipped_encoders
+
+    names = ", ".join(shipped_encoders())
+    return [f"Encoders of voices that ship with sepkit (sepkit cluster --model NAME): {names}"] if names else []
 
 
 def _measured(model: str | None) -> list[str]:

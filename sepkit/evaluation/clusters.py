@@ -23,7 +23,7 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
     is the diarization error rate, too, of all recordings together and of each; overlapping speech is counted.
 
     Args:
-        clusters: folder that `sepkit cluster` wrote, or its segments.csv.
+        clusters: folder that `sepkit cluster` or `sepkit separate --rttm` wrote, its segments.csv, or an RTTM file.
         reference: FILE.rttm, or a CSV file with the columns path and speaker, and perhaps start_seconds and
             duration_seconds.
         out: folder of the result.
@@ -31,8 +31,10 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
     Raises:
         UserError: files that cannot be read, or nothing of the clusters is in the reference.
     """
-    table = Path(clusters) / "segments.csv" if Path(clusters).is_dir() else Path(clusters)
-    segments = read_segments(table)
+    table = Path(clusters)
+    if table.is_dir() and (table / "segments.csv").is_file():
+        table = table / "segments.csv"
+    segments = _read_clusters(table)
     if Path(reference).suffix.lower() == ".rttm":
         turns = read_rttm(reference)
         known = {name: _segments_of(name, own) for name, own in turns.items()}
@@ -68,6 +70,19 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
         summary |= _error_rates(turns, segments, known)
     write_json(Path(out) / "summary.json", summary)
     return summary
+
+
+def _read_clusters(path: Path) -> list[Segment]:
+    """Return the segments of a table, of an RTTM file, or of all RTTM files in a folder."""
+    files = sorted(path.rglob("*.rttm")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: found no segments.csv and no RTTM file, expected what `sepkit cluster` wrote")
+    if files[0].suffix.lower() != ".rttm":
+        return read_segments(path)
+    found = [segment for file in files for name, own in read_rttm(file).items() for segment in _segments_of(name, own)]
+    if not found:
+        raise UserError(f"{path}: nobody speaks in it, expected turns")
+    return found
 
 
 def _name(path: str) -> str:
