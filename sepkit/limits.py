@@ -90,6 +90,9 @@ SEED = 2**63 - 1
 SEGMENT_SECONDS = 3600.0
 """Longest training segment, which is held in memory for every mixture of a batch."""
 
+LARGEST_RATE = 1e6
+"""Of learning rates and weight decays: beyond it the first step leaves nothing that float32 holds."""
+
 BATCH_SIZE = 65536
 """Of training: beyond it, no device of today holds a batch of the shortest segments."""
 
