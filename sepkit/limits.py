@@ -24,6 +24,12 @@ RECORDING_SECONDS = 7 * 24 * 3600
 MIXTURE_SAMPLES = 2**28
 """Of a mixture in a manifest, which is held in memory, 1 GB for each source: 9 hours at 8 kHz, 90 minutes at 48 kHz."""
 
+TURNS = 50_000
+"""Of people in a recording, where who speaks when is measured: a meeting of an hour has about a thousand."""
+
+TURN_SPEAKERS = 200
+"""In a recording, where who speaks when is measured: its memory grows with turns times speakers."""
+
 FILE_SAMPLES = 2**40
 """Largest position in a recording that a manifest may name: a week at the highest rate."""
 
@@ -83,6 +89,9 @@ SEED = 2**63 - 1
 
 SEGMENT_SECONDS = 3600.0
 """Longest training segment, which is held in memory for every mixture of a batch."""
+
+LARGEST_RATE = 1e6
+"""Of learning rates and weight decays: beyond it the first step leaves nothing that float32 holds."""
 
 BATCH_SIZE = 65536
 """Of training: beyond it, no device of today holds a batch of the shortest segments."""

@@ -210,7 +210,7 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
 PAGES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
 
-PAGES += ["measure", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
+PAGES += ["measure", "cluster", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
 PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
 PAGES += ["reference/files"]
 
@@ -298,7 +298,9 @@ def test_documents_commands_run(
 
     monkeypatch.chdir(tmp_path)
     _write_recordings(tmp_path / "recordings")
-    audio.write(tmp_path / "conversation.wav", np.random.default_rng(0).standard_normal(4410).astype(np.float32), 44100)
+    audio.write(
+        tmp_path / "conversation.wav", np.random.default_rng(0).standard_normal(22050).astype(np.float32), 44100
+    )
     save_model(build_model(tiny_model_config), tmp_path / "egs/mini/exp/cpu_seed0/model", {})
     _write_files()
     commands = [line for block in _blocks("bash") for line in block.strip().split("\n")]
@@ -328,6 +330,8 @@ def _type(arguments: list[str]) -> None:
         options = ["--examples", "128"]
     elif "audiogram" in arguments and arguments[0] == "train":
         options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
+    elif "speaker_encoder" in arguments:
+        options = ["--trainer.max_epochs", "1", "--data.batch_size", "2", "--model.channels", "8"]
     elif "cd_vae" in arguments:
         options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.width", "4"]
         options += ["--model.drift_width", "4", "--data.batch_size", "128"]

@@ -57,8 +57,9 @@ def main(
         depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
             in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
             of the middle one).
+        clusters: In place of a model and manifests: what `sepkit cluster` or `sepkit separate --rttm` wrote: a folder,
+            a CSV or an RTTM file, to measure against --reference.
         samples: Of a model of images: samples of its latents, which bounds are means over.
-        clusters: In place of a model and manifests: folder that `sepkit cluster` wrote, to measure against --reference.
         reference: Who really speaks: FILE.rttm, or a CSV file with the columns path and speaker.
 
     Raises:

@@ -13,7 +13,10 @@ MODEL_FORMS = {
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
     "asteroid:FILE or asteroid:OWNER/NAME": "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid",
     "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
-    "FILE.onnx": "written by `sepkit export`; separates and evaluates only",
+    "FILE.onnx": (
+        "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "
+        "you trust"
+    ),
 }
 """What MODEL can be -> what that is."""
 
@@ -42,7 +45,7 @@ def main(*, model: str | None = None, measure: bool = False, json: bool = False)
 def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
     lines += [f"  {form:<45} {meaning}" for form, meaning in MODEL_FORMS.items()]
-    lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
+    lines += ["", *_shipped(), *_encoders(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
 
 
@@ -53,6 +56,13 @@ def _shipped() -> list[str]:
     if not shipped:
         return ["No trained model ships with this version."]
     return ["Models that ship with sepkit:", *_table({name: str(folder) for name, folder in shipped.items()})]
+
+
+def _encoders() -> list[str]:
+    from sepkit.models.shipped import shipped_encoders
+
+    names = ", ".join(shipped_encoders())
+    return [f"Encoders of voices that ship with sepkit (sepkit cluster --model NAME): {names}"] if names else []
 
 
 def _measured(model: str | None) -> list[str]:

@@ -10,7 +10,7 @@ from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import UserError, shown
-from sepkit.limits import BATCH_SIZE, PROCESSES, SEED, SEGMENT_SECONDS
+from sepkit.limits import BATCH_SIZE, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SECONDS
 
 
 @dataclass
@@ -107,6 +107,7 @@ class TaskConfig(Choice, key="task", default="separation"):
             "trainer.checkpoint_every_steps": 1,
             "trainer.max_bad_steps": 1,
             "trainer.warmup_steps": 0,
+            "trainer.weight_decay": 0,
             "trainer.seed": 0,
         }
         for key, bound in least.items():
@@ -114,6 +115,7 @@ class TaskConfig(Choice, key="task", default="separation"):
             if not value >= bound:
                 raise UserError(f"{key}: found {shown(value)}, expected at least {bound}")
         most = {"data.batch_size": BATCH_SIZE, "trainer.seed": SEED}
+        most |= dict.fromkeys(("trainer.learning_rate", "trainer.weight_decay"), LARGEST_RATE)
         most |= dict.fromkeys(("data.workers", "trainer.devices", "trainer.num_nodes"), PROCESSES)
         for key, bound in most.items():
             if self._value(key) > bound:

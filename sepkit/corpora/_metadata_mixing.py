@@ -213,7 +213,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
         # First drop lines that no longer hold, so that a later run does not trust half of a new mixture.
         write_text(journal, "".join(_journal_line(name, known) for name, known in made.items()))
         work = partial(_write_one, layout=layout, folder=folder)
-        with open(journal, "a", encoding="utf-8") as file:
+        with open(journal, "a", encoding="utf-8", errors="backslashreplace") as file:
             for recipe, result in for_each(work, missing, processes, part.name, "mixture"):
                 if isinstance(result, Failed):
                     skipped[f"{part.name}/{recipe.id}"] = result.reason

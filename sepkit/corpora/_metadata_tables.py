@@ -100,7 +100,10 @@ def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> Path:
     """Write a table atomically, numbers with all their digits; return its path."""
-    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_output(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)

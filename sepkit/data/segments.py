@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 from sepkit.errors import UserError, shown
 from sepkit.files import write_text
+from sepkit.limits import RECORDING_SECONDS
 
 COLUMNS = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
 
@@ -51,7 +52,7 @@ def read_segments(path: str | Path) -> list[Segment]:
         found = ", ".join(reader.fieldnames or ()) or "nothing"
         raise UserError(f"{path}: found columns {found[:200]}, expected {', '.join(COLUMNS)}")
     segments = []
-    for row in reader:
+    for row in _rows(reader, path):
         where = f"{path}: line {reader.line_num}"
         if not row["path"]:
             raise UserError(f"{where}: path is empty, expected that of a recording")
@@ -72,6 +73,13 @@ def read_segments(path: str | Path) -> list[Segment]:
     return segments
 
 
+def _rows(reader: csv.DictReader[str], path: str | Path) -> Iterator[dict[str, str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: cannot be read ({error}), expected a CSV file") from error
+
+
 def _number(row: dict[str, str], name: str, default: float, where: str) -> float:
     text = row.get(name)
     if not text:
@@ -80,8 +88,8 @@ def _number(row: dict[str, str], name: str, default: float, where: str) -> float
         value = float(text)
     except ValueError:
         value = math.nan
-    if not value >= 0:
-        raise UserError(f"{where}: {name} is {shown(text)}, expected a number of 0 or more")
+    if not (0 <= value <= RECORDING_SECONDS or value == math.inf):
+        raise UserError(f"{where}: {name} is {shown(text)}, expected a number from 0 to {RECORDING_SECONDS}")
     return value
 
 

@@ -256,7 +256,10 @@ def _write_curves(folder: Path, of_sources: Predictions) -> None:
         ),
     }
     for name, (header, lines) in tables.items():
-        with atomic_output(folder / name) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        with (
+            atomic_output(folder / name) as temporary,
+            temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+        ):
             csv.writer(file, lineterminator="\n").writerows([header, *lines])
 
 

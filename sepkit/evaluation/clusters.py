@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
     is the diarization error rate, too, of all recordings together and of each; overlapping speech is counted.
 
     Args:
-        clusters: folder that `sepkit cluster` wrote, or its segments.csv.
+        clusters: folder that `sepkit cluster` or `sepkit separate --rttm` wrote, its segments.csv, or an RTTM file.
         reference: FILE.rttm, or a CSV file with the columns path and speaker, and perhaps start_seconds and
             duration_seconds.
         out: folder of the result.
@@ -30,8 +31,10 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
     Raises:
         UserError: files that cannot be read, or nothing of the clusters is in the reference.
     """
-    table = Path(clusters) / "segments.csv" if Path(clusters).is_dir() else Path(clusters)
-    segments = read_segments(table)
+    table = Path(clusters)
+    if table.is_dir() and (table / "segments.csv").is_file():
+        table = table / "segments.csv"
+    segments = _read_clusters(table)
     if Path(reference).suffix.lower() == ".rttm":
         turns = read_rttm(reference)
         known = {name: _segments_of(name, own) for name, own in turns.items()}
@@ -69,9 +72,22 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
     return summary
 
 
+def _read_clusters(path: Path) -> list[Segment]:
+    """Return the segments of a table, of an RTTM file, or of all RTTM files in a folder."""
+    files = sorted(path.rglob("*.rttm")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: found no segments.csv and no RTTM file, expected what `sepkit cluster` wrote")
+    if files[0].suffix.lower() != ".rttm":
+        return read_segments(path)
+    found = [segment for file in files for name, own in read_rttm(file).items() for segment in _segments_of(name, own)]
+    if not found:
+        raise UserError(f"{path}: nobody speaks in it, expected turns")
+    return found
+
+
 def _name(path: str) -> str:
     """Return a path without ending: what an RTTM file, or another format of the same recording, calls it."""
-    return str(Path(path).with_suffix(""))
+    return str(Path(path).with_suffix("")) if Path(path).name else path
 
 
 def _recording_of(segment: Segment, known: Mapping[str, Any]) -> str:
@@ -102,6 +118,8 @@ def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
 def _error_rates(turns: Mapping[str, Turns], segments: Sequence[Segment], known: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for segment in segments:
+        if not math.isfinite(segment.start_seconds + segment.duration_seconds):
+            raise UserError(f"{segment.path}: a segment has no beginning or end, which error rates need; name them")
         own = found.setdefault(_recording_of(segment, known), {}).setdefault(str(segment.speaker), [])
         own.append((segment.start_seconds, segment.duration_seconds))
     rates: dict[str, Any] = {"recordings": {name: {} for name in turns}}

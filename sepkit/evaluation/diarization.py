@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.errors import UserError, shown
+from sepkit.limits import RECORDING_SECONDS, TURN_SPEAKERS, TURNS
 
 Turns = Mapping[str, Sequence[tuple[float, float]]]
 """Speaker -> beginnings and lengths of turns, seconds."""
@@ -52,6 +53,9 @@ def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: floa
         hypothesis: found turns.
         collar_seconds: left out on both sides of each beginning and end of a true turn.
 
+    Raises:
+        UserError: more turns or speakers than `sepkit.limits` allows.
+
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", section 6.
     """
     from scipy.optimize import linear_sum_assignment
@@ -59,12 +63,15 @@ def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: floa
     turns = [(start, start + length) for own in (*reference.values(), *hypothesis.values()) for start, length in own]
     ends = np.array([end for own in reference.values() for start, length in own for end in (start, start + length)])
     collars = [(end - collar_seconds, end + collar_seconds) for end in ends] if collar_seconds else []
+    if len(turns) > TURNS or max(len(reference), len(hypothesis)) > TURN_SPEAKERS:
+        found = f"{len(turns)} turns of {len(reference)} and {len(hypothesis)} speakers"
+        raise UserError(f"found {found} in one recording, expected at most {TURNS} of {TURN_SPEAKERS}; cut it")
     edges = np.unique(np.array([edge for part in (*turns, *collars) for edge in part]))
     if len(edges) < 2:
         return DiarizationErrors(0.0, 0.0, 0.0, 0.0)
     lengths, middles = np.diff(edges), 0.5 * (edges[:-1] + edges[1:])
     if len(collars):
-        near = np.abs(middles[:, None] - ends[None]).min(1) < collar_seconds
+        near = _distances(middles, ends) < collar_seconds
         lengths = np.where(near, 0.0, lengths)
     true, found = _active(reference, middles), _active(hypothesis, middles)
     together = (true * lengths) @ found.T
@@ -78,6 +85,13 @@ def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: floa
         false_alarm=float((np.maximum(given - spoken, 0) * lengths).sum()),
         confused=max(0.0, both - correct),
     )
+
+
+def _distances(times: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return (times,) how far each is from the nearest of the ends."""
+    ends = np.sort(ends)
+    after = np.searchsorted(ends, times).clip(max=len(ends) - 1)
+    return np.minimum(np.abs(times - ends[after]), np.abs(times - ends[np.maximum(after - 1, 0)]))
 
 
 def _active(turns: Turns, times: np.ndarray) -> np.ndarray:
@@ -109,7 +123,7 @@ def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]
             name, start, length, speaker = words[1], float(words[3]), float(words[4]), words[7]
         except (IndexError, ValueError):
             start = length = np.nan
-        if not (np.isfinite(start) and np.isfinite(length) and length >= 0):
+        if not (0 <= start <= RECORDING_SECONDS and 0 <= length <= RECORDING_SECONDS):
             expected = "expected SPEAKER FILE CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>"
             raise UserError(f"{path}: line {number}: found {shown(line)}, {expected}")
         recordings.setdefault(name, {}).setdefault(speaker, []).append((start, length))

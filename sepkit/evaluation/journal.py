@@ -37,7 +37,7 @@ class Journal:
         """While the block runs, `add` appends. Raise UserError if the file cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = self.path.open("a", encoding="utf-8")
+            self._file: TextIO = self.path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(
                 f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"

@@ -132,7 +132,10 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
         *columns,
         *(f"{c}_s{j + 1}" for c in bounded for j in places),
     ]
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_output(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*header, "reasons"])
         for row in rows:

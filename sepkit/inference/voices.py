@@ -15,6 +15,8 @@ DEFAULT_THRESHOLD = 0.6
 """Mean cosine distance above which two groups of stretches are different people, for encoders without their own."""
 
 _RESTARTS, _ROUNDS = 10, 50
+# Groups with less of all speech, and with less of it in seconds, are no people.
+_LEAST_SHARE, _LEAST_SECONDS = 0.02, 2.0
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 _LARGEST_CONCENTRATION = 200.0
@@ -166,37 +168,60 @@ def count_speakers(embeddings: np.ndarray, seconds: np.ndarray, counting: Mappin
     Args:
         embeddings: (N, D) of N >= 1 stretches.
         seconds: (N,) their lengths.
-        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance) and `least_share` (of all
-            speech, that a person has); None: defaults.
+        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance), and what a person speaks at
+            least, `least_share` of all or `least_seconds`, the lesser of both; None: defaults.
     """
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
     counting = counting or {}
     threshold = float(counting.get("threshold", DEFAULT_THRESHOLD))
-    least_share, least_seconds = float(counting.get("least_share", 0.02)), float(counting.get("least_seconds", 2.0))
-    points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, np.float64)
-    if len(points) > _MOST_COUNTED:
-        chosen = np.linspace(0, len(points) - 1, _MOST_COUNTED).astype(int)
-        points, seconds = points[chosen], seconds[chosen]
-    if len(points) == 1:
-        return Counted(1, 2, math.inf, threshold)
-    distances = np.clip(1 - points @ points.T, 0, 2)
-    np.fill_diagonal(distances, 0.0)
-    tree = linkage(squareform(0.5 * (distances + distances.T), checks=False), "average")
-    least = min(least_seconds, max(least_share * seconds.sum(), seconds.min()))
+    tree = VoiceTree(embeddings, seconds, counting)
+    answer = tree.people(threshold)
+    # The nearest threshold with another answer.
+    heights = sorted(tree.heights, key=lambda height: abs(height - threshold))
+    for height in heights:
+        for limit in (np.nextafter(height, 0), np.nextafter(height, 3)):
+            if (other := tree.people(float(limit))) != answer:
+                return Counted(answer, other, abs(float(height) - threshold), threshold)
+    return Counted(answer, answer + 1, math.inf, threshold)
 
-    def people(limit: float) -> int:
-        groups = fcluster(tree, limit, "distance")
-        return max(1, int((np.bincount(groups, seconds) >= least).sum()))
 
-    answer = people(threshold)
-    # The nearest thresholds on both sides with another answer.
-    heights = np.unique(tree[:, 2])
-    ways = [(abs(limit - threshold), people(limit)) for limit in (*np.nextafter(heights, 0), *np.nextafter(heights, 3))]
-    others = [way for way in ways if way[1] != answer]
-    margin, runner_up = min(others) if others else (math.inf, answer + 1)
-    return Counted(answer, runner_up, float(margin), threshold)
+class VoiceTree:
+    """Groups of stretches at any threshold, by average linkage of cosine distances.
+
+    Args:
+        embeddings: (N, D) of N >= 1 stretches; of more than 1200, as many evenly from all.
+        seconds: (N,) their lengths.
+        counting: see `count_speakers`.
+    """
+
+    def __init__(self, embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> None:
+        from scipy.cluster.hierarchy import linkage
+        from scipy.spatial.distance import squareform
+
+        points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, np.float64)
+        if len(points) > _MOST_COUNTED:
+            chosen = np.linspace(0, len(points) - 1, _MOST_COUNTED).astype(int)
+            points, seconds = points[chosen], seconds[chosen]
+        counting = counting or {}
+        share, most = (
+            float(counting.get("least_share", _LEAST_SHARE)),
+            float(counting.get("least_seconds", _LEAST_SECONDS)),
+        )
+        self.seconds = seconds
+        self.least = min(most, max(share * seconds.sum(), seconds.min()))
+        distances = np.clip(1 - points @ points.T, 0, 2)
+        np.fill_diagonal(distances, 0.0)
+        condensed = squareform(0.5 * (distances + distances.T), checks=False)
+        self._tree = linkage(condensed, "average") if len(points) > 1 else np.zeros((0, 4))
+        self.heights = np.unique(self._tree[:, 2])
+
+    def people(self, threshold: float) -> int:
+        """Return the number of groups that have enough speech, at least 1."""
+        from scipy.cluster.hierarchy import fcluster
+
+        if not len(self._tree):
+            return 1
+        groups = fcluster(self._tree, threshold, "distance")
+        return max(1, int((np.bincount(groups, self.seconds) >= self.least).sum()))
 
 
 def in_order_of_appearance(labels: Sequence[int]) -> list[int]:

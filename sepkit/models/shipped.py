@@ -26,6 +26,13 @@ def shipped_models() -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(BOX.iterdir()) if (folder / "model.yaml").is_file()}
 
 
+def shipped_encoders() -> list[str]:
+    """Return the names of the encoders of voices that ship with this version."""
+    if not ENCODERS.is_dir():
+        return []
+    return [folder.name for folder in sorted(ENCODERS.iterdir()) if (folder / "model.yaml").is_file()]
+
+
 def encoder_folder(model: str | Path | None) -> Path:
     """Return the folder of an encoder of voices: a path, the name of one that ships, or the default one for None.
 

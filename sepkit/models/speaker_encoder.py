@@ -23,29 +23,26 @@ _SHORTEST_FRAMES = 24
 class _ResidualBlock(nn.Module):
     def __init__(self, channels: int, dilation: int) -> None:
         super().__init__()
-        self.first = nn.Conv1d(channels, channels, 3, padding=dilation, dilation=dilation)
+        self.first = _convolution(channels, channels, 3, dilation)
         self.second = nn.Conv1d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x + self.second(torch.relu(self.first(x))))
+        return torch.relu(x + self.second(self.first(x)))
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, dilation: int = 1, stride: int = 1) -> nn.Sequential:
+    """Return a convolution over time with normalization, without which large learning rates end in dead units."""
+    padding = dilation * (kernel - 1) // 2
+    convolution = nn.Conv1d(inputs, outputs, kernel, stride, padding, dilation)
+    return nn.Sequential(convolution, nn.BatchNorm1d(outputs), nn.ReLU())
 
 
 def _trunk(config: SpeakerEncoderConfig) -> nn.Sequential:
     width = config.channels
+    first, last = _convolution(config.bands, width, 5, stride=2), _convolution(width, config.pooled, 1)
     if config.trunk == "resnet":
-        blocks = [_ResidualBlock(width, dilation) for dilation in (1, 2, 3, 1)]
-        first = nn.Conv1d(config.bands, width, 5, stride=2, padding=2)
-        return nn.Sequential(first, nn.ReLU(), *blocks, nn.Conv1d(width, config.pooled, 1), nn.ReLU())
-    return nn.Sequential(
-        nn.Conv1d(config.bands, width, 5, stride=2, padding=2),
-        nn.ReLU(),
-        nn.Conv1d(width, width, 3, dilation=2, padding=2),
-        nn.ReLU(),
-        nn.Conv1d(width, width, 3, dilation=3, padding=3),
-        nn.ReLU(),
-        nn.Conv1d(width, config.pooled, 1),
-        nn.ReLU(),
-    )
+        return nn.Sequential(first, *(_ResidualBlock(width, dilation) for dilation in (1, 2, 3, 1)), last)
+    return nn.Sequential(first, *(_convolution(width, width, 3, dilation) for dilation in (2, 3)), last)
 
 
 class SpeakerEncoder(SavedModel):

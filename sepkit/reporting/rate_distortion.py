@@ -161,7 +161,10 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
 
 def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
     header = ["rate_nats_per_dimension", *_MEASURES]
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_output(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*header, "curve"])
         for name, models in points.items():

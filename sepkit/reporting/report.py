@@ -90,7 +90,7 @@ def write_report(
     out = Path(out)
     with atomic_output(out) as temporary:
         html = page.document(title, [(name, heading) for name, (heading, _) in shown.items()], "\n".join(body))
-        temporary.write_text(html, encoding="utf-8")
+        temporary.write_text(html, encoding="utf-8", errors="backslashreplace")
     return out
 
 

@@ -331,15 +331,18 @@ class Recorder(Callback):
         file = self.out / "metrics.jsonl"
         if not file.exists():
             return
-        kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if _step_of(line) <= step]
         write_text(file, "".join(line + "\n" for line in kept))
 
 
 def _step_of(line: str) -> float:
+    """Return the step of a record; infinity for a line that is none."""
     try:
-        return json.loads(line)["step"]
-    except json.JSONDecodeError:
+        step = json.loads(line)["step"]
+    except (ValueError, RecursionError, TypeError, KeyError):
         return math.inf
+    return step if isinstance(step, int | float) else math.inf
 
 
 def _score(task: Task, monitor: Monitor) -> float:

@@ -42,6 +42,19 @@ def test_rttm(clusters: Path, tmp_path: Path) -> None:
     assert summary["der_collar_0.25"] < summary["der"]
 
 
+def test_rttm_against_rttm(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "SPEAKER a 1 {} 1.0 <NA> <NA> {} <NA> <NA>\n"
+    (tmp_path / "truth.rttm").write_text(line.format(0.0, "x") + line.format(1.0, "y"))
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "a.rttm").write_text(line.format(0.0, "s1") + line.format(1.0, "s1"))
+    for found in (tmp_path / "found", tmp_path / "found" / "a.rttm"):
+        assert evaluate(found, tmp_path / "truth.rttm", tmp_path / "out") == 0
+        assert json.loads((tmp_path / "out" / "summary.json").read_text())["der"] == pytest.approx(0.5)
+    (tmp_path / "empty").mkdir()
+    assert evaluate(tmp_path / "empty", tmp_path / "truth.rttm", tmp_path / "out") == 2
+    assert "found no segments.csv and no RTTM file" in capsys.readouterr().err
+
+
 def test_table(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         Segment("in/a_s1.wav", speaker="x"),

@@ -68,11 +68,12 @@ def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
     for number, change in enumerate(HOSTILE.values()):
         model = replace(CONFIG)
         folders.append(str(changed(save_model(build_model(model), tmp_path / str(number)), change)))
+    folders += _of_other_kinds(tmp_path)
     program = (
-        "import sys, time\nfrom sepkit.models import load_pretrained\nfrom sepkit.errors import UserError\n"
+        "import sys, time\nfrom sepkit import load_model\nfrom sepkit.errors import UserError\n"
         "for path in sys.argv[1:]:\n"
         "    began = time.process_time()\n"
-        "    try: load_pretrained(path)\n"
+        "    try: load_model(path)\n"
         "    except UserError as error: print(round(time.process_time() - began, 1), str(error)[-90:])\n"
         "from sepkit.inference.memory import resident_peak_mib\nprint(resident_peak_mib())\n"
     )
@@ -80,6 +81,38 @@ def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
     *refusals, peak_mib = done.stdout.splitlines()
     assert done.returncode == 0 and len(refusals) == len(folders), done.stderr[-2000:]
     assert max(float(line.split()[0]) for line in refusals) < 20 and float(peak_mib) < 1000, done.stdout
+
+
+def _of_other_kinds(folder: Path) -> list[str]:
+    """Aliases in each YAML of a model, records of asteroid that inflate, and sizes that no weights fill."""
+    laughs = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    for name in ("model.yaml", "quality.yaml"):
+        (save_model(build_model(CONFIG), folder / name) / name).write_text(laughs)
+    (folder / "speechbrain").mkdir()
+    (folder / "speechbrain" / "hyperparams.yaml").write_text(laughs)
+    torch.save({"model_name": "ConvTasNet", "model_args": MONSTER, "state_dict": {}}, folder / "monster.pth")
+    zeros = {"model_name": "ConvTasNet", "model_args": {}, "state_dict": {"x": torch.zeros(20_000_000)}}
+    packed = _compressed(zeros, folder / "packed.pth")
+    others = [f"speechbrain:{folder / 'speechbrain'}", f"asteroid:{folder / 'monster.pth'}", f"asteroid:{packed}"]
+    return [str(folder / "model.yaml"), str(folder / "quality.yaml"), *others]
+
+
+MONSTER = {
+    "n_src": 2, "n_filters": 60000, "kernel_size": 16, "stride": 8, "sample_rate": 8000, "bn_chan": 60000,
+    "hid_chan": 60000, "skip_chan": 60000, "conv_kernel_size": 3, "n_blocks": 8, "n_repeats": 3, "mask_act": "relu",
+}  # fmt: skip
+
+
+def _compressed(content, path: Path) -> Path:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with zipfile.ZipFile(buffer) as stored, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    return path
 
 
 @pytest.mark.parametrize("at", [9, 200, -4])
@@ -136,22 +169,14 @@ def test_broken_notes_are_named(info, folder):
 
 
 def test_compressed_records_are_refused_before_torch_inflates_them(tmp_path):
-    buffer = io.BytesIO()
-    torch.save({"model_name": "ConvTasNet", "model_args": {}, "state_dict": {"x": torch.zeros(10_000_000)}}, buffer)
-    path = tmp_path / "model.pth"
-    with zipfile.ZipFile(buffer) as stored, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in stored.namelist():
-            packed.writestr(name, stored.read(name))
+    zeros = {"model_name": "ConvTasNet", "model_args": {}, "state_dict": {"x": torch.zeros(10_000_000)}}
+    path = _compressed(zeros, tmp_path / "model.pth")
     assert path.stat().st_size < 100_000
     assert "records are compressed" in complaint(f"asteroid:{path}")
 
 
 def test_sizes_of_asteroid_files_are_compared_before_memory_is_taken(tmp_path):
-    arguments = {
-        "n_src": 2, "n_filters": 60000, "kernel_size": 16, "stride": 8, "sample_rate": 8000, "bn_chan": 60000,
-        "hid_chan": 60000, "skip_chan": 60000, "conv_kernel_size": 3, "n_blocks": 8, "n_repeats": 3, "mask_act": "relu",
-    }  # fmt: skip
-    torch.save({"model_name": "ConvTasNet", "model_args": arguments, "state_dict": {}}, tmp_path / "model.pth")
+    torch.save({"model_name": "ConvTasNet", "model_args": MONSTER, "state_dict": {}}, tmp_path / "model.pth")
     assert "parameters" in complaint(f"asteroid:{tmp_path / 'model.pth'}")
 
 

@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz --cases N`: N cases, as many of each kind; what falls is written to tests/fuzz/cases.
+"""`python -m tools.fuzz --cases N`: N cases, fewer of slow kinds; what falls is written to tests/fuzz/cases.
 
 Case I of a kind is the same for every run. The exit code is 1 if a case fell.
 """
@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,22 +31,32 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case of each kind")
     options = parser.parse_args()
     fell = 0
-    for kind in options.kinds:
-        count: Counter[int] = Counter()
-        last = options.first + options.cases // len(options.kinds)
-        for first in range(options.first, last, _TOGETHER):
-            numbers = range(first, min(first + _TOGETHER, last))
-            cases = [KINDS[kind]().case(number) for number in numbers]
-            for number, files, (code, falls) in zip(numbers, cases, run_cases(kind, cases), strict=True):
-                count[code] += 1
-                if falls:
-                    fell += 1
-                    print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
-                    keep(kind, number, files)
-        told = ", ".join(f"exit {code}: {n}" for code, n in sorted(count.items()))
-        print(f"{kind}: {sum(count.values())} cases ({told})", flush=True)
+    counts: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
+    for kind, numbers in _portions(options.kinds, options.first, options.cases):
+        cases = [KINDS[kind]().case(number) for number in numbers]
+        for number, files, (code, falls) in zip(numbers, cases, run_cases(kind, cases), strict=True):
+            counts[kind][code] += 1
+            if falls:
+                fell += 1
+                print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
+                keep(kind, number, files)
+        told = ", ".join(f"exit {code}: {count}" for code, count in sorted(counts[kind].items()))
+        print(f"{kind}: {sum(counts[kind].values())} cases ({told})", flush=True)
     print(f"{fell} fell")
     return min(fell, 1)
+
+
+def _portions(kinds: Sequence[str], first: int, cases: int) -> list[tuple[str, range]]:
+    """Return portions of the cases of each kind, the kinds in turn: a run that is stopped has tried some of each."""
+    shares = {kind: KINDS[kind]().share for kind in kinds}
+    portions = []
+    for position, kind in enumerate(kinds):
+        last = first + round(cases * shares[kind] / sum(shares.values()))
+        for start in range(first, last, _TOGETHER):
+            portions.append(
+                ((start - first) / shares[kind], position, kind, range(start, min(start + _TOGETHER, last)))
+            )
+    return [(kind, numbers) for _, _, kind, numbers in sorted(portions, key=lambda portion: portion[:2])]
 
 
 def keep(kind: str, number: int, files: Files) -> None:

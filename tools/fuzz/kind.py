@@ -34,6 +34,7 @@ class Kind:
         tree: of these files the plain data is mutated, more than half of the time.
         passes: the exit code that the valid input gives.
         tested: how many cases `make test` tries.
+        share: of the cases of `make fuzz`, relative to other kinds.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Kind:
         *,
         passes: int = 0,
         tested: int = 20,
+        share: float = 1.0,
     ) -> None:
-        self.files, self.command, self.tree, self.passes, self.tested = files, command, tree, passes, tested
+        self.files, self.command, self.tree = files, command, tree
+        self.passes, self.tested, self.share = passes, tested, share
 
     def case(self, seed: int) -> Files:
         """Return the files of a case: one of them is mutated."""

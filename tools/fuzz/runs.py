@@ -67,7 +67,7 @@ def _trainings() -> Kind:
         # In smoke no mutation makes a run of hours.
         return ["smoke", "--config", str(folder / "in" / "config.yaml"), *places]
 
-    return Kind(files, command, ["config.yaml"], tested=8)
+    return Kind(files, command, ["config.yaml"], tested=8, share=0.1)
 
 
 def _states() -> Kind:
@@ -101,7 +101,7 @@ def _states() -> Kind:
         places = ["--data.train", str(manifest), "--data.dev", str(manifest), "--trainer.max_epochs", "2"]
         return ["train", "--config", str(folder / "whole.yaml"), "--out", str(out), *places]
 
-    return Kind(files, command, ["config.yaml", "metrics.jsonl"], tested=20)
+    return Kind(files, command, ["config.yaml", "metrics.jsonl"], share=0.1)
 
 
 def _results() -> Kind:
@@ -134,7 +134,7 @@ def _reports() -> Kind:
         write_files(run / "evaluation", {name: read[name] for name in of_evaluation})
         return ["report", str(run), "--out", str(folder / "out" / "page.html")]
 
-    return Kind(files, command, ["summary.json", "config.yaml", "metrics.jsonl"], tested=8)
+    return Kind(files, command, ["summary.json", "config.yaml", "metrics.jsonl"], tested=8, share=0.1)
 
 
 def _evaluated() -> dict[str, bytes]:
@@ -179,6 +179,24 @@ def _descriptions() -> Kind:
     return Kind(files, command, ["x.json"])
 
 
+def _turns() -> Kind:
+    """Who speaks when, as found and as known."""
+    head = "path,start_seconds,duration_seconds,speaker,confidence\n"
+    found = f"{head}a.wav,0.0,1.0,1,0.9\na.wav,1.0,2.0,2,0.8\nb.wav,0,1,1,\n"
+    turns = [("a", 0.0, 1.1, "anna"), ("a", 1.1, 1.9, "bob"), ("b", 0.0, 1.0, "anna")]
+    rttm = "".join(f"SPEAKER {name} 1 {at} {length} <NA> <NA> {who} <NA> <NA>\n" for name, at, length, who in turns)
+    known = "path,speaker,start_seconds,duration_seconds\n" + "".join(f"{n}.wav,{w},{a},{d}\n" for n, a, d, w in turns)
+    files = {"segments.csv": found.encode(), "reference.rttm": rttm.encode(), "reference.csv": known.encode()}
+
+    def command(folder: Path) -> list[str]:
+        is_table = (folder / "in" / "reference.csv").read_bytes() != files["reference.csv"]
+        reference = folder / "in" / f"reference.{'csv' if is_table else 'rttm'}"
+        places = ["--clusters", str(folder / "in" / "segments.csv"), "--reference", str(reference)]
+        return ["evaluate", *places, "--out", str(folder / "out")]
+
+    return Kind(files, command)
+
+
 def _separation(folder: Path) -> list[str]:
     write_files(folder, {"x.wav": sound(".wav")})
     model = str(write_files(folder / "model", model_files()))
@@ -192,4 +210,5 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "reports": _reports,
     "journals": _journals,
     "descriptions": _descriptions,
+    "turns": _turns,
 }

@@ -15,7 +15,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
 from sepkit.files import read_json, write_json
 from sepkit.inference.stretches import WINDOW_SECONDS
-from sepkit.inference.voices import count_speakers, spherical_k_means
+from sepkit.inference.voices import VoiceTree, spherical_k_means
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import save_model
 from sepkit.models.shipped import encoder_folder
@@ -173,39 +173,40 @@ def draw_collections(collection: Collection, options: CountOptions) -> list[np.n
 
 
 def count_all(
-    embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray], counting: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return how often the count is exact and within one, and the confusion matrix (true, found) -> how often."""
-    pairs = []
-    for numbers in drawn:
-        true = len({collection.speakers[k] for k in numbers.tolist()})
-        pairs.append((true, count_speakers(embeddings[numbers], collection.seconds[numbers], counting).speakers))
-    errors = np.array([found - true for true, found in pairs])
-    largest = max(max(pair) for pair in pairs)
-    confusion = np.zeros((largest, largest), int)
-    for true, found in pairs:
-        confusion[true - 1, found - 1] += 1
-    return {
-        "collections": len(pairs),
-        "exact": float((errors == 0).mean()),
-        "within_one": float((np.abs(errors) <= 1).mean()),
-        "mean_error": float(errors.mean()),
-        "confusion": confusion.tolist(),
-    }
+    embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray], thresholds: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found)."""
+    names, seconds = np.array(collection.speakers), collection.seconds
+    true = np.array([len(set(names[numbers])) for numbers in drawn])
+    trees = [VoiceTree(embeddings[numbers], seconds[numbers]) for numbers in drawn]
+    results = []
+    for threshold in thresholds:
+        found = np.array([tree.people(float(threshold)) for tree in trees])
+        confusion = np.zeros((max(true.max(), found.max()),) * 2, int)
+        np.add.at(confusion, (true - 1, found - 1), 1)
+        errors = found - true
+        results.append(
+            {
+                "collections": len(drawn),
+                "exact": float((errors == 0).mean()),
+                "within_one": float((np.abs(errors) <= 1).mean()),
+                "mean_error": float(errors.mean()),
+                "confusion": confusion.tolist(),
+            }
+        )
+    return results
 
 
 def calibrate_counting(
     embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray]
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the threshold that counts best in drawn collections, and how well: most within one, then most exact."""
-    results = [
-        ({"threshold": float(t)}, count_all(embeddings, collection, drawn, {"threshold": float(t)}))
-        for t in _THRESHOLDS
-    ]
-    best = max(r["within_one"] + r["exact"] for _, r in results)
+    """Return the threshold that counts best in drawn collections, and how well: shares within one and exact, added."""
+    results = count_all(embeddings, collection, drawn, _THRESHOLDS.tolist())
+    values = np.array([result["within_one"] + result["exact"] for result in results])
     # The middle of the best thresholds is the safest.
-    good = [pair for pair in results if pair[1]["within_one"] + pair[1]["exact"] >= best - 1e-9]
-    return good[len(good) // 2]
+    good = np.flatnonzero(values >= values.max() - 1e-9)
+    middle = int(good[len(good) // 2])
+    return {"threshold": float(_THRESHOLDS[middle])}, results[middle]
 
 
 def embeddings_of(model: str, collection: Collection) -> np.ndarray:
@@ -233,7 +234,8 @@ def count_trial(
     values = embeddings_of(model, known)
     counting, on_dev = calibrate_counting(values, known, draw_collections(known, replace(options, most=most)))
     collection = read_collection(test)
-    on_test = count_all(embeddings_of(model, collection), collection, draw_collections(collection, options), counting)
+    drawn = draw_collections(collection, options)
+    (on_test,) = count_all(embeddings_of(model, collection), collection, drawn, [counting["threshold"]])
     if model not in BASELINES:
         keep(encoder_folder(model), {"counting": counting})
     result = {"model": model, "counting": counting, "dev": on_dev, "test": on_test}

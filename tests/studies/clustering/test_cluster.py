@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from sepkit.cli.main import main
 from sepkit.config import ModelConfig
@@ -223,6 +228,28 @@ def test_nothing_heard_anywhere(encoder: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- adaptation
 
 
+@pytest.mark.slow
+def test_a_killed_adaptation_continues_to_the_same_weights(meeting: Path, encoder: Path, tmp_path: Path) -> None:
+    def command(name: str) -> list[str]:
+        words = ["cluster", str(meeting), "--model", str(encoder), "--out", str(tmp_path / name), "--speakers", "3"]
+        return [sys.executable, "-m", "sepkit", *words, "--adapt", "--adapt-epochs", "25"]
+
+    subprocess.run(command("whole"), check=True, capture_output=True)
+    state, records = tmp_path / "cut" / "adapted" / "resume" / "last.ckpt", tmp_path / "cut/adapted/metrics.jsonl"
+    process = subprocess.Popen(command("cut"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (state.is_file() and len(records.read_text().splitlines()) >= 5):
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len(records.read_text().splitlines()) < 25
+    subprocess.run(command("cut"), check=True, capture_output=True)
+    whole, cut = (
+        load_file(tmp_path / name / "adapted" / "last_model" / "model.safetensors") for name in ("whole", "cut")
+    )
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert (tmp_path / "whole/segments.csv").read_text() == (tmp_path / "cut/segments.csv").read_text()
+
+
 def test_adaptation_continues_and_is_repeatable(meeting: Path, encoder: Path, tmp_path: Path) -> None:
     options = ClusterOptions(str(encoder), 3, adapt=True, adapt_epochs=2)
     summary = cluster_recordings([meeting], tmp_path / "a", options)
@@ -232,7 +259,7 @@ def test_adaptation_continues_and_is_repeatable(meeting: Path, encoder: Path, tm
     adapted = load_checkpoint(tmp_path / "a" / "adapted", of=SpeakerEncoder)
     assert adapted.config.experts == 3 and adapted.config.gate == "fixed"
     before = load_checkpoint(encoder, of=SpeakerEncoder)
-    assert not torch.equal(adapted.trunk[0].weight, before.trunk[0].weight)
+    assert not torch.equal(adapted.trunk[0][0].weight, before.trunk[0][0].weight)
     for rule in ("gate", "posterior"):
         result = cluster_recordings(
             [meeting], tmp_path / rule, ClusterOptions(str(tmp_path / "a/adapted"), 3, rule=rule)

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Voices without labels: a mixture of contrastive experts (MiCE) beside its two-stage baseline, MoCo and k-means.
+#
+#   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
+#
+# --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
+# --conf FILE          the training on a collection (stages 3 to 6)
+# --box-conf FILE      the training on unlabeled speech of the train split (stage 7), which the shipped encoder comes from
+# --like REGEX         names of the test speakers to cluster, those with most recordings first
+# --speakers N         how many of them
+# --dev-like REGEX     names of the dev speakers that temperatures are chosen on
+# --others-like REGEX  names of the test speakers of a second collection, all of them, clean
+# --seeds "..."        of the trainings
+# --temperatures "..." tau (and kappa) to choose from on dev, for both losses alike
+# --moco-temperature T, --mice-temperature T  those that were chosen
+# --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
+#                      learned_gate random_gate
+#
+# Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
+# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count.
+# The same command again continues. Time: see RESULTS.md.
+# Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
+# 2021.
+. "$(dirname "$0")/../utils/options.sh" run
+
+stop_stage=8
+speech=
+conf=conf/cpu.yaml
+box_conf=conf/box.yaml
+like='^[0-9]{1,4}$'
+speakers=10
+dev_like='^9'
+others_like='^9'
+seeds="0 1 2"
+temperatures="0.1 0.3 1"
+moco_temperature=0.3
+mice_temperature=0.3
+ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
+data=
+. ../utils/recipe.sh
+
+[ -n "$speech" ] || stop "--speech DIR: expected a folder of recordings with train, dev and test below it"
+speech=$(resolve "$speech")
+conf=$(resolve "$conf")
+box_conf=$(resolve "$box_conf")
+setting=$(basename "$conf" .yaml)
+data=${data:-data/$setting}
+exp=${exp:-exp/$setting}
+baselines="mean_log_mel mean_mfcc"
+
+prepare() {
+  sepkit prepare voices --speech "$speech" --like "$like" --speakers "$speakers" --out "$data/clean"
+  sepkit prepare voices --speech "$speech" --like "$like" --speakers "$speakers" --noisy --out "$data/noisy"
+  sepkit prepare voices --speech "$speech" --like "$others_like" --out "$data/others"
+  sepkit prepare voices --speech "$speech" --split dev --like "$dev_like" --noisy --out "$data/dev"
+}
+
+# score MODEL METHOD RUN SET: writes the scores of a model on a collection, unless they are there.
+score() {
+  [ -s "$exp/scores/$4/$2/$3.json" ] || sepkit voices score "$1" --collection "$data/$4" --out "$exp/scores/$4/$2/$3.json"
+}
+
+score_spectra() {
+  local model set
+  for set in noisy clean others; do
+    for model in $baselines; do score "$model" "$model" 0 "$set"; done
+  done
+}
+
+# train_on SET OUT OPTIONS...: a training on a collection, without its labels.
+train_on() {
+  local set=$1 out=$2
+  shift 2
+  # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
+  $train_cmd sepkit train --config "$conf" --data.train "$data/$set/voices.csv" "$@" $extra --out "$out" >/dev/null
+}
+
+# count_of SET: its number of speakers, which MiCE is told.
+count_of() {
+  find "$data/$1" -mindepth 1 -maxdepth 1 -type d | wc -l
+}
+
+# mice_of SET T: the options of MiCE.
+mice_of() {
+  echo "--loss mice --model.experts $(count_of "$1") --model.gate fixed --objective.temperature $2 --objective.gate_temperature $2"
+}
+
+choose_temperatures() {
+  local tau
+  for tau in $temperatures; do
+    train_on dev "$exp/dev/moco_$tau" --objective.temperature "$tau"
+    score "$exp/dev/moco_$tau" "moco_$tau" 0 dev
+    # shellcheck disable=SC2046  # a list of words
+    train_on dev "$exp/dev/mice_$tau" $(mice_of dev "$tau")
+    score "$exp/dev/mice_$tau" "mice_$tau" 0 dev
+  done
+  table dev
+}
+
+train_all() {
+  local seed from
+  for seed in $seeds; do
+    train_on noisy "$exp/moco/$seed" --objective.temperature "$moco_temperature" --seed "$seed"
+    score "$exp/moco/$seed" moco "$seed" noisy
+    score "$exp/moco/$seed" moco "$seed" clean
+    # shellcheck disable=SC2046
+    train_on noisy "$exp/mice/$seed" $(mice_of noisy "$mice_temperature") --seed "$seed"
+    score "$exp/mice/$seed" mice "$seed" noisy
+    from="--init-from $exp/moco/$seed --objective.start_from_clusters true --trainer.learning_rate 0.1"
+    # shellcheck disable=SC2046,SC2086
+    train_on noisy "$exp/mice_from_moco/$seed" $(mice_of noisy "$mice_temperature") $from --seed "$seed"
+    score "$exp/mice_from_moco/$seed" mice_from_moco "$seed" noisy
+  done
+}
+
+# options_of ABLATION: what changes in MiCE.
+options_of() {
+  case $1 in
+    uniform_gate) echo "--model.gate uniform" ;;
+    one_head) echo "--model.one_head true" ;;
+    uniform_gate_one_head) echo "--model.gate uniform --model.one_head true" ;;
+    no_prototypes) echo "--model.prototypes false" ;;
+    no_update) echo "--objective.analytical_update false" ;;
+    no_gradient) echo "--objective.prototype_gradient false" ;;
+    learned_gate) echo "--model.gate learned" ;;
+    random_gate) echo "--model.gate random" ;;
+    *) stop "--ablations: found $1, expected a name of the help" ;;
+  esac
+}
+
+ablate() {
+  local name seed
+  for name in $ablations; do
+    for seed in $seeds; do
+      # shellcheck disable=SC2046
+      train_on noisy "$exp/ablations/$name/$seed" $(mice_of noisy "$mice_temperature") $(options_of "$name") --seed "$seed"
+      score "$exp/ablations/$name/$seed" "$name" "$seed" noisy
+    done
+  done
+}
+
+# table SET: of all scores on a collection.
+table() {
+  local files
+  files=$(find "$exp/scores/$1" -name '*.json' 2>/dev/null | sort)
+  # shellcheck disable=SC2086  # names hold no blanks
+  [ -z "$files" ] || sepkit voices table $files --out "$exp/tables/$1.md"
+}
+
+write_tables() {
+  local set
+  for set in noisy clean others; do table "$set"; done
+}
+
+train_box() {
+  # shellcheck disable=SC2086
+  $train_cmd sepkit train --config "$box_conf" --data.train "$speech/train" $extra --out "$exp/box"
+  local set
+  for set in noisy clean others; do score "$exp/box" box 0 "$set"; done
+}
+
+count() {
+  local model
+  for model in "$exp/box" mean_mfcc; do
+    sepkit voices count "$model" --dev "$data/dev" --collection "$data/clean" --out "$exp/counts/$(basename "$model").json"
+  done
+}
+
+run_stage 1 "prepare collections in $data" prepare
+run_stage 2 "score plain spectra" score_spectra
+run_stage 3 "choose temperatures on dev" choose_temperatures
+run_stage 4 "train on the collection with $(wc -w <<<"$seeds") seeds" train_all
+run_stage 5 "ablations of MiCE" ablate
+run_stage 6 "write tables" write_tables
+run_stage 7 "train on unlabeled speech" train_box
+run_stage 8 "count speakers" count

@@ -1,0 +1,66 @@
+"""Turns of speakers in files from elsewhere: bounded, and one line where they are none."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.data.segments import read_segments
+from sepkit.errors import UserError
+from sepkit.evaluation.clusters import evaluate_clusters
+from sepkit.evaluation.diarization import _distances, diarization_errors, read_rttm
+from sepkit.limits import TURN_SPEAKERS, TURNS
+
+RTTM = "SPEAKER a 1 {start} {length} <NA> <NA> anna <NA> <NA>\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [("nan", "1"), ("0", "inf"), ("-1", "1"), ("0", "-1"), ("1e308", "1e308"), ("9" * 400, "1"), ("0", "x")],
+)
+def test_turns_beyond_reason(start: str, length: str, tmp_path: Path) -> None:
+    (tmp_path / "x.rttm").write_text(RTTM.format(start=start, length=length))
+    with pytest.raises(UserError, match=r"line 1: found .* expected SPEAKER FILE"):
+        read_rttm(tmp_path / "x.rttm")
+
+
+@pytest.mark.parametrize("row", ["a.wav,nan,1", "a.wav,-1,1", "a.wav,0,1e308", "a.wav,1e300,1", ",0,1"])
+def test_segments_beyond_reason(row: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"path,start_seconds,duration_seconds\n{row}\n")
+    with pytest.raises(UserError, match="line 2: "):
+        read_segments(tmp_path / "x.csv")
+
+
+def test_segments_without_an_end_have_no_error_rate(tmp_path: Path) -> None:
+    (tmp_path / "segments.csv").write_text("path,start_seconds,duration_seconds,speaker\na.wav,0,,1\n")
+    (tmp_path / "x.rttm").write_text(RTTM.format(start=0, length=1))
+    with pytest.raises(UserError, match=r"a\.wav: a segment has no beginning or end"):
+        evaluate_clusters(tmp_path / "segments.csv", tmp_path / "x.rttm", tmp_path / "out")
+
+
+def test_too_many_turns_or_speakers_are_refused() -> None:
+    for reference in (
+        {"a": [(float(second), 0.5) for second in range(TURNS + 1)]},
+        {str(number): [(0.0, 1.0)] for number in range(TURN_SPEAKERS + 1)},
+    ):
+        with pytest.raises(UserError, match="expected at most"):
+            diarization_errors(reference, {"b": [(0.0, 1.0)]})
+
+
+def test_many_turns_take_little_memory() -> None:
+    """With a collar, too: the middles of stretches are compared with the nearest end alone."""
+    reference = {"a": [(2.0 * n, 1.0) for n in range(10_000)], "b": [(2.0 * n + 1, 1.0) for n in range(10_000)]}
+    tracemalloc.start()
+    errors = diarization_errors(reference, reference, 0.25)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert errors.rate == 0 and peak < 100_000_000
+
+
+def test_distances_are_to_the_nearest_end() -> None:
+    generator = np.random.default_rng(0)
+    times, ends = generator.uniform(-1, 11, 500), generator.uniform(0, 10, 40)
+    np.testing.assert_allclose(_distances(times, ends), np.abs(times[:, None] - ends).min(1))

@@ -1,0 +1,43 @@
+"""egs/speaker_clustering: all stages at a tiny size, and what its configurations say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RECIPE = Path(__file__).resolve().parents[2] / "egs" / "speaker_clustering" / "run.sh"
+TINY = "{task: contrastive, model: {channels: 8, pooled: 8, dimensions: 8}, data: {batch_size: 2, workers: 0}, "
+TINY += "trainer: {max_epochs: 1, optimizer: sgd, learning_rate: 0.05, accelerator: cpu}}\n"
+
+
+def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
+    conf = tmp_path / "tiny.yaml"
+    conf.write_text(TINY)
+    command = ["bash", str(RECIPE), "--speech", str(speech), "--conf", str(conf), "--box-conf", str(conf)]
+    command += ["--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3", "--seeds", "0"]
+    command += ["--temperatures", "0.3", "--ablations", "uniform_gate_one_head"]
+    command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
+    output = run(command)
+    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("12345678")
+    table = (tmp_path / "exp" / "tables" / "noisy.md").read_text()
+    rows = ("mean_mfcc | embedding", "moco | embedding", "mice | posterior", "mice_from_moco | gate")
+    assert all(row in table for row in (*rows, "uniform_gate_one_head"))
+    counts = json.loads((tmp_path / "exp" / "counts" / "box.json").read_text())
+    assert counts["test"]["collections"] == 100 and 0 <= counts["test"]["exact"] <= counts["test"]["within_one"] <= 1
+    before = files(tmp_path / "exp" / "scores")
+    run([*command, "--stop-stage", "4"])
+    assert files(tmp_path / "exp" / "scores") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [([], "--speech DIR: expected"), (["--speech", "absent"], "absent: no such file or folder")],
+)
+def test_one_line_for_a_mistake(environment: dict[str, str], options: list[str], line: str) -> None:
+    command = ["bash", str(RECIPE), *options, "--stop-stage", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2 and line in done.stderr
