@@ -61,5 +61,5 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(row, dict) and "key" in row:
+        if isinstance(row, dict) and isinstance(row.get("key"), str):
             yield row
