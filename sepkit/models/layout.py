@@ -29,7 +29,10 @@ _IMPOSSIBLE = (
     AttributeError,
 )  # fmt: skip
 
-_DRAWS = {Tensor.normal_, Tensor.uniform_, Tensor.random_, Tensor.bernoulli_, Tensor.exponential_, Tensor.log_normal_}
+_DRAWS = {
+    Tensor.normal_, Tensor.uniform_, Tensor.random_, Tensor.bernoulli_, Tensor.exponential_, Tensor.log_normal_,
+    nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_,
+}  # fmt: skip
 
 
 def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = False) -> M | None:
@@ -66,9 +69,10 @@ class _NoDraws(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _DRAWS and args[0].is_meta:
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _DRAWS and (filled := args[0] if args else kwargs["tensor"]).is_meta:
+            return filled
+        return func(*args, **kwargs)
 
 
 @contextmanager

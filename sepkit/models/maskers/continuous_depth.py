@@ -76,11 +76,11 @@ class ContinuousDepthMasker(Masker):
         self.norm = build_norm(norm, encoding_dim)
         self.input = nn.Linear(encoding_dim, model_dim)
         self.block = GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, False, bidirectional, 0.0)
-        self.depth = nn.Parameter(0.1 * torch.randn(model_dim))
+        self.depth = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
         self.output_norm = nn.LayerNorm(model_dim)
         self.output = nn.Linear(model_dim, self.output_channels)
         if stochastic:
-            self.start = nn.Parameter(0.1 * torch.randn(model_dim))
+            self.start = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
             self.prior = _PriorDrift(model_dim, feedforward_dim)
             self.diffusion = LearnedDiffusion(initial_diffusion)
 
@@ -185,7 +185,7 @@ class _PriorDrift(nn.Module):
     def __init__(self, model_dim: int, hidden_size: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(model_dim, hidden_size)
-        self.depth = nn.Parameter(0.1 * torch.randn(hidden_size))
+        self.depth = nn.Parameter(nn.init.normal_(torch.empty(hidden_size), std=0.1))
         self.output = nn.Linear(hidden_size, model_dim)
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
