@@ -12,7 +12,8 @@
 # --others-like REGEX  names of the test speakers of a second collection, all of them, clean
 # --seeds "..."        of the trainings
 # --temperatures "..." tau (and kappa) to choose from on dev, for both losses alike
-# --moco-temperature T, --mice-temperature T  those that were chosen
+# --moco-temperature T  the one chosen for MoCo
+# --mice-temperature T  the one chosen for MiCE
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
 #

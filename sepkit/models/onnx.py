@@ -48,6 +48,7 @@ class OnnxModel(nn.Module):
         info: what was saved beside the weights.
         int8: whether weights were quantized.
         scoring_head: not None where the graph has scores.
+        variational: False, for nothing can be sampled.
 
     Args:
         path: what `sepkit export` wrote.
@@ -74,6 +75,7 @@ class OnnxModel(nn.Module):
         self.info: dict[str, Any] = description["info"]
         self.int8: bool = description["int8"]
         self.config = self.encoding_prior = self.mask_prior = None
+        self.variational = False
         self.masker = ExportedGraph()
         self.scoring_head = nn.Identity() if "scores" in self._outputs() else None
         self.encoding_family = self.mask_family = Deterministic("linear")
