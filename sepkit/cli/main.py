@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Only if the process is the command: other callers decide about their streams, allocator and threads.
             _print_any_name()
             raise_thresholds()
-            let_waiting_threads_sleep()
+            if arguments[0] not in ("train", "smoke"):
+                let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
             print(result, flush=True)

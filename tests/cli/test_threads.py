@@ -27,6 +27,12 @@ def test_the_command_sets_it_before_torch_is_imported() -> None:
     assert told(COMMAND + TOLD + "print('torch' in sys.modules)\n") == ["PASSIVE", "False"]
 
 
+def test_training_leaves_threads_as_torch_has_them() -> None:
+    at_the_end = f"import atexit, os\natexit.register(lambda: print(os.environ.get({VARIABLE!r})))\n"
+    assert told(at_the_end + COMMAND.replace("'no such command'", "'train', '--help'"))[-1] == "None"
+    assert told(at_the_end + COMMAND.replace("'no such command'", "'separate', '--help'"))[-1] == "PASSIVE"
+
+
 @pytest.mark.parametrize("name", _CHOSEN_BY_USER)
 def test_what_the_user_has_chosen_stays(name: str) -> None:
     (found,) = told(COMMAND + TOLD, **{name: "ACTIVE"})
