@@ -62,6 +62,9 @@ def main(
         samples: Of a model of images: samples of its latents, which bounds are means over.
         reference: Who really speaks: FILE.rttm, or a CSV file with the columns path and speaker.
 
+    Returns:
+        The folder of the results. Exits with 1 if some mixtures were left out.
+
     Raises:
         UserError: both a model and estimates, a bad manifest, model or folder, or calibration of what
             predicts nothing.

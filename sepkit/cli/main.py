@@ -68,7 +68,11 @@ commands:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
+    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake.
+
+    Args:
+        argv: without the program's name; None: that of the process.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {name:<16} {text}" for name, text in COMMANDS.items())))
