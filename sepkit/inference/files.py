@@ -388,6 +388,10 @@ def _written_before(target: Path) -> dict[str, Any]:
 
 
 def file_identity(path: Path) -> dict[str, int]:
-    """Size and time of change of an input, by which a later call knows that it is still the same file."""
+    """Return size and time of change of an input, by which a later call knows that it is still the same file.
+
+    Args:
+        path: of the input.
+    """
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

@@ -47,7 +47,13 @@ class Recording(Protocol):
         ...
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return samples `start` to `stop` (stop - start,) at another rate, Hz."""
+        """Return some samples at another rate, (stop - start,).
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         ...
 
 
@@ -75,7 +81,13 @@ class ArrayRecording:
             yield self.samples[start : start + size]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """See `Recording`."""
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
 
 
@@ -100,7 +112,13 @@ class FileRecording:
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """See `Recording`."""
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
 
 
@@ -117,7 +135,7 @@ def separate_long(
     progress: bool = False,
     rates: bool = False,
 ) -> Joined:
-    """Separate a recording chunk by chunk.
+    """Separate a recording chunk by chunk, and return its joined estimates.
 
     Args:
         model: in evaluation mode, on `device`.
@@ -330,7 +348,7 @@ class Joined:
         return np.average(scores, axis=0, weights=weights).astype(np.float32)
 
     def rates(self) -> dict[str, float] | None:
-        """Means over chunks, weighted by their lengths; None unless asked for and variational."""
+        """Return means over chunks, weighted by their lengths; None unless asked for and variational."""
         first = self._chunks[0].rates
         if first is None:
             return None
@@ -341,7 +359,12 @@ class Joined:
         }
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return (n, stop - start) float32, a part of the joined estimates."""
+        """Return a part of the joined estimates, (n, stop - start) float32.
+
+        Args:
+            start: first sample, at the model's rate.
+            stop: end of the part.
+        """
         chunking, count = self._chunking, len(self._chunks)
         n = self.orders.shape[1]
         joined = np.zeros((n, stop - start), np.float32)
