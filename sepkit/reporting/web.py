@@ -74,7 +74,10 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
 
 
 def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder with the files of ONNX Runtime Web; fetch them into the user's cache if it is None.
+    """Return the folder with the files of ONNX Runtime Web.
+
+    Args:
+        folder: one that has them; None: they are fetched into the user's cache.
 
     Raises:
         UserError: a file is missing from `folder`, or nothing can be fetched.
@@ -93,7 +96,11 @@ def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
 
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
-    """Serve a folder to this machine alone inside the block, which gets the address; port 0 takes a free one.
+    """Inside the block, serve a folder to this machine alone; yield the address.
+
+    Args:
+        folder: what is served.
+        port: 0 takes a free one.
 
     Raises:
         UserError: a port that another program uses, or that may not be used.
