@@ -102,7 +102,7 @@ class Separator:
         return getattr(self.model, "depth_steps", None)
 
     def fingerprint(self) -> str:
-        """Return a digest of all weights and buffers, and of the predictor, which identifies this separator's outputs."""
+        """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
         weights = weights_fingerprint(self.model)
         return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 

@@ -53,9 +53,7 @@ class SeedGroup:
         return [_seed_of(run) for run in self.runs]
 
     def differences(self) -> list[str]:
-        """Return the keys of the configuration, other than the seed, in which the runs differ, although they should
-        not.
-        """
+        """Return the keys of the configuration, other than the seed, in which runs differ although they should not."""
         trees = [run.settings for run in self.runs if run.config is not None]
         keys = {key for tree in trees for key in tree} - set(_IMMATERIAL)
         return sorted(key for key in keys if any(tree.get(key) != trees[0].get(key) for tree in trees))
