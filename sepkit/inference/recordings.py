@@ -75,7 +75,7 @@ class ArrayRecording:
         return len(self.samples)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """See `Recording`."""
+        """Yield the samples in order, (t,) each; see `Recording`."""
         size = max(1, round(_BLOCK_SECONDS * self.sample_rate))
         for start in range(0, len(self.samples), size):
             yield self.samples[start : start + size]
@@ -108,7 +108,7 @@ class FileRecording:
         self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """See `Recording`."""
+        """Yield the samples in order, (t,) each; see `Recording`."""
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
