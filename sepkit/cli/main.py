@@ -49,6 +49,9 @@ COMMANDS = {
     "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
 
+SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
+"""Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
+
 MOVED = {
     ("separate", "--stream"): "sepkit stream",
     ("separate", "--hierarchy"): "sepkit replay",
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Only if the process is the command: other callers decide about their streams, allocator and threads.
             _print_any_name()
             raise_thresholds()
-            if arguments[0] not in ("train", "smoke"):
+            if arguments[0] in SEPARATING:
                 let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
         if result is not None:

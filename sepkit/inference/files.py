@@ -129,7 +129,8 @@ def separate_files(
             report.audio_seconds += done.seconds
             report.told[str(target)] = done.told
             highest_rate = max(highest_rate, done.sample_rate)
-    report.warning = lost_band(highest_rate, separator.sample_rate)
+    if separator.options.high_band == "drop":
+        report.warning = lost_band(highest_rate, separator.sample_rate)
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report

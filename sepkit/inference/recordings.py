@@ -16,9 +16,9 @@ from tqdm import tqdm
 from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
-from sepkit.inference.high_band import HighBandSharing
+from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual
-from sepkit.inference.options import StitcherKind
+from sepkit.inference.options import HighBand, StitcherKind
 from sepkit.inference.run_model import run_model
 from sepkit.inference.separated import Separated
 from sepkit.inference.stitching import Chunking, Stitcher
@@ -403,7 +403,7 @@ class LongSeparation:
         gains: (n,) of the estimates, see `gains_of`.
         kept: (k,) which estimates are wanted.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
-        high_band: shares out what the recording holds above the model's band; None: nothing is.
+        high_band: what becomes of what the recording holds above the model's band.
     """
 
     separated: Separated
@@ -413,7 +413,7 @@ class LongSeparation:
     gains: np.ndarray
     kept: np.ndarray
     shares: np.ndarray | None
-    high_band: HighBandSharing | None = None
+    high_band: HighBand = "drop"
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
@@ -424,13 +424,15 @@ class LongSeparation:
             yield block
 
     def _with_high_band(self) -> Iterator[np.ndarray]:
-        if self.high_band is None:
+        # It remembers where it is, and blocks are asked for more than once.
+        sharing = shares_high_band(self.high_band, self.recording.sample_rate, self.model_rate, self.kept.size)
+        if sharing is None:
             yield from self._fitted()
             return
         mixture = _Reader(self.recording.blocks())
         for block in self._fitted():
-            yield self.high_band.push(mixture.take(block.shape[-1]), block)
-        yield self.high_band.finish()
+            yield sharing.push(mixture.take(block.shape[-1]), block)
+        yield sharing.finish()
 
     def _fitted(self) -> Iterator[np.ndarray]:
         missing = self.recording.num_samples

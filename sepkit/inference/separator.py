@@ -285,8 +285,7 @@ class Separator:
             )
             self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
         shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
-        sharing = shares_high_band(options.high_band, recording.sample_rate, self.sample_rate, kept.size)
-        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, sharing)
+        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band)
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """Return a stream for one recording that is still coming in; the model has to be causal.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sepkit.config import BandSplitRNNConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.recurrent import run_rnn
 from sepkit.models.norms import StreamState
 from sepkit.registry import register
@@ -123,11 +123,7 @@ class BandSplitRNNMasker(Masker):
         Raises:
             UserError: bidirectional, or with norms over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this band_split_rnn masker (bidirectional: true)")
-        if self.norm == "global_layer_norm":
-            raise looks_ahead("this band_split_rnn masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "band_split_rnn", self.bidirectional, self.norm == "global_layer_norm")
 
 
 class BandSplitBlock(nn.Module):

@@ -185,6 +185,25 @@ class FrameStream:
         return self._masker(features, self._state)
 
 
+def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_hears_all: bool) -> FrameStream:
+    """Start a stream without look-ahead of a recurrent masker.
+
+    Args:
+        masker: takes features and a `StreamState`.
+        name: of the masker, for messages.
+        bidirectional: whether it is.
+        norm_hears_all: whether its norm is over the whole recording.
+
+    Raises:
+        UserError: either of the two.
+    """
+    if bidirectional:
+        raise looks_ahead(f"this {name} masker (bidirectional: true)")
+    if norm_hears_all:
+        raise looks_ahead(f"this {name} masker (norm: global_layer_norm)")
+    return FrameStream(masker)
+
+
 def looks_ahead(what: str) -> UserError:
     """Return the error to raise if something that needs the whole recording is to stream.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sepkit.config import ContinuousDepthConfig
 from sepkit.errors import UserError, shown
 from sepkit.models.latent_sde import BrownianPath, DiffusionPath, LearnedDiffusion, check_depth_steps, depth_grid, solve
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -194,11 +194,7 @@ class ContinuousDepthMasker(Masker):
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this continuous_depth masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this continuous_depth masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "continuous_depth", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 class _PriorDrift(nn.Module):

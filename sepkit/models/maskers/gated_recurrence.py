@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import GatedRecurrenceConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_scan import gated_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -127,11 +127,7 @@ class GatedRecurrenceMasker(Masker):
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this gated_recurrence masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this gated_recurrence masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "gated_recurrence", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 class GatedRecurrenceBlock(nn.Module):

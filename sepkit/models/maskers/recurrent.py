@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -79,11 +79,7 @@ class RecurrentMasker(Masker):
         Raises:
             UserError: the masker is bidirectional, or has a norm over the whole recording.
         """
-        if self.rnn.bidirectional:
-            raise looks_ahead("this recurrent masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this recurrent masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "recurrent", self.rnn.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:

@@ -165,7 +165,11 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             raise UserError(f"{path}: found bits of shape {fields['bits'].shape}, which are not {shape[0]} images")
         images = np.unpackbits(fields["bits"], axis=1)[:, :pixels].reshape(shape).astype(np.float32)
     else:
-        images = fields["images"].astype(np.float32).reshape(shape)
+        if fields["images"].shape != shape:
+            raise UserError(
+                f"{path}: found images of shape {fields['images'].shape}, expected {shape} as it says itself"
+            )
+        images = fields["images"].astype(np.float32)
     if not np.isfinite(images).all():
         raise UserError(f"{path}: found values that are not finite; prepare the images again")
     if binary and not _is_binary(images):
