@@ -186,7 +186,7 @@ class FrameStream:
 
 
 def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_hears_all: bool) -> FrameStream:
-    """Start a stream without look-ahead of a recurrent masker.
+    """Return a stream without look-ahead of a recurrent masker.
 
     Args:
         masker: takes features and a `StreamState`.
