@@ -49,7 +49,7 @@ class Resolutions(nn.Module):
         """Return the merged resolutions, (B, hidden_channels, F).
 
         Args:
-            x: (B, channels, F); F is a multiple of 2^(depth - 1).
+            x: (B, channels, F).
         """
         x = self.expand(x)
         resolutions = []
