@@ -69,6 +69,21 @@ class DepthMasker(Protocol):
 
 
 @runtime_checkable
+class StagedMasker(Protocol):
+    """A masker whose inner stages can make masks, too, for a loss of their own in training.
+
+    Attributes:
+        stages: how many do; 0: none.
+    """
+
+    stages: int
+
+    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return raw mask values of features (B, K, F), and a mask of the encoding, (B, n, K, F), for each stage."""
+        ...
+
+
+@runtime_checkable
 class LatentMasker(Protocol):
     """A masker that may have latents of its own.
 
