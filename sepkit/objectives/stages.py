@@ -87,8 +87,8 @@ def pairwise_magnitude_cost(
     scale = (waveforms.cross / waveforms.source_energy.clamp_min(torch.finfo(torch.float64).tiny)).clamp_min(
         _LEAST_SCALE
     )
-    magnitudes = (_magnitudes(signals, lengths, window, stride) for signals in (estimates, sources))
-    products = inner_products(*magnitudes, active=active)
+    of_estimates, of_sources = (_magnitudes(signals, lengths, window, stride) for signals in (estimates, sources))
+    products = inner_products(of_estimates, of_sources, active=active)
     scaled = products._replace(cross=scale * products.cross, source_energy=scale.square() * products.source_energy)
     ratio = error_energy(scaled) / scaled.source_energy.clamp_min(torch.finfo(torch.float64).tiny)
     return as_inputs(10 * torch.log10(ratio + eps), estimates, sources)
