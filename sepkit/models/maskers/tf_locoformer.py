@@ -196,7 +196,9 @@ class RotaryAttention(nn.Module):
         self.output = nn.Linear(attention_dim, channels, bias=False)
         self.dropout = nn.Dropout(dropout)
         size = attention_dim // num_heads
-        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, size, 2).float() / size))
+        # On torch's meta device a power would import its compiler.
+        pairs = torch.arange(0, size, 2, device="cpu").float()
+        self.register_buffer("frequencies", 10000.0 ** (-pairs / size))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
