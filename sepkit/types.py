@@ -32,7 +32,12 @@ class Batch:
     ids: list[str] = field(default_factory=list)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the same batch on another device."""
+        """Return the same batch on another device.
+
+        Args:
+            device: where the tensors go.
+            non_blocking: whether the host continues while they are copied.
+        """
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in moved.items():
             if hasattr(value, "to"):
@@ -55,7 +60,11 @@ class Density(Protocol):
     """A prior of latents: flexible, or a distribution itself."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats; only the sum over the dimensions of a tick may mean anything."""
+        """Return the elementwise log density in nats; only the sum over the dimensions of a tick may mean anything.
+
+        Args:
+            value: of the shape of a sample.
+        """
         ...
 
 
@@ -79,19 +88,31 @@ class Latent(Protocol):
         ...
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One reparameterized sample: gradients reach the posterior's parameters."""
+        """Return one reparameterized sample: gradients reach the posterior's parameters.
+
+        Args:
+            generator: of the noise; None: torch's own.
+        """
         ...
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample.
+        """
         ...
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise KL(posterior || prior) in nats; zero for a point."""
+        """Return the elementwise KL(posterior || prior) in nats; zero for a point.
+
+        Args:
+            prior: a distribution of the same kind.
+        """
         ...
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
+        """Return the elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
         ...
 
 

@@ -91,7 +91,7 @@ evaluate_all() {
 }
 
 # Runs whose name fits a pattern of list_runs' names, as folders.
-runs() { list_runs | cut -d' ' -f1 | grep -E "^($1)\$" | sed "s|^|$exp/|"; }
+runs() { run_folders | grep -E "/($1)\$"; }
 
 summarize_all() {
   # shellcheck disable=SC2046  # names of runs hold no blanks

@@ -74,7 +74,7 @@ def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Sc
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
             with time constant t0; "step" from beta_i to 1 at t0.
         initial_beta: beta_i.
-        steps: t0.
+        steps: t0, how many until beta is 1.
     """
     if shape == "saturating":
         return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
@@ -96,7 +96,7 @@ def plan_inverse_temperature(
     limit_steps: float = 1e6,
     steps_per_epoch: int = 1,
 ) -> Plan:
-    """Predict how likely annealed variational inference loses one of two modes; find the beta_i and t0 that avoid it.
+    """Return how likely annealed variational inference loses one of two modes, and the beta_i and t0 that avoid it.
 
     Args:
         dimension: d.
@@ -210,7 +210,13 @@ def growth_curve(
 ) -> tuple[list[float], list[float]]:
     """Return beta_i from 1e-6 to 1, and I for each, as `--figure` draws them.
 
-    `alpha` is R^2 beta at the end of the hot phase.
+    Args:
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        steps: t0, how many until beta is 1.
+        step_size: eta.
+        alpha: R^2 beta at the end of the hot phase.
+        shape: of the schedule.
+        points: how many beta_i there are.
     """
     betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
     values = []
@@ -236,7 +242,7 @@ def plan_amcl(
     wanted_split: float | None = None,
     closed_form: bool = False,
 ) -> Plan:
-    """Predict the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
+    """Return the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
 
     The speed of the split either follows from the step size and the factor by which distances must grow, or is fitted
     to one observed split. What each step does is added up, unless the closed form is asked for, which takes steps to be
@@ -412,7 +418,7 @@ def plan_kl_warmup(
     final_weight: float = 1.0,
     initial_beta: float | None = None,
 ) -> Plan:
-    """Predict which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
+    """Return which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
 
     The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
     min(beta_i^(1 - t / epochs), 1).

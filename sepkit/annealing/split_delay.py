@@ -68,9 +68,12 @@ class Cooling:
 
 
 def delay_of_split(cooling: Cooling, critical: float, seen: float) -> float:
-    """Return Lambda / (2 eta) in epochs, a property of network and optimizer, from a split seen at temperature `seen`.
+    """Return Lambda / (2 eta) in epochs, a property of network and optimizer, from a split that was seen.
 
-    `cooling` is that of the observed run, and T_c (`critical`) is above `seen`.
+    Args:
+        cooling: of the observed run.
+        critical: T_c, critical temperature.
+        seen: temperature at which the split was seen, below T_c.
     """
     first = cooling._first(critical)
     if cooling.kind == "linear":
@@ -84,7 +87,10 @@ def split_temperature(cooling: Cooling, critical: float, delay: float) -> float:
     Started at T_c it is -W_0(-exp(-1 - Lambda / kappa)) T_c, kappa = 2 eta E, for linear cooling, and
     -T_c / W_{-1}(-exp(-1 - Lambda / kappa)), kappa = 2 eta / ln(1 / rho), for exponential cooling.
 
-    `delay` is Lambda / (2 eta) in epochs.
+    Args:
+        cooling: of the run to predict.
+        critical: T_c, critical temperature.
+        delay: Lambda / (2 eta), in epochs.
     """
     first = cooling._first(critical)
     if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
@@ -101,7 +107,7 @@ def cooling_for_split(cooling: Cooling, critical: float, delay: float, wanted: f
 
     Args:
         cooling: gives kind, initial temperature and floor; its epochs or decay are replaced.
-        critical: T_c.
+        critical: T_c, critical temperature.
         delay: Lambda / (2 eta), epochs.
         wanted: temperature below T_c and below the initial one.
 
@@ -257,7 +263,12 @@ def cooling_for_split_by_steps(cooling: Cooling, critical: float, steps: Steps, 
 
 
 def split_epoch(cooling: Cooling, temperature: float) -> float:
-    """Return the epoch at which the schedule has this temperature."""
+    """Return the epoch at which a schedule has a temperature.
+
+    Args:
+        cooling: the schedule.
+        temperature: in its unit, at most T0.
+    """
     if cooling.kind == "linear":
         return cooling.epochs * (1 - temperature / cooling.initial)
     return math.log(cooling.initial / temperature) / cooling._speed

@@ -54,6 +54,7 @@ class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
     repeats: int = 6
     """Dual-path blocks."""
     rnn: Literal["lstm", "gru"] = "lstm"
+    """Kind of the recurrent networks."""
     num_layers: int = 1
     """Layers of each recurrent network."""
     dropout: float = 0.0
@@ -73,6 +74,7 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
     hidden_channels: int = 512
     """Channels inside a block."""
     blocks: int = 16
+    """Number of blocks, one after the other."""
     upsampling_depth: int = 4
     """Resolutions in a block, each half the one before."""
 
@@ -87,9 +89,11 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
     """Stacked bidirectional LSTM or GRU (the first TasNet); with the STFT it trains fastest on CPUs."""
 
     rnn: Literal["lstm", "gru"] = "gru"
+    """Kind of the network."""
     hidden_size: int = 256
     """Units of each direction."""
     num_layers: int = 3
+    """Layers, one on the other."""
     bidirectional: bool = True
     """Run over time both ways."""
     dropout: float = 0.0
@@ -107,6 +111,7 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
     hidden_size: int = 256
     """Units of each direction of a recurrence."""
     feedforward_dim: int = 512
+    """Units of the feed-forward layers."""
     num_layers: int = 4
     """Blocks."""
     bands: int = 1
@@ -114,6 +119,7 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
     bidirectional: bool = True
     """Of the recurrence over time; the one over bands always is."""
     dropout: float = 0.0
+    """Probability, behind every recurrence and feed-forward layer."""
     norm: Norm = "channel_layer_norm"
     """Of the features."""
 
@@ -127,6 +133,7 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
     hidden_size: int = 128
     """Units of each direction of the recurrence."""
     feedforward_dim: int = 256
+    """Units of the feed-forward layer."""
     depth_steps: list[int] = field(default_factory=lambda: [8])
     """Steps from the first depth to the last. With several, each training batch takes one of them, and use takes the
     middle one; --depth-steps of sepkit separate and evaluate takes any other."""

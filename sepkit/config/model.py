@@ -125,7 +125,9 @@ class GaussianPriorConfig(PriorConfig, name="gaussian"):
     """A normal distribution."""
 
     mean: float = 0.0
+    """Of every dimension."""
     deviation: float = 1.0
+    """Of every dimension."""
 
 
 @dataclass
@@ -133,7 +135,9 @@ class LogNormalPriorConfig(PriorConfig, name="log_normal"):
     """The exponential of a normal distribution."""
 
     location: float = 0.0
+    """Mean of the logarithm."""
     deviation: float = 1.0
+    """Of the logarithm."""
 
 
 @dataclass
@@ -141,7 +145,9 @@ class GammaPriorConfig(PriorConfig, name="gamma"):
     """A gamma distribution."""
 
     concentration: float = 0.5
+    """Shape c; the mean is c / rate."""
     rate: float = 1.0
+    """Inverse scale."""
 
 
 @dataclass
@@ -149,7 +155,9 @@ class BetaPriorConfig(PriorConfig, name="beta"):
     """A beta distribution."""
 
     alpha: float = 1.0
+    """The mean is alpha / (alpha + beta)."""
     beta: float = 1.0
+    """Weight of values near 0, as alpha is of values near 1."""
 
 
 @dataclass
@@ -171,6 +179,7 @@ class FlowPriorConfig(PriorConfig, name="flow"):
     hidden_features: int = 1024
     """Width of their hidden layers."""
     hidden_layers: int = 2
+    """Hidden layers of each network."""
 
 
 @dataclass
@@ -190,9 +199,13 @@ class ModelConfig:
     hypotheses: int = 2
     """Number of estimates (n)."""
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
+    """Encoder and decoder."""
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
+    """Latent family of the encoding; deterministic: a point."""
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
+    """The network between encoder and decoder."""
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    """Latent family of the masks, with their link; deterministic: points."""
     encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
     """Prior of variational encodings."""
     mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)

@@ -37,16 +37,19 @@ class TrainerConfig:
     """The optimization of the model."""
 
     max_epochs: int = 200
+    """Passes over the training set, at most."""
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
     learning_rate: float = 1e-3
+    """At its highest, before any decay or halving."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
     momentum: float = 0.9
     """Of sgd."""
     weight_decay: float = 0.0
+    """Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises to its value."""
     decay_share: float = 0.0
@@ -83,8 +86,11 @@ class TrainerConfig:
     stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on CPUs always does so, at no
     cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: a GPU if torch sees one, else the CPU."""
     devices: int = 1
+    """Number of devices, or of processes on a CPU, on each node."""
     num_nodes: int = 1
+    """Machines that train together."""
     sync_batchnorm: bool = False
     """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
     refused."""
@@ -95,6 +101,7 @@ class TrainerConfig:
     max_bad_steps: int = 10
     """Stop after this many steps in a row with a non-finite loss or gradient."""
     seed: int = 0
+    """Of initial weights, data and latent noise."""
     growth: GrowthConfig | None = None
     """Growing numbers of hypotheses, for separation; none: the number stays."""
 
@@ -166,9 +173,13 @@ class TrainConfig(TaskConfig, name="separation"):
     """Train an encoder-masker-decoder to separate mixtures."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    """The encoder-masker-decoder."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """The loss and its terms."""
     data: DataConfig = field(default_factory=DataConfig)
+    """The mixtures that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimization, budget and devices."""
     init_from: str | None = None
     """MODEL whose weights training starts from."""
 

@@ -94,7 +94,7 @@ class EncoderMaskerDecoder(SavedModel):
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
-        """See `build_model`."""
+        """Return a new model with random weights, see `build_model`."""
         return build_model(config)
 
     def facts(self) -> dict[str, Any]:
@@ -113,6 +113,10 @@ class EncoderMaskerDecoder(SavedModel):
     def set_signal_statistics(self, mean: float, std: float) -> None:
         """Store the mean and deviation of the training mixtures. Every input is standardized with them.
 
+        Args:
+            mean: of the samples.
+            std: deviation of the samples, above 0.
+
         Raises:
             ValueError: not finite, or a deviation of zero or less.
         """
@@ -130,7 +134,7 @@ class EncoderMaskerDecoder(SavedModel):
         reconstruct: bool = False,
         sample: bool | None = None,
     ) -> Separation:
-        """Separate a batch of mixtures; estimates are as long as the mixture, for every T >= 1.
+        """Return the separation of mixtures; estimates are as long as the mixture, for every T >= 1.
 
         Silence gives finite estimates. A NaN sample makes all estimates that depend on it NaN: nothing is repaired.
 
@@ -192,7 +196,10 @@ class EncoderMaskerDecoder(SavedModel):
         return self.masker.depth_steps if isinstance(self.masker, DepthMasker) else None
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Choose the number of steps of a masker of continuous depth; None: that of its configuration.
+        """Set the number of steps of a masker of continuous depth.
+
+        Args:
+            steps: 1 or more; None: that of the masker's configuration.
 
         Raises:
             UserError: a masker of fixed depth, or no number of steps.
@@ -215,10 +222,13 @@ class EncoderMaskerDecoder(SavedModel):
         return self.masker(features), None
 
     def estimates(self, mixture: Tensor) -> Tensor:
-        """Return only the estimates (B, n, T) of mixtures (B, T), those of `forward` without sampling.
+        """Return only the estimates, (B, n, T), those of `forward` without sampling.
 
         Masks are the largest tensors of a model. If the last layers of the masker see one frame at a time, masks are
         computed tile by tile and never held in full.
+
+        Args:
+            mixture: (B, T).
 
         Raises:
             ValueError: see `forward`.
@@ -257,15 +267,28 @@ class EncoderMaskerDecoder(SavedModel):
                 separation.source_samples = value
 
     def mask_posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior over the masks (B, n, K_mask, F) for the masker's values, (B, n, P, K, F)."""
+        """Return the posterior over the masks, (B, n, K_mask, F).
+
+        Args:
+            raw: (B, n, P, K, F), the masker's values.
+        """
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def encode(self, waveform: Tensor) -> Latent:
-        """Return the posterior over encodings (B, K_full, F) of waveforms (B, T), standardized and padded first."""
+        """Return the posterior over encodings, (B, K_full, F).
+
+        Args:
+            waveform: (B, T), in the mixture's units; it is standardized and padded first.
+        """
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
     def encode_sources(self, sources: Tensor) -> Latent:
-        """Return the posterior over the encodings (B, m, K_full, F) of the sources (B, m, T) of mixtures.
+        """Return the posterior over the encodings of the sources of mixtures, (B, m, K_full, F).
+
+        Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
+
+        Args:
+            sources: (B, m, T).
 
         Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
         """
@@ -279,11 +302,20 @@ class EncoderMaskerDecoder(SavedModel):
         return raw.unflatten(-2, (-1, self.filterbank.full_dim))
 
     def frames_for(self, num_samples: int) -> int:
-        """Return F, the number of ticks in the encoding of `num_samples` samples."""
+        """Return F, the number of ticks in an encoding.
+
+        Args:
+            num_samples: T, of the waveform.
+        """
         return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
-        """Return waveforms (B, n, num_samples), in the mixture's units, of masked encodings (B, n, K_full, F)."""
+        """Return waveforms, (B, n, T), in the mixture's units.
+
+        Args:
+            encoding: (B, n, K_full, F), masked.
+            num_samples: T.
+        """
         return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
 
     def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:
@@ -297,7 +329,10 @@ def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: tor
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """Build a new model from its configuration, with random weights.
+    """Return a new model with random weights.
+
+    Args:
+        config: of its parts.
 
     Raises:
         UserError: a field out of its range, or choices that do not go together.

@@ -17,7 +17,7 @@ from sepkit.models.shipped import shipped_models
 
 
 def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
-    """Load the model that a MODEL argument names, in evaluation mode, on the CPU.
+    """Return the model that a MODEL argument names, in evaluation mode, on the CPU.
 
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a

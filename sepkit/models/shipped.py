@@ -34,7 +34,10 @@ def shipped_encoders() -> list[str]:
 
 
 def encoder_folder(model: str | Path | None) -> Path:
-    """Return the folder of an encoder of voices: a path, the name of one that ships, or the default one for None.
+    """Return the folder of an encoder of voices.
+
+    Args:
+        model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
 
     Raises:
         UserError: the default does not ship with this version.

@@ -33,7 +33,11 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(uniform((1, out_features), bound, generators))
 
     def forward(self, values: Tensor) -> Tensor:
-        """(S, B, out) of (S or 1, B, in)."""
+        """Return (S, B, out).
+
+        Args:
+            values: (S or 1, B, in).
+        """
         return values @ self.weight + self.bias
 
 
@@ -68,18 +72,31 @@ class StackedModules(nn.Module):
 
 
 def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return (S, *shape), uniform in +- bound, part s drawn from the s-th generator."""
+    """Return uniform numbers in +- bound, (S, *shape); part s is drawn from the s-th generator.
+
+    Args:
+        shape: of each part.
+        bound: the largest number.
+        generators: S, one for each part.
+    """
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 
 def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the state of each network of a stack, as a stack of one."""
+    """Return the state of each network of a stack, as a stack of one.
+
+    Args:
+        state: of `state_dict`, each tensor (S, ...).
+    """
     (count,) = {len(tensor) for tensor in state.values()}
     return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
 
 
 def join(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the state of the stack of all networks of these stacks, in order.
+    """Return the state of the stack of all networks of several stacks, in order.
+
+    Args:
+        states: of `state_dict` of each stack.
 
     Raises:
         ValueError: networks of different shapes.

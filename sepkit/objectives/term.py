@@ -24,7 +24,11 @@ class Term(ABC):
 
     @abstractmethod
     def __call__(self, step: Step) -> Tensor:
-        """The value for each utterance, (B,)."""
+        """The value for each utterance, (B,).
+
+        Args:
+            step: a batch, its separation, and what terms share of them.
+        """
 
     @property
     def scheduled(self) -> dict[str, float]:
@@ -32,7 +36,11 @@ class Term(ABC):
         return {}
 
     def set_progress(self, t_epochs: float) -> None:  # noqa: B027
-        """Set every scheduled parameter to its value after that many epochs."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: epochs that have passed, with fractions.
+        """
 
     def statistics(self) -> dict[str, Tensor]:
         """Return numbers of the last call that are worth recording, (B,) each, by name, detached."""

@@ -40,7 +40,13 @@ _MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_lo
 
 @register(TrainConfig)
 class SeparationTask(Task):
-    """An encoder-masker-decoder, its objective and its mixtures."""
+    """The task of separation: an encoder-masker-decoder, its objective and its mixtures.
+
+    Args:
+        config: of the model, the data, the objective and the trainer.
+        out: folder of the experiment.
+        resuming: whether a saved state will be loaded, so that nothing needs to be measured.
+    """
 
     model_type = EncoderMaskerDecoder
     examples = "mixtures"
@@ -181,7 +187,12 @@ class SeparationTask(Task):
         return result
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
-        """Return the objective in at least float32, outside autocast."""
+        """Return the objective in at least float32, outside autocast.
+
+        Args:
+            batch: the mixtures and their sources.
+            separation: what the model made of them; low-precision estimates are replaced by float32.
+        """
         # Costs are differences of large numbers, for which TF32's three digits are too few.
         with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
             if separation.estimates.dtype in (torch.float16, torch.bfloat16):
@@ -240,6 +251,10 @@ class SeparationTask(Task):
 
         "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
         there are fewer hypotheses than sources.
+
+        Args:
+            estimates: (B, n, T).
+            batch: the sources that they are compared with.
         """
         with torch.autocast(self.device.type, enabled=False), torch.no_grad():
             return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
@@ -269,11 +284,11 @@ class SeparationTask(Task):
         return Monitor(_MONITORS[chosen], larger_is_better=chosen != "loss")
 
     def describe_batch(self) -> str:
-        """Describe the number and length of a batch's mixtures."""
+        """Return a description of the number and length of a batch's mixtures."""
         return f"{super().describe_batch()} of {self.config.data.segment_seconds:g} s"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """Describe SI-SDR on dev."""
+        """Return a description of SI-SDR on dev."""
         parts = []
         if "dev_si_sdri_db" in scores:
             parts.append("dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores))
@@ -364,7 +379,11 @@ class SeparationTask(Task):
 
 
 def latents_of(model: EncoderMaskerDecoder) -> Latents:
-    """Return the facts about the model's latents that an objective uses."""
+    """Return the facts about the model's latents that an objective uses.
+
+    Args:
+        model: the one that is trained.
+    """
     return Latents(
         encoding=model.encoding_family.variational,
         masks=model.mask_family.variational,
@@ -398,7 +417,11 @@ def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
 
 
 def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
-    """Return mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
+    """Return mean and deviation of the samples of training mixtures, spread over the whole set.
+
+    Args:
+        data: the training mixtures, as epoch 0 has them.
+        count: at most this many mixtures are measured.
 
     Raises:
         UserError: the mixtures are silent.

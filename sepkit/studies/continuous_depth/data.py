@@ -50,14 +50,23 @@ def poisson_floor(pixels: int, noise: float) -> float:
     """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
 
     The two images are many deviations apart, so that which of them it is can always be told.
+
+    Args:
+        pixels: of an image.
+        noise: deviation of each pixel's noise.
     """
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 
 
 def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
-    """Return (size, size) values of h with -laplace h = sin(a pi x) sin(a pi y) and h = 0 on the unit square's edge.
+    """Return h with -laplace h = sin(a pi x) sin(a pi y), and h = 0 on the unit square's edge, (size, size).
 
     h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2).
+
+    Args:
+        frequency: a.
+        size: pixels on a side.
+        grid: "edges": from edge to edge; "cells": at centers of pixels.
 
     Source: thesis, part C, appendix A.2.
     """
@@ -67,7 +76,11 @@ def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
 
 
 def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
-    """Return (N, H, W) noisy solutions in random order, and the deviation of their noise after scaling."""
+    """Return noisy solutions in random order, (N, H, W), and the deviation of their noise after scaling.
+
+    Args:
+        options: number and size of images, and their noise.
+    """
     generator = np.random.default_rng(options.seed)
     solutions = np.stack([poisson_solution(a, options.size, options.grid) for a in FREQUENCIES])
     clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
@@ -78,6 +91,9 @@ def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
 
 def prepare_images(options: ImagesOptions) -> Path:
     """Write train.npz, dev.npz and test.npz, and return their folder.
+
+    Args:
+        options: kind of the images, and where they come from.
 
     Raises:
         UserError: a source that cannot be used, or a folder that cannot be written to.
@@ -102,7 +118,12 @@ def prepare_images(options: ImagesOptions) -> Path:
 
 
 def write_images(path: Path, images: ImageSet) -> None:
-    """Write a set of images as an .npz file, binary ones as packed bits."""
+    """Write a set of images as an .npz file, binary ones as packed bits.
+
+    Args:
+        path: of the file.
+        images: what is written.
+    """
     values = images.images
     fields: dict[str, np.ndarray] = {"kind": np.array(images.kind), "shape": np.array(values.shape)}
     if images.kind == "mnist":
@@ -114,7 +135,7 @@ def write_images(path: Path, images: ImageSet) -> None:
 
 
 def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
-    """Read a set of images that `sepkit prepare images` wrote.
+    """Return a set of images that `sepkit prepare images` wrote.
 
     Args:
         path: file.
@@ -141,7 +162,11 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             raise UserError(f"{path}: found bits of shape {fields['bits'].shape}, which are not {shape[0]} images")
         images = np.unpackbits(fields["bits"], axis=1)[:, :pixels].reshape(shape).astype(np.float32)
     else:
-        images = fields["images"].astype(np.float32).reshape(shape)
+        if fields["images"].shape != shape:
+            raise UserError(
+                f"{path}: found images of shape {fields['images'].shape}, expected {shape} as it says itself"
+            )
+        images = fields["images"].astype(np.float32)
     if not np.isfinite(images).all():
         raise UserError(f"{path}: found values that are not finite; prepare the images again")
     if binary and not is_binary(images):

@@ -363,7 +363,11 @@ def read_section(cls: type[T], path: str | Path | None, section: str | None = No
 
 
 def numbers_of(config: Any) -> list[tuple[str, float]]:
-    """Every number of a configuration with its name."""
+    """Every number of a configuration with its name.
+
+    Args:
+        config: any of the dataclasses here.
+    """
     numbers: list[tuple[str, float]] = []
     for known in fields(config):
         value = getattr(config, known.name)

@@ -52,7 +52,11 @@ class RowAdam:
 
     @torch.no_grad()
     def step(self, rows: Tensor) -> None:
-        """One step of the networks in `rows`, (S,) bool; the others stay as they are, bit for bit."""
+        """Take one step of some of the networks; the others stay as they are, bit for bit.
+
+        Args:
+            rows: (S,) bool, which of them.
+        """
         if not bool(rows.any()):
             return
         self.steps += rows.cpu()
@@ -72,7 +76,12 @@ class RowAdam:
 
     @torch.no_grad()
     def copy_rows(self, source: Tensor, target: Tensor) -> None:
-        """Give networks `target` the parameters, moments and number of steps of `source`, both (K,) indices."""
+        """Give some networks the parameters, moments and number of steps of others.
+
+        Args:
+            source: (K,) indices of networks.
+            target: (K,) indices of those that become equal to them.
+        """
         for tensor in (*self.parameters, *self.first, *self.second, self.steps):
             tensor[target] = tensor[source]
 
@@ -140,7 +149,12 @@ def winner_losses(
 
 
 def class_probabilities(logits: Tensor, awake: Tensor | None = None) -> Tensor:
-    """The classifier's distribution (R, B, n) over the experts that are awake, (R, n)."""
+    """The classifier's distribution over the experts that are awake, (R, B, n).
+
+    Args:
+        logits: (R, B, n).
+        awake: (R, n) bool; None: all are.
+    """
     if awake is not None:
         logits = logits.where(awake[:, None], _NO_LOGIT)
     return logits.softmax(-1)

@@ -41,7 +41,7 @@ def write_figures(drawn: dict[str, Callable[[], Figure]], folder: Path) -> list[
 
 
 def gaussians_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Figures 1 and 5 (predictions), 2 (rate and distortion) and 3 (distortion against temperature).
+    """Return figures 1 and 5 (predictions), 2 (rate and distortion) and 3 (distortion against temperature).
 
     Args:
         table: of `gaussians`.
@@ -102,7 +102,7 @@ def _by_temperature(rows: Sequence[dict[str, Any]], critical: dict[str, float]) 
 
 
 def free_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Predicted against seen temperatures of splits.
+    """Return figures of predicted against seen temperatures of splits.
 
     Args:
         table: of `free`.
@@ -123,7 +123,7 @@ def _splits(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def uci_figures(rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[], Figure]]:
-    """Figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
+    """Return figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
 
     Args:
         rows: of `uci`.

@@ -20,7 +20,7 @@ from sepkit.studies.quantization.measures import matched_squared_wasserstein
 
 
 def flows(config: FlowsConfig, folder: Path) -> dict[str, Any]:
-    """For each target and number of experts: share of samples off every mode, modes hit, transport and likelihood.
+    """Return share of samples off every mode, modes hit, transport and likelihood, per target and number of experts.
 
     Trainings are cells below the folder: the same call again continues.
 
@@ -49,7 +49,7 @@ def flows(config: FlowsConfig, folder: Path) -> dict[str, Any]:
 
 
 def train_flows(config: FlowsConfig, target: str, experts: int) -> dict[str, Any]:
-    """Train the mixtures of all seeds as one stack, and measure samples of them.
+    """Train the mixtures of all seeds as one stack, and return measures of samples of them.
 
     A sample is assigned to the expert of highest likelihood, which alone is trained on it; weights of the mixture are
     shares of the assignments in the last tenth of training.

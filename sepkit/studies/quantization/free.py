@@ -55,7 +55,7 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
 
 
 def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
-    """Soft distortion and rate of settled hypotheses for N(0, 1) at each temperature, beside T / 2 and the bound.
+    """Return distortion (soft) and rate of settled hypotheses for N(0, 1) per temperature, beside T / 2 and the bound.
 
     Below T_c = 2 the rate-distortion function of a Gaussian has slope -1/T at D = T / 2.
 

@@ -90,6 +90,9 @@ def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.C
     np.savez(tmp_path / "other.npz", something=np.zeros(3))
     with pytest.raises(UserError, match=r"other\.npz: found something, expected what sepkit prepare images wrote"):
         read_images(tmp_path / "other.npz", 8, binary=True)
+    np.savez(tmp_path / "short.npz", kind="poisson", shape=(3, 8, 8), images=np.zeros((2, 8, 8)))
+    with pytest.raises(UserError, match=r"short\.npz: found images of shape \(2, 8, 8\), expected \(3, 8, 8\)"):
+        read_images(tmp_path / "short.npz", 8, binary=False)
     np.savez(tmp_path / "grey.npz", **{name: np.full((2, 784), 3, np.uint8) for name in ("train", "valid", "test")})
     for arguments, message in (
         (["--kind", "mnist"], "--source: nothing given"),
