@@ -117,7 +117,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 <= row[name][0] <= 1 for row in rows for name in ("precision", "recall", "entropy"))
     for section, message in (
         ("{targets: [cubes]}", "targets: found 'cubes', expected ring or grid"),
-        ("{device: tpu}", "device: found 'tpu', expected one of cpu, cuda"),
+        ("{device: tpu}", "device: found 'tpu' (did you mean cpu?), expected one of cpu, cuda"),
         ("{steps: 0}", "generators.steps: found 0, expected 1 or more"),
     ):
         (tmp_path / "tiny.yaml").write_text(f"generators: {section}")
