@@ -135,6 +135,10 @@ class Masker(nn.Module, ABC):
     small_steps: ClassVar[bool] = False
     """Whether the work is cut into steps so small that threads wait for each other longer than they work."""
 
+    hypothesis_layers: ClassVar[tuple[str, ...]] = ()
+    """Names of the layers that hold all parameters of single hypotheses. Along the first axis of each parameter come
+    those of hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
+
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
         require_at_least(1, encoding_dim=encoding_dim, hypotheses=hypotheses, values_per_dimension=values_per_dimension)
