@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from sepkit.choices import Choice
@@ -11,6 +13,23 @@ from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import BATCH_SIZE, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SECONDS
+
+
+@dataclass
+class GrowthConfig:
+    """More hypotheses while training goes on: one is split in two, which then drift apart.
+
+    Source: CCLVQ paper, section 4.1.
+    """
+
+    epochs: list[int] = field(default_factory=list)
+    """After how many epochs the model grows, rising, each less than max_epochs."""
+    hypotheses: list[int] | None = None
+    """Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more each time."""
+    by: Literal["distortion", "sources"] = "distortion"
+    """Which hypothesis is split: the one with the largest share of the distortion, or the best one of most sources."""
+    jitter: float = 0.01
+    """Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row tensor."""
 
 
 @dataclass
@@ -83,6 +102,8 @@ class TrainerConfig:
     """Stop after this many steps in a row with a non-finite loss or gradient."""
     seed: int = 0
     """Of initial weights, data and latent noise."""
+    growth: GrowthConfig | None = None
+    """Growing numbers of hypotheses, for separation; none: the number stays."""
 
 
 class TaskConfig(Choice, key="task", default="separation"):
@@ -176,3 +197,24 @@ class TrainConfig(TaskConfig, name="separation"):
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
                 "(--data.train FILE)"
             )
+        if self.trainer.growth is not None:
+            self._check_growth(self.trainer.growth)
+
+    def _check_growth(self, growth: GrowthConfig) -> None:
+        epochs, counts, before = growth.epochs, growth.hypotheses, self.model.hypotheses
+        if not epochs or epochs[0] < 1 or any(b <= a for a, b in pairwise(epochs)):
+            raise UserError(f"trainer.growth.epochs: found {epochs}, expected rising numbers, the first at least 1")
+        if epochs[-1] >= self.trainer.max_epochs:
+            raise UserError(
+                f"trainer.growth.epochs: found {epochs[-1]}, expected less than trainer.max_epochs,"
+                f" {self.trainer.max_epochs}; a model that has grown must be trained"
+            )
+        if counts is not None and (len(counts) != len(epochs) or any(b <= a for a, b in pairwise([before, *counts]))):
+            raise UserError(
+                f"trainer.growth.hypotheses: found {counts}, expected {len(epochs)} rising numbers, one for each"
+                f" growth, the first above model.hypotheses, {before}; a model never loses hypotheses"
+            )
+        if not 0 < growth.jitter < math.inf:
+            raise UserError(f"trainer.growth.jitter: found {growth.jitter}, expected more than 0")
+        if self.trainer.devices * self.trainer.num_nodes > 1:
+            raise UserError("trainer.growth: models grow on one device only; set trainer.devices to 1, or leave it out")

@@ -45,7 +45,7 @@ class Task(LightningModule):
     * `losses`: the losses of a batch.
     * `scores` and `summarize`: the dev scores of a batch, and of a whole validation.
     * `begin`: work that a new run does once.
-    * `before_step`, `after_step`, `after_epoch`: changes during training.
+    * `before_epoch`, `before_step`, `after_step`, `after_epoch`: changes during training.
 
     It is registered for its configuration: `@register(MyTaskConfig)`.
 
@@ -62,9 +62,13 @@ class Task(LightningModule):
     """The class of the model, made from `config.model`."""
     examples: ClassVar[str] = "examples"
     """Name of the items of the data sets in printed lines and records."""
+    grows: ClassVar[bool] = False
+    """Whether the model may change its number of hypotheses (`trainer.growth`)."""
 
     def __init__(self, config: Any, out: Path, resuming: bool = False) -> None:
         super().__init__()
+        if config.trainer.growth is not None and not self.grows:
+            raise UserError(f"trainer.growth: task {config.name} has no hypotheses that could grow; leave it out")
         self.automatic_optimization = False
         self.config: Any = config
         self.out = out
@@ -124,6 +128,19 @@ class Task(LightningModule):
         """
         if self.config.init_from is not None:
             say(str(load_weights_into(self.model, self.config.init_from)))
+
+    def before_epoch(self) -> None:
+        """Prepare for an epoch (`position.epoch`), or for the rest of one that a resumed run continues."""
+
+    @property
+    def stage(self) -> int:
+        """Return a number that changes when the model becomes another one, with which old scores do not compare."""
+        return 0
+
+    @property
+    def more_stages(self) -> bool:
+        """Return whether the model will become another one, for which training has to go on."""
+        return False
 
     def before_step(self) -> None:
         """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
@@ -288,6 +305,10 @@ class Task(LightningModule):
 
     def on_fit_start(self) -> None:
         """Prepare the blocks, now that the device is known."""
+        self.prepare_blocks()
+
+    def prepare_blocks(self) -> None:
+        """Make blocks keep only their inputs, if the configuration asks for it."""
         if self.config.trainer.gradient_checkpointing:
             with self.trainer.precision_plugin.forward_context():
                 checkpoint_blocks(self.model)
@@ -307,6 +328,7 @@ class Task(LightningModule):
         self.position.enter_epoch()
         assert self._sampler is not None
         self._sampler.set_epoch(self.position.epoch)
+        self.before_epoch()
 
     @property
     def progress(self) -> float:

@@ -85,6 +85,21 @@ class DepthMasker(Protocol):
 
 
 @runtime_checkable
+class StagedMasker(Protocol):
+    """A masker whose inner stages can make masks, too, for a loss of their own in training.
+
+    Attributes:
+        stages: how many do; 0: none.
+    """
+
+    stages: int
+
+    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return raw mask values of features (B, K, F), and a mask of the encoding, (B, n, K, F), for each stage."""
+        ...
+
+
+@runtime_checkable
 class LatentMasker(Protocol):
     """A masker that may have latents of its own.
 
@@ -119,6 +134,10 @@ class Masker(nn.Module, ABC):
 
     small_steps: ClassVar[bool] = False
     """Whether the work is cut into steps so small that threads wait for each other longer than they work."""
+
+    hypothesis_layers: ClassVar[tuple[str, ...]] = ()
+    """Names of the layers that hold all parameters of single hypotheses. Along the first axis of each parameter come
+    those of hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()

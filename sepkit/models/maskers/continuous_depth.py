@@ -46,6 +46,8 @@ class ContinuousDepthMasker(Masker):
     it for separation.
     """
 
+    hypothesis_layers = ("output",)
+
     def __init__(
         self,
         encoding_dim: int,

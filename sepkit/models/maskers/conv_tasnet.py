@@ -84,6 +84,8 @@ class ConvTasNetMasker(Masker):
         UserError: a size below 1, or `causal` with a norm that sees the future.
     """
 
+    hypothesis_layers = ("output",)
+
     def __init__(
         self,
         encoding_dim: int,

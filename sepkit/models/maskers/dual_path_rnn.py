@@ -153,6 +153,8 @@ class DualPathRNNMasker(Masker):
         UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
     """
 
+    hypothesis_layers = ("spread.1",)
+
     def __init__(
         self,
         encoding_dim: int,

@@ -26,6 +26,7 @@ class RecurrentMasker(Masker):
     """
 
     small_steps = True
+    hypothesis_layers = ("output",)
 
     def __init__(
         self,

@@ -23,6 +23,8 @@ class SepFormerMasker(Masker):
         UserError: speechbrain is not installed, or sizes do not fit.
     """
 
+    hypothesis_layers = ("network.conv2d",)
+
     def __init__(
         self,
         encoding_dim: int,

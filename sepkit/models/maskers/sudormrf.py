@@ -207,6 +207,7 @@ class SuDoRMRFMasker(_SuDoRMRF):
     """
 
     block = SuDoRMRFBlock
+    hypothesis_layers = ("output",)
 
     def make_output(self, channels: int) -> None:
         """Make the expansion to the encoding dimensions, and the sliding filters.
@@ -235,6 +236,7 @@ class ImprovedSuDoRMRFMasker(_SuDoRMRF):
     """
 
     block = ImprovedSuDoRMRFBlock
+    hypothesis_layers = ("output.1",)
 
     def make_output(self, channels: int) -> None:
         """Make the activation and the 1x1 convolution.

@@ -10,6 +10,15 @@ from torch import Tensor
 
 from sepkit.errors import UserError
 
+# A sample is off every mode if it is farther from all centers than this many deviations.
+_OFF = 3.0
+# A mode is hit if it has this share of its own share of the samples.
+_HIT = 0.1
+
+FLOOR_OFF_MODES = math.exp(-(_OFF**2) / 2)
+"""Share of true samples that count as off every mode: a Gaussian in the plane is farther than r deviations with
+probability exp(-r^2 / 2)."""
+
 MEANS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 """Of the three Gaussians, at input 1 in the moving case."""
 
@@ -135,3 +144,21 @@ def sample_modes(centers: Tensor, deviation: float, count: int, generator: torch
     """
     chosen = centers[torch.randint(len(centers), (count,), generator=generator)]
     return chosen + deviation * torch.randn(count, 2, generator=generator)
+
+
+def mode_coverage(samples: Tensor, centers: Tensor, deviation: float) -> tuple[float, int]:
+    """Return the share of samples that are off every mode, and the number of modes that are hit.
+
+    Args:
+        samples: (N, 2).
+        centers: (K, 2).
+        deviation: of each mode.
+
+    Returns:
+        The share of samples farther than three deviations from all centers, and the number of modes that have at least
+        a tenth of their share of the samples.
+    """
+    nearest = torch.cdist(samples, centers).min(1)
+    near = nearest.values <= _OFF * deviation
+    hits = torch.bincount(nearest.indices[near], minlength=len(centers)) / len(samples)
+    return 1 - float(near.float().mean()), int((hits > _HIT / len(centers)).sum())

@@ -59,14 +59,14 @@ class RowAdam:
         """
         if not bool(rows.any()):
             return
-        self.steps += rows
+        self.steps += rows.cpu()
         decays = [1 - beta ** self.steps.clamp_min(1) for beta in self.betas]
         for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
             if parameter.grad is None:
                 continue
             shape = (-1, *[1] * (parameter.ndim - 1))
-            moving = rows.view(shape)
-            one, two = (decay.view(shape).to(parameter.dtype) for decay in decays)
+            moving = rows.view(shape).to(parameter.device)
+            one, two = (decay.view(shape).to(parameter) for decay in decays)
             new_first = first.lerp(parameter.grad, 1 - self.betas[0])
             new_second = self.betas[1] * second + (1 - self.betas[1]) * parameter.grad.square()
             change = self.learning_rate * (new_first / one) / (new_second.sqrt() / two.sqrt() + self.eps)
@@ -128,7 +128,7 @@ def winner_losses(
     """
     runs, batch, n = cost.shape
     if awake is None:
-        awake = torch.ones(runs, n, dtype=torch.bool)
+        awake = torch.ones(runs, n, dtype=torch.bool, device=cost.device)
     judged = cost.detach()
     noise = torch.as_tensor(noise, dtype=cost.dtype).expand(runs)
     if bool((noise > 0).any()):

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from sepkit.annealing.settling import settle_points
-from sepkit.annealing.split_delay import Cooling, split_temperature
+from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
 from sepkit.annealing.temperature import three_gaussians
 from sepkit.cells import run_cells
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
@@ -109,9 +109,9 @@ def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
     places = config.start_spread * noise
     lengths = [math.log(config.seen_spread / float(spread)) for spread in _spread(places, axis)]
     predicted = [split_temperature(cooling, critical, length / (2 * config.step_size)) for length in lengths]
-    # The closed form is for small steps; this sums what each step does.
-    growth = np.cumsum([math.log1p(2 * config.step_size * (critical / schedule(t) - 1)) for t in range(steps)])
-    by_steps = [schedule(min(steps - 1, int((growth < length).sum()))) for length in lengths]
+    # The closed form is for small steps; this adds up what each step does.
+    times = [split_time(cooling, critical, Steps(config.step_size, length)) for length in lengths]
+    by_steps = [schedule(steps - 1 if time is None else min(steps - 1, math.floor(time))) for time in times]
     seen = [math.nan] * config.split_seeds
     for step in range(steps):
         places = _descend(places, centered, schedule(step), config.step_size)

@@ -116,6 +116,31 @@ def shannon_lower_bound_bits(entropy_nats: float, distortion: float, dimension: 
     return entropy_nats / math.log(2) - dimension / 2 * math.log2(2 * math.pi * math.e * distortion / dimension)
 
 
+def precision_recall(real: Tensor, generated: Tensor, neighbors: int = 3) -> tuple[float, float]:
+    """Improved precision and recall of generated samples.
+
+    Precision is the share of generated samples within reach of a real one: not farther from it than its k-th nearest
+    other real sample. Recall is the same with the roles exchanged.
+
+    Args:
+        real: (N, d), N above `neighbors`.
+        generated: (M, d), M above `neighbors`.
+        neighbors: k.
+
+    Returns:
+        Precision and recall.
+
+    Source: Kynkaanniemi et al., "Improved precision and recall metric for assessing generative models", 2019.
+    """
+
+    def share_within(samples: Tensor, reference: Tensor) -> float:
+        # The nearest point of the reference is the point itself.
+        reach = torch.cdist(reference, reference).kthvalue(neighbors + 1, dim=1).values
+        return float((torch.cdist(samples, reference) <= reach).any(1).float().mean())
+
+    return share_within(generated, real), share_within(real, generated)
+
+
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
     """Return half the sum of absolute differences over the last axis.
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
+from sepkit.corpora.images import read_mnist
 from sepkit.errors import UserError
 from sepkit.studies.continuous_depth.data import (
     poisson_floor,
     poisson_images,
     poisson_solution,
     read_images,
-    read_mnist,
 )
 from sepkit.studies.continuous_depth.options import ImagesOptions
 
@@ -77,14 +77,6 @@ def test_mnist_in_every_form_the_field_has(tmp_path: Path) -> None:
     images = read_images(out / "dev.npz", 28, binary=True)
     assert np.array_equal(images.images.reshape(4, -1), bits[1]) and images.floor_nats is None
     assert (out / "dev.npz").stat().st_size < 2000 and images[7, 2].shape == (1, 28, 28)
-
-
-def test_real_mnist(data_folder: Path) -> None:
-    found = read_mnist(data_folder / "mnist_binarized" / "mnist_binarized.npz")
-    assert {name: images.shape for name, images in found.items()} == {
-        "train": (50000, 28, 28), "dev": (10000, 28, 28), "test": (10000, 28, 28),
-    }  # fmt: skip
-    assert 0.12 < found["test"].mean() < 0.14
 
 
 def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
