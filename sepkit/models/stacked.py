@@ -33,7 +33,7 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(uniform((1, out_features), bound, generators))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return (S, B, out).
+        """Return the output, (S, B, out).
 
         Args:
             values: (S or 1, B, in).

@@ -186,7 +186,7 @@ class Attention(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return (B, F, C).
+        """Return the output, (B, F, C).
 
         Args:
             x: (B, F, C).
@@ -230,7 +230,7 @@ class GlobalBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
-        """Return (B, F, C).
+        """Return the output, (B, F, C).
 
         Args:
             x: (B, F, C); F is a multiple of `pooled`.
@@ -259,7 +259,7 @@ class GatedFeedForward(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, F, C).
+        """Return the output, (B, F, C).
 
         Args:
             x: (B, F, C).
@@ -290,7 +290,7 @@ class LocalBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, F, C).
+        """Return the output, (B, F, C).
 
         Args:
             x: (B, F, C).
@@ -314,7 +314,7 @@ class SpeakerBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B * n, F, C).
+        """Return the output, (B * n, F, C).
 
         Args:
             x: (B * n, F, C).
@@ -344,7 +344,7 @@ class SpeakerSplit(nn.Module):
         self.norm = GlobalLayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B * n, F, C).
+        """Return the output, (B * n, F, C).
 
         Args:
             x: (B, F, C).

@@ -79,7 +79,7 @@ class SuDoRMRFBlock(nn.Module):
         self.output = nn.Sequential(GlobalLayerNorm(channels), nn.PReLU(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, channels, F).
+        """Return the output, (B, channels, F).
 
         Args:
             x: (B, channels, F).
@@ -102,7 +102,7 @@ class ImprovedSuDoRMRFBlock(nn.Module):
         self.project = nn.Conv1d(hidden_channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, channels, F).
+        """Return the output, (B, channels, F).
 
         Args:
             x: (B, channels, F).
@@ -128,7 +128,7 @@ class SlidingFilters(nn.Conv2d):
         self.encoding_dim = encoding_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (B, O * K, F).
+        """Return the output, (B, O * K, F).
 
         Args:
             input: (B, K, F).

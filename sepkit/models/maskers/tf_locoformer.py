@@ -176,7 +176,7 @@ class ConvolutionalFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, L, D).
+        """Return the output, (B, L, D).
 
         Args:
             x: (B, L, D).
@@ -213,7 +213,7 @@ class RotaryAttention(nn.Module):
         self.register_buffer("frequencies", 10000.0 ** (-pairs / size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, L, D).
+        """Return the output, (B, L, D).
 
         Args:
             x: (B, L, D).
