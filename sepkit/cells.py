@@ -12,7 +12,12 @@ from sepkit.files import read_json, write_json
 
 
 def cell_seed(seed: int, name: str) -> int:
-    """Return the seed of a cell, a function of the experiment's seed and the cell's name alone."""
+    """Return the seed of a cell, a function of nothing else.
+
+    Args:
+        seed: of the experiment.
+        name: of the cell.
+    """
     return zlib.crc32(f"{seed} {name}".encode())
 
 

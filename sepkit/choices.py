@@ -48,7 +48,11 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into `config`."""
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration.
+
+    Args:
+        config: a dataclass, or a value of one of its fields.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -58,7 +62,7 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], data: Any, where: str = "") -> T:
-    """Fill the dataclass `cls` (or the choice of that kind which `data` names) from plain data.
+    """Return a dataclass, or the choice of a kind that the data name, filled from plain data.
 
     Args:
         cls: a dataclass of this module, or a kind of `Choice`.
@@ -82,7 +86,12 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
-    """Return the dataclass that `name` stands for among the choices of `kind`.
+    """Return the dataclass that a name stands for among the choices of a kind.
+
+    Args:
+        kind: of `Choice`, or one choice of it.
+        name: of the choice; None: the default one.
+        where: dotted name of the field, for messages.
 
     Raises:
         UserError: no name, or none of that name.
@@ -101,7 +110,11 @@ def pick(kind: type, name: Any, where: str = "") -> type:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Return field name -> type of a dataclass, with annotations resolved."""
+    """Return field name -> type of a dataclass, with annotations resolved.
+
+    Args:
+        cls: the dataclass.
+    """
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
@@ -115,13 +128,24 @@ def _word(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" for the known word that is most like `word`; empty if none is alike."""
+    """Return " (did you mean X?)" for the known word that is most like the one found; empty if none is alike.
+
+    Args:
+        word: what was found.
+        known: what was expected.
+    """
     close = difflib.get_close_matches(word[:_LONGEST_WORD], list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """Return plain data as a value of type `hint`; raise UserError, which begins with `where`, if it is none."""
+    """Return plain data as a value of a type; raise UserError if they are none.
+
+    Args:
+        hint: the type.
+        value: numbers, text, lists and mappings.
+        where: dotted name of the field, with which the error begins.
+    """
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):

@@ -38,7 +38,11 @@ _SHOWN = _Shown()
 
 
 def shown(value: Any) -> str:
-    """Return the `repr` of a value for a message: long and deep ones are abbreviated."""
+    """Return the `repr` of a value for a message: long and deep ones are abbreviated.
+
+    Args:
+        value: what was found.
+    """
     text = _SHOWN.repr(value)
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
@@ -47,6 +51,9 @@ def one_line(text: str) -> str:
     """Return a message as one line that a terminal can print, of at most `MESSAGE_CHARACTERS` characters.
 
     The middle of a longer one is left out, because the file stands at the beginning and the remedy at the end.
+
+    Args:
+        text: the message.
     """
     if len(text) > 4 * MESSAGE_CHARACTERS:
         text = f"{text[: 2 * MESSAGE_CHARACTERS]} {text[-2 * MESSAGE_CHARACTERS :]}"
@@ -71,6 +78,9 @@ def exhausted(error: BaseException) -> str:
     """Return the line for an OSError that means that the machine has run out of something; empty for any other.
 
     It stops a whole command, because the next file would meet it too.
+
+    Args:
+        error: any exception.
     """
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
         return ""
@@ -91,7 +101,11 @@ _OUT_OF_REACH = {
 
 
 def out_of_reach(error: BaseException) -> str:
-    """Return the line for an OSError about a path that this user cannot reach; empty for any other."""
+    """Return the line for an OSError about a path that this user cannot reach; empty for any other.
+
+    Args:
+        error: any exception.
+    """
     if not isinstance(error, OSError) or error.errno not in _OUT_OF_REACH or not _named(error):
         return ""
     return f"{_named(error)}: {_OUT_OF_REACH[error.errno]}"

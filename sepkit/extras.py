@@ -29,7 +29,11 @@ EXTRAS = {
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be imported, without importing it."""
+    """Return whether a module can be imported, without importing it.
+
+    Args:
+        module: dotted name.
+    """
     return find_spec(module) is not None
 
 

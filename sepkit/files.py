@@ -77,7 +77,11 @@ def _sync(path: Path) -> None:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal.
+
+    Args:
+        path: of the file.
+    """
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -86,14 +90,22 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after."""
+    """Make a folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after.
+
+    Args:
+        folder: of the outputs.
+    """
     with atomic_output(folder / ".writable") as temporary:
         temporary.touch()
     (folder / ".writable").unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write UTF-8 text atomically and durably, line ends as they are, and return the path.
+    """Write UTF-8 text atomically and durably, and return the path.
+
+    Args:
+        path: of the file.
+        text: its line ends stay as they are.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -107,6 +119,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as JSON atomically, and return the path.
 
+    Args:
+        path: of the file.
+        data: mappings, lists, numbers, text and None.
+
     Raises:
         UserError: the folder cannot be written to.
         ValueError: NaN or infinity, which JSON does not have.
@@ -116,6 +132,10 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
 
 def write_yaml(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as YAML atomically, keys in their order, and return the path.
+
+    Args:
+        path: of the file.
+        data: mappings, lists, numbers, text and None.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -223,5 +243,9 @@ def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> 
 
 
 def cache_folder(name: str) -> Path:
-    """Return the user's folder for what can be made or fetched again: ~/.cache/sepkit/NAME, or in XDG_CACHE_HOME."""
+    """Return the user's folder for what can be made or fetched again: ~/.cache/sepkit/NAME, or in XDG_CACHE_HOME.
+
+    Args:
+        name: of what is kept there.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sepkit" / name

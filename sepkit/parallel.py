@@ -161,7 +161,12 @@ class Pool:
             self._executor.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Task:
-        """Return the task of calling a function that another process can import; arguments are pickled."""
+        """Return the task of a call in another process.
+
+        Args:
+            function: one that another process can import.
+            arguments: of the call; they are pickled.
+        """
         if self._executor is None:
             future: Future[Any] = Future()
             try:
@@ -178,7 +183,13 @@ class Pool:
 
 
 class Task:
-    """A call that is under way, see `Pool.submit`."""
+    """A call that is under way, see `Pool.submit`.
+
+    Args:
+        future: its result.
+        function: what is called, to call it again if its process ended.
+        arguments: of the call.
+    """
 
     def __init__(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._future, self._function, self._arguments = future, function, arguments

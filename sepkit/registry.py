@@ -37,9 +37,12 @@ _imported: dict[str, ModuleType] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
-    """Decorator: the class (or function) that `build` calls for configurations of this type.
+    """Return a decorator for the class (or function) that `build` calls for configurations of a type.
 
     A class, called directly, takes the arguments that are missing from the configuration's defaults.
+
+    Args:
+        config: the dataclass of these configurations.
     """
 
     def decorate(builder: C) -> C:
@@ -53,9 +56,12 @@ def register(config: type) -> Callable[[C], C]:
 
 
 def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
-    """Class decorator: arguments that a call leaves out are taken from the fields of a dataclass with the same names.
+    """Return a class decorator: arguments that a call leaves out are taken from the fields of a dataclass.
 
     Arguments for which the constructor has a default of its own keep it. Nested choices are built.
+
+    Args:
+        config: the dataclass, with fields of the same names.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -84,7 +90,7 @@ def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
 
 
 def build(config: Choice, **structure: Any) -> Any:
-    """Build the object that `config` describes.
+    """Return the object that a configuration describes.
 
     Args:
         config: a choice; its fields become keyword arguments, nested choices built first.
@@ -99,7 +105,11 @@ def build(config: Choice, **structure: Any) -> Any:
 
 
 def registered(config: Choice) -> Any:
-    """Return the class (or function) registered for configurations of this type; raise UserError if there is none."""
+    """Return the class (or function) registered for configurations of a type; raise UserError if there is none.
+
+    Args:
+        config: of that type.
+    """
     builder = _builders.get(type(config))
     if builder is None:
         raise UserError(
@@ -110,6 +120,9 @@ def registered(config: Choice) -> Any:
 
 def import_file(path: str) -> ModuleType:
     """Execute a user's Python file, which registers maskers or other choices of its own, and return its module.
+
+    Args:
+        path: of a Python file, as given to `--import`.
 
     Raises:
         UserError: no such file, or executing it fails.

@@ -28,19 +28,31 @@ class Schedule(Protocol):
     """A value that depends on progress alone."""
 
     def __call__(self, t: float) -> float:
-        """Return the value after t epochs."""
+        """Return the value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         ...
 
 
 @register(ConstantConfig)
 @dataclass(frozen=True)
 class Constant:
-    """The same value always."""
+    """The same value always.
+
+    Args:
+        value: at any time.
+    """
 
     value: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.value
 
 
@@ -49,6 +61,10 @@ class Constant:
 class TruncatedLinear:
     """initial * (1 - t / end) before `end`, zero from there on.
 
+    Args:
+        initial: value at the start.
+        end: epochs.
+
     Source: aMCL paper, eq. 43.
     """
 
@@ -56,7 +72,11 @@ class TruncatedLinear:
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.initial * (1 - t / self.end) if t < self.end else 0.0
 
 
@@ -64,6 +84,11 @@ class TruncatedLinear:
 @dataclass(frozen=True)
 class TruncatedExponential:
     """initial * decay ** t before `end`, zero from there on; end = inf never cuts.
+
+    Args:
+        initial: value at the start.
+        decay: factor in an epoch.
+        end: epochs.
 
     Source: aMCL paper, eq. 44.
     """
@@ -73,7 +98,11 @@ class TruncatedExponential:
     end: float = math.inf
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.initial * self.decay**t if t < self.end else 0.0
 
 
@@ -83,13 +112,21 @@ class SigmoidWarmup:
     """A logistic rise from zero at t = 0 over value / 2 at end / 2 to exactly `value` from `end` on.
 
     value * (s(x) - s(-6)) / (s(6) - s(-6)), x = 6 (2 t / end - 1), s the logistic function.
+
+    Args:
+        value: at the end.
+        end: epochs.
     """
 
     value: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         if t >= self.end:
             return self.value
         foot = _logistic(-_SIGMOID_REACH)
@@ -100,13 +137,22 @@ class SigmoidWarmup:
 @register(LinearWarmupConfig)
 @dataclass(frozen=True)
 class LinearWarmup:
-    """value * t / end before `end`, `value` from there on."""
+    """value * t / end before `end`, `value` from there on.
+
+    Args:
+        value: at the end.
+        end: epochs.
+    """
 
     value: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.value * t / self.end if t < self.end else self.value
 
 
@@ -115,6 +161,10 @@ class LinearWarmup:
 class InverseTemperature:
     """min(initial ** (1 - t / end), 1): from `initial` geometrically to 1 at `end`, 1 from there on.
 
+    Args:
+        initial: value at the start, above 0.
+        end: epochs.
+
     Source: annealed VI paper, eq. 2.4.
     """
 
@@ -122,20 +172,33 @@ class InverseTemperature:
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return min(self.initial ** (1 - t / self.end), 1.0) if t < self.end else 1.0
 
 
 @register(LinearInverseTemperatureConfig)
 @dataclass(frozen=True)
 class LinearInverseTemperature:
-    """initial + (1 - initial) * t / end before `end`, 1 from there on."""
+    """initial + (1 - initial) * t / end before `end`, 1 from there on.
+
+    Args:
+        initial: value at the start.
+        end: epochs.
+    """
 
     initial: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.initial + (1 - self.initial) * t / self.end if t < self.end else 1.0
 
 
@@ -144,6 +207,10 @@ class LinearInverseTemperature:
 class SaturatingInverseTemperature:
     """initial + (1 - initial) * (1 - exp(-t / time)): it comes near 1 after several times `time`.
 
+    Args:
+        initial: value at the start.
+        time: epochs.
+
     Source: annealed VI paper, footnote 1.
     """
 
@@ -151,32 +218,54 @@ class SaturatingInverseTemperature:
     time: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.initial - (1 - self.initial) * math.expm1(-t / self.time)
 
 
 @register(StepInverseTemperatureConfig)
 @dataclass(frozen=True)
 class StepInverseTemperature:
-    """`initial` before `end`, 1 from there on."""
+    """`initial` before `end`, 1 from there on.
+
+    Args:
+        initial: value at the start.
+        end: epochs.
+    """
 
     initial: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.initial if t < self.end else 1.0
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A multiple of another schedule, for units that are measured before training."""
+    """A multiple of another schedule, for units that are measured before training.
+
+    Args:
+        schedule: the other one.
+        factor: of its values.
+    """
 
     schedule: Schedule
     factor: float
 
     def __call__(self, t: float) -> float:
-        """The value after t epochs."""
+        """The value of the schedule.
+
+        Args:
+            t: epochs that have passed, with fractions.
+        """
         return self.factor * self.schedule(t)
 
 

@@ -5,6 +5,7 @@ Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -32,12 +33,33 @@ class Batch:
     ids: list[str] = field(default_factory=list)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the same batch on another device."""
+        """Return the same batch on another device.
+
+        Args:
+            device: where the tensors go.
+            non_blocking: whether the host continues while they are copied.
+        """
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in moved.items():
             if hasattr(value, "to"):
                 moved[name] = value.to(device, non_blocking=non_blocking)
         return Batch(**moved)
+
+    def without_padding(self) -> Iterator[tuple[list[int], Batch]]:
+        """Yield a batch for each length, without padding, after the places of its examples in this one."""
+        lengths = self.lengths.tolist()
+        for length in sorted(set(lengths)):
+            places = [place for place, found in enumerate(lengths) if found == length]
+            yield (
+                places,
+                Batch(
+                    self.mixture[places, :length],
+                    self.sources[places, :, :length],
+                    self.active[places],
+                    self.lengths[places],
+                    [self.ids[place] for place in places] if self.ids else [],
+                ),
+            )
 
     def pin_memory(self) -> Batch:
         """Return the same batch in page-locked memory (called by torch's DataLoader)."""
@@ -55,7 +77,11 @@ class Density(Protocol):
     """A prior of latents: flexible, or a distribution itself."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats; only the sum over the dimensions of a tick may mean anything."""
+        """Return the elementwise log density in nats; only the sum over the dimensions of a tick may mean anything.
+
+        Args:
+            value: of the shape of a sample.
+        """
         ...
 
 
@@ -79,19 +105,31 @@ class Latent(Protocol):
         ...
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One reparameterized sample: gradients reach the posterior's parameters."""
+        """Return one reparameterized sample: gradients reach the posterior's parameters.
+
+        Args:
+            generator: of the noise; None: torch's own.
+        """
         ...
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample.
+        """
         ...
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise KL(posterior || prior) in nats; zero for a point."""
+        """Return the elementwise KL(posterior || prior) in nats; zero for a point.
+
+        Args:
+            prior: a distribution of the same kind.
+        """
         ...
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
+        """Return the elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
         ...
 
 
@@ -105,6 +143,7 @@ class Separation:
         masks: posterior over masks, samples of shape (B, n, K, F).
         scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
+        stage_estimates: (B, stages, n, T) waveforms of the masker's inner stages, where the objective asked for them.
         path_rate: (B, D, F) nats of each latent value of the masker, where it has latents of its own.
         encoding_prior: of the encodings, where they are variational.
         mask_prior: of the masks, where they are variational.
@@ -123,6 +162,7 @@ class Separation:
     masks: Latent
     scores: Tensor | None = None
     estimate_scales: Tensor | None = None
+    stage_estimates: Tensor | None = None
     path_rate: Tensor | None = None
     encoding_prior: Density | None = None
     mask_prior: Density | None = None

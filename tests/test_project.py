@@ -28,7 +28,7 @@ SIMULATIONS = {
     REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
     for recipe in ("annealed_vi", "cclvq", "quantization", "uci")
     for name in ("cpu", "paper")
-}
+} | {REPOSITORY / "egs" / "cclvq" / "conf" / "gpu.yaml"}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 TINY_MODEL = {"filterbank": {"name": "free", "num_filters": 16}, "masker": {"name": "recurrent", "hidden_size": 8}}
 

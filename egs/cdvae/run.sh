@@ -46,14 +46,6 @@ prepare() {
   sepkit prepare images --kind poisson $prepare_options --out "$data"
 }
 
-# Every run as a word: METHOD_seedN.
-list_runs() {
-  local seed method
-  for seed in $seeds; do
-    for method in $methods; do echo "${method}_seed$seed"; done
-  done
-}
-
 train_all() {
   local run
   for run in $(list_runs); do
@@ -72,18 +64,8 @@ evaluate_all() {
   done
 }
 
-summarize_all() {
-  # shellcheck disable=SC2046  # names of runs hold no blanks
-  sepkit summarize $(list_runs | sed "s|^|$exp/|") --figure depth --out "$exp/table.md"
-}
-
-write_comparison() {
-  # shellcheck disable=SC2046
-  sepkit report $(list_runs | sed "s|^|$exp/|") --out "$exp/report.html"
-}
-
 run_stage 1 "prepare $data" prepare
 run_stage 2 "train $(list_runs | wc -l) models below $exp" train_all
 run_stage 3 "evaluate them" evaluate_all
-run_stage 4 "write $exp/table.md" summarize_all
+run_stage 4 "write $exp/table.md" summarize_depth
 run_stage 5 "write $exp/report.html" write_comparison

@@ -226,12 +226,12 @@ evaluate_all() { for_all evaluate_one; }
 
 summarize_all() {
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
-  sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --metric si_sdri_db si_sdr_db blr_nats_per_sample \
+  sepkit summarize $(run_folders) --metric si_sdri_db si_sdr_db blr_nats_per_sample \
     ${drops:+--drop-from $drops} --out "$exp/table.md"
   # shellcheck disable=SC2046
   case $setting in
-    *table3) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure evidence --out "$exp/evidence.md" ;;
-    *table2) sepkit summarize $(list_runs | sed "s|^\([^ ]*\).*|$exp/\1|") --figure rate-distortion --out "$exp/rate_distortion.md" ;;
+    *table3) sepkit summarize $(run_folders) --figure evidence --out "$exp/evidence.md" ;;
+    *table2) sepkit summarize $(run_folders) --figure rate-distortion --out "$exp/rate_distortion.md" ;;
   esac
 }
 

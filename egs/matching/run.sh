@@ -10,6 +10,8 @@
 # --seeds "0 1 2"      seeds of the table; the other experiments use the first one
 # --temperatures "..."  initial temperatures in dB of the phase transition plot (Fig. 8); "" leaves it out
 # --hypotheses "..."   numbers of hypotheses larger than --speakers, for MCL and aMCL (Fig. 7); "" leaves it out
+# --four "..."         ways to four hypotheses for two speakers, for all seeds: those of --methods at once from the start,
+#                      and grown, from two; "" leaves them out
 # --jobs N             trainings that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 table and figures, 5 report. The same command again continues.
@@ -26,6 +28,7 @@ methods="pit mcl relaxed_wta amcl"
 seeds="0 1 2"
 temperatures="0.1 5 23"
 hypotheses="3 5"
+four=
 jobs=2
 data=
 . ../utils/recipe.sh
@@ -46,6 +49,13 @@ list_runs() {
   for temperature in $temperatures; do
     echo "amcl_t${temperature}_seed$first_seed --config conf/amcl_exponential.yaml --seed $first_seed" \
       "--objective.assignment.temperature.initial $temperature"
+  done
+  for seed in $seeds; do
+    for method in $four; do
+      count=4
+      [ "$method" != grown ] || count=2
+      echo "${method}_four_seed$seed --config conf/$method.yaml --seed $seed --model.hypotheses $count"
+    done
   done
   for count in $hypotheses; do
     for method in mcl amcl; do
@@ -81,11 +91,13 @@ evaluate_all() {
 }
 
 # Runs whose name fits a pattern of list_runs' names, as folders.
-runs() { list_runs | cut -d' ' -f1 | grep -E "^($1)\$" | sed "s|^|$exp/|"; }
+runs() { run_folders | grep -E "/($1)\$"; }
 
 summarize_all() {
   # shellcheck disable=SC2046  # names of runs hold no blanks
   sepkit summarize $(runs "(${methods// /|})_seed[0-9]+") --out "$exp/table.md"
+  # shellcheck disable=SC2046
+  [ -z "$four" ] || sepkit summarize $(runs "(${four// /|})_four_seed[0-9]+") --metric mcl_si_sdr_db --out "$exp/four.md"
   # shellcheck disable=SC2046
   [ -z "$temperatures" ] ||
     sepkit summarize $(runs "amcl_t[0-9.]+_seed$first_seed") --figure temperature --out "$exp/phase_transition.md"

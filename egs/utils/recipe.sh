@@ -110,6 +110,29 @@ evaluate_model() {
   $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --apart $evaluate_options --out "$exp/evaluation"
 }
 
+# list_runs: the runs of a comparison, a line each: METHOD_seedN. A recipe may define its own, with more words after the name.
+list_runs() {
+  local seed method
+  for seed in $seeds; do
+    for method in $methods; do echo "${method}_seed$seed"; done
+  done
+}
+
+# run_folders: the folders of all runs, whose names hold no blanks.
+run_folders() { list_runs | sed "s|^\([^ ]*\).*|$exp/\1|"; }
+
+# Writes one page that compares all runs.
+write_comparison() {
+  # shellcheck disable=SC2046  # names of runs hold no blanks
+  sepkit report $(run_folders) --out "$exp/report.html"
+}
+
+# Writes the scores of all runs by the number of steps of a model of continuous depth.
+summarize_depth() {
+  # shellcheck disable=SC2046  # names of runs hold no blanks
+  sepkit summarize $(run_folders) --figure depth --out "$exp/table.md"
+}
+
 # Writes one page with the scores, the worst, median and best mixtures with their estimates, and the training curves.
 write_report() {
   $decode_cmd sepkit report "$exp" --out "$exp/report.html"

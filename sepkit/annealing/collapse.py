@@ -31,6 +31,10 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
 
     Below it the sum stays nearly 0 while the difference grows; above it both means run to the heavy mode. It is .5863
     for R = 3, w* = .8. For R to infinity (`radius` inf) it is r^2 where 2 f(-1; r) = r / sqrt(2 pi), .58343.
+
+    Args:
+        radius: R, distance of each mode from the center, in deviations of a mode; inf: the limit.
+        heavy_weight: w*, weight of the heavy mode.
     """
 
     def excess(value: float) -> float:
@@ -59,7 +63,7 @@ def growth_exponent(initial_beta: float, steps: float, step_size: float, radius:
         initial_beta: beta_i, in (0, 1).
         steps: t0, of the schedule min(beta_i^(1 - t / t0), 1).
         step_size: eta.
-        radius: R.
+        radius: R, distance of each mode from the center, in deviations of a mode.
         alpha: R^2 beta at the end of the hot phase.
 
     Source: annealed VI paper, eq. 3.8, with eta.
@@ -88,7 +92,7 @@ def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius:
         schedule: beta(t), rising.
         end: steps after which beta is 1 to six digits.
         step_size: eta.
-        radius: R.
+        radius: R, distance of each mode from the center, in deviations of a mode.
         alpha: R^2 beta at the end of the hot phase.
 
     Raises:
@@ -116,6 +120,11 @@ def start_probability(dimension: int, radius: float, heavy_weight: float) -> flo
 
     It is P^2 + (1 - P)^2, with P the probability that the overlap of a uniform direction in d >= 2 dimensions is above
     -epsilon. For that overlap, m sqrt((d - 1) / (1 - m^2)) has Student's distribution with d - 1 degrees of freedom.
+
+    Args:
+        dimension: d, at least 2.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
     """
     epsilon = abs(bias(radius, heavy_weight))
     if epsilon >= 1:
@@ -134,9 +143,9 @@ def collapse_probability(
     has finished (eta t0 far above 4).
 
     Args:
-        growth: I.
+        growth: I, logarithm of the growth.
         dimension: d.
-        radius: R.
+        radius: R, distance of each mode from the center, in deviations of a mode.
         heavy_weight: w*; p is 0 at .5, where the modes are equal.
         repelled: whether the means are antipodal before the difference grows.
 
@@ -168,7 +177,15 @@ def optimal_initial_beta(radius: float, alpha: float) -> float:
 
 
 def steps_for_growth(growth: float, initial_beta: float, step_size: float, radius: float, alpha: float) -> float:
-    """Return the t0 that gives I, the inverse of `growth_exponent`; inf without a hot phase."""
+    """Return the t0 that gives I, the inverse of `growth_exponent`; inf without a hot phase.
+
+    Args:
+        growth: I, logarithm of the growth.
+        initial_beta: beta_i, in (0, 1).
+        step_size: eta.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        alpha: R^2 beta at the end of the hot phase.
+    """
     per_step = growth_exponent(initial_beta, 1.0, step_size, radius, alpha)
     return growth / per_step if per_step > 0 else math.inf
 
@@ -191,8 +208,8 @@ def steps_for_probability(
         initial_beta: beta_i.
         step_size: eta.
         dimension: d.
-        radius: R.
-        heavy_weight: w*.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
         alpha: R^2 beta at the end of the hot phase.
         repelled: see `collapse_probability`.
     """

@@ -17,21 +17,37 @@ _MEASURED = 4096
 
 
 def diagonal_target(dimension: int, radius: float, heavy_weight: float) -> Mixture:
-    """Return the bimodal target with mu* of length R along the diagonal, so that no coordinate or mask is special."""
+    """Return the bimodal target with mu* of length R along the diagonal, so that no coordinate or mask is special.
+
+    Args:
+        dimension: d.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
+    """
     mean = torch.full((dimension,), radius / math.sqrt(dimension))
     weights = torch.tensor([heavy_weight, 1 - heavy_weight])
     return Mixture(torch.stack([mean, -mean]), torch.ones(2), weights)
 
 
 def full_deviation(radius: float, heavy_weight: float) -> float:
-    """Return the target's deviation along mu*, sqrt(1 + 4 R^2 w* (1 - w*)): 2.6 for R = 3, w* = .8; 1 for a mode."""
+    """Return the target's deviation along mu*, sqrt(1 + 4 R^2 w* (1 - w*)): 2.6 for R = 3, w* = .8; 1 for a mode.
+
+    Args:
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
+    """
     return math.sqrt(1 + 4 * radius**2 * heavy_weight * (1 - heavy_weight))
 
 
 def tempered_loss(flow: RealNVP, target: Mixture, beta: float, count: int, generator: torch.Generator) -> Tensor:
     """Return the mean over samples of log q - beta log pi, (S,) nats with gradient: KL(q | pi^beta) up to log Z_beta.
 
-    `flow` is q with S replicas, `target` is pi, and `count` the number of samples of each replica.
+    Args:
+        flow: q, S replicas.
+        target: pi.
+        beta: inverse temperature.
+        count: samples of each replica.
+        generator: of the samples.
     """
     x, log_q = flow.sample(count, generator)
     return (log_q - beta * target.log_prob(x)).mean(-1)
@@ -64,7 +80,7 @@ def fit_flows(
     learning_rate: float = 1e-3,
     seed: int = 0,
 ) -> FlowRun:
-    """Train all replicas on the tempered reverse KL divergence with Adam, and measure their width along mu*.
+    """Train all replicas on the tempered reverse KL divergence with Adam; return their width along mu* by step.
 
     A replica whose loss is not finite is recorded and stops; the others continue.
 

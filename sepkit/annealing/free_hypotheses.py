@@ -60,7 +60,11 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
 
 @torch.no_grad()
 def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of the softmin of cost (B, n, m) / temperature over hypotheses, (B, m) nats, 0 to log n.
+    """Return the entropy of the softmin of cost / temperature over hypotheses, (B, m) nats, 0 to log n.
+
+    Args:
+        cost: (B, n, m).
+        temperature: in the cost's unit, above 0.
 
     Source: aMCL paper, eq. 5 and section 4.1.
     """
@@ -131,7 +135,7 @@ class PointAnnealing:
 def anneal_points(
     points: Tensor, hypotheses: int, *, decay: float = 0.9, end_ratio: float = 1e-3, seed: int = 0
 ) -> PointAnnealing:
-    """Deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
+    """Return the record of deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
 
     At each temperature hypotheses move from a slightly pushed start downhill to a minimum of the free energy, where
     f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Then groups are counted. Around each split, steps of
@@ -254,6 +258,10 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
     At T_c the second derivative of the free energy along a direction in which two hypotheses part from the mixture is
     zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared cosine between
     the mixture and a source.
+
+    Args:
+        sources: m, at least 2.
+        ceiling_db: SI-SDR that hypotheses cannot surpass, dB; inf: no ceiling.
     """
     reach = _reach(ceiling_db)
     return _DB / (1 - 2 * reach / sources) if 2 * reach < sources else math.inf
@@ -261,9 +269,14 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
 
 @torch.no_grad()
 def source_correlations(sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-    """Return (B, m, m) cosines between the sources of each utterance less their means; 0 off the diagonal if inactive.
+    """Return the cosines between the sources of each utterance less their means, (B, m, m).
 
-    `sources` (B, m, T) may hold anything in inactive rows; `active` is (B, m) bool, `lengths` (B,).
+    Off the diagonal they are 0 where a source is inactive.
+
+    Args:
+        sources: (B, m, T); inactive rows may hold anything.
+        active: (B, m) bool; None: all active.
+        lengths: (B,) samples of each utterance that count; None: all T.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -287,7 +300,7 @@ def anneal_sources(
     end_db: float = 0.1,
     seed: int = 0,
 ) -> SourceAnnealing:
-    """Deterministic annealing of free hypotheses under negative SI-SDR, for each utterance separately.
+    """Return the record of deterministic annealing of free hypotheses under negative SI-SDR, utterance by utterance.
 
     Each hypothesis is a waveform in the span of the sources plus a residual that is orthogonal to them and keeps its
     SI-SDR below a ceiling. All begin at the mixture of equally loud sources. The cost ignores levels, so only angles
@@ -398,9 +411,13 @@ def _counts(labels: Tensor) -> Tensor:
 
 
 def count_groups(hypotheses: Tensor, temperature: float) -> int:
-    """Return the number of groups of hypotheses (n, d), as `anneal_points` counts them.
+    """Return the number of groups of hypotheses, as `anneal_points` counts them.
 
-    Hypotheses nearer than 0.05 sqrt(T / 2) are one group; T is in the unit of squared distances.
+    Hypotheses nearer than 0.05 sqrt(T / 2) are one group.
+
+    Args:
+        hypotheses: (n, d).
+        temperature: T, in the unit of squared distances.
     """
     return _count(_group_labels(_distances(hypotheses), temperature))
 

@@ -21,15 +21,24 @@ Kind = Literal["kl", "tempered"]
 
 
 def alive(variance: float, noise_variance: float, beta: float, kind: Kind) -> bool:
-    """Whether a latent is alive, for lambda, the data's variance along it, and v, the decoder's noise variance.
+    """Whether a latent is alive.
 
-    `beta` is the weight of the rate ("kl") or of log p(x, z) ("tempered").
+    Args:
+        variance: lambda, of the data along it.
+        noise_variance: v, of the decoder.
+        beta: weight of the rate ("kl") or of log p(x, z) ("tempered").
+        kind: of the warm-up.
     """
     return variance > noise_variance * (beta if kind == "kl" else 1 / beta)
 
 
 def threshold_beta(variance: float, noise_variance: float, kind: Kind) -> float:
     """Return the beta at which the latent dies ("kl", lambda / v) or comes to life ("tempered", v / lambda).
+
+    Args:
+        variance: lambda, of the data along the latent.
+        noise_variance: v, of the decoder.
+        kind: of the warm-up.
 
     Raises:
         UserError: a variance that is not positive.

@@ -39,18 +39,31 @@ class Mixture:
         return self.means.shape[-1]
 
     def component_log_densities(self, x: Tensor) -> Tensor:
-        """Return log w_k + log N(x; mu_k, sigma_k^2 I) for x (..., n, d), (..., n, K) nats."""
+        """Return log w_k + log N(x; mu_k, sigma_k^2 I), (..., n, K) nats.
+
+        Args:
+            x: (..., n, d).
+        """
         squared = (x.unsqueeze(-2) - self.means.unsqueeze(-3)).square().sum(-1)
         variances = self.variances.unsqueeze(-2)
         normalizer = 0.5 * self.dimension * (2 * math.pi * variances).log()
         return self.weights.log() - squared / (2 * variances) - normalizer
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log density at x (..., n, d), (..., n) nats."""
+        """Return the log density, (..., n) nats.
+
+        Args:
+            x: (..., n, d).
+        """
         return self.component_log_densities(x).logsumexp(-1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw `count` samples per replica; return them, (..., n, d), and their components, (..., n) int."""
+        """Return samples of each replica, (..., n, d), and their components, (..., n) int.
+
+        Args:
+            count: n.
+            generator: of the samples; None: torch's own.
+        """
         batch = self.means.shape[:-2]
         drawn = torch.multinomial(
             self.weights.expand(math.prod(batch), -1), count, replacement=True, generator=generator
@@ -61,13 +74,24 @@ class Mixture:
         return self.place(noise, drawn), drawn
 
     def place(self, noise: Tensor, components: Tensor) -> Tensor:
-        """Return samples mu_k + sigma_k noise, (..., n, d), for noise of that shape and components k (..., n)."""
+        """Return samples mu_k + sigma_k noise, (..., n, d).
+
+        Args:
+            noise: (..., n, d).
+            components: k, (..., n) int.
+        """
         means = self.means.gather(-2, components.unsqueeze(-1).expand(*components.shape, self.dimension))
         return means + self.variances.gather(-1, components).sqrt().unsqueeze(-1) * noise
 
 
 def bimodal_target(dimension: int, radius: float, heavy_weight: float, dtype: torch.dtype = torch.float64) -> Mixture:
     """Return the target w* N(mu*, I) + (1 - w*) N(-mu*, I), mu* of length R along the first axis.
+
+    Args:
+        dimension: d.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
+        dtype: of its tensors.
 
     Source: annealed VI paper, eq. 2.1.
     """
@@ -89,8 +113,14 @@ def random_student(
 ) -> Mixture:
     """Return S replicas of a student whose means have uniform directions and length R.
 
-    The variance of all components is 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed). There are as many
-    components as weights.
+    Args:
+        replicas: S.
+        dimension: d.
+        radius: R, length of the means.
+        variance: of all components: 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed).
+        weights: one for each component.
+        seed: of the directions.
+        dtype: of its tensors.
     """
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(replicas, len(weights), dimension, generator=generator, dtype=torch.float64)
@@ -100,9 +130,15 @@ def random_student(
 
 
 def reverse_kl(student: Mixture, target: Mixture, beta: float, x: Tensor) -> Tensor:
-    """Return the mean of log q(x) - beta log pi(x) over x (..., n, d), samples of q, (...) nats.
+    """Return the mean of log q(x) - beta log pi(x) over samples, (...) nats.
 
-    This is KL(q | pi^beta) up to log Z_beta, with q the student and pi the target.
+    This is KL(q | pi^beta) up to log Z_beta.
+
+    Args:
+        student: q.
+        target: pi.
+        beta: inverse temperature.
+        x: (..., n, d), samples of the student.
 
     Source: annealed VI paper, eq. 2.2.
     """
@@ -130,8 +166,14 @@ def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: T
 
     With r_jk the posterior of component k for sample j, and v_j = (d log q - beta d log pi) / dx at x_j, the gradient
     of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The second part, the score of
-    q's own parameters, has mean zero; it is kept, as in the reference code. `noise` is (..., n, d) standard normal,
-    `components` (..., n) int.
+    q's own parameters, has mean zero; it is kept, as in the reference code.
+
+    Args:
+        student: q.
+        target: pi.
+        beta: inverse temperature.
+        noise: (..., n, d), standard normal.
+        components: k, (..., n) int.
     """
     x = student.place(noise, components)
     count, dimension = x.shape[-2:]
@@ -208,7 +250,12 @@ def jko_step(
 
 @dataclass(frozen=True)
 class Failure:
-    """A replica whose loss is no longer finite, and the first such step. It keeps its last finite state."""
+    """A replica whose loss is no longer finite. It keeps its last finite state.
+
+    Args:
+        replica: its number.
+        step: the first such step.
+    """
 
     replica: int
     step: int

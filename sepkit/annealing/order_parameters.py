@@ -35,7 +35,12 @@ _LARGEST_VARIANCE = 400.0
 
 
 def bias(radius: float, heavy_weight: float) -> float:
-    """Return epsilon = ln(w* / (1 - w*)) / (2 R^2): once cold, a mean with m < -epsilon goes to the light mode."""
+    """Return epsilon = ln(w* / (1 - w*)) / (2 R^2): once cold, a mean with m < -epsilon goes to the light mode.
+
+    Args:
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
+    """
     return math.log(heavy_weight / (1 - heavy_weight)) / (2 * radius**2)
 
 
@@ -69,7 +74,11 @@ def _repulsion_of_variance(variance: ArrayLike, weight: float) -> tuple[Array, A
 def repulsion(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
     """Return f(s) = E[w1 expit(z + c)^2 + w2 expit(z - c)^2], z ~ N(-v/2, v), v = 2 (R/sigma)^2 (1-s), c = ln(w2/w1).
 
-    s is in [-1, 1]; sigma is the student's.
+    Args:
+        s: in [-1, 1].
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        sigma: deviation of the student's components.
+        weight: w1, of the student's first component.
 
     Source: annealed VI paper, eq. C.19.
     """
@@ -77,7 +86,14 @@ def repulsion(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) ->
 
 
 def repulsion_slope(s: ArrayLike, radius: float, sigma: float, weight: float = 0.5) -> Array:
-    """Return df/ds, see `repulsion`."""
+    """Return df/ds of `repulsion`.
+
+    Args:
+        s: in [-1, 1].
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        sigma: deviation of the student's components.
+        weight: w1, of the student's first component.
+    """
     ratio = (radius / sigma) ** 2
     return -2 * ratio * _repulsion_of_variance(2 * ratio * (1 - np.asarray(s, np.float64)), weight)[1]
 
@@ -104,7 +120,11 @@ def _pull_and_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: flo
 def pull(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
     """Return g(m) = -E tanh(R^2 (m + epsilon) + R sigma x), x ~ N(0, 1): negative where the heavy mode attracts.
 
-    m is in [-1, 1]; sigma is the student's.
+    Args:
+        m: in [-1, 1].
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        sigma: deviation of the student's components.
+        heavy_weight: w*, weight of the heavy mode.
 
     Source: annealed VI paper, eq. C.19.
     """
@@ -112,7 +132,14 @@ def pull(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Arra
 
 
 def pull_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -> Array:
-    """Return dg/dm, see `pull`."""
+    """Return dg/dm of `pull`.
+
+    Args:
+        m: in [-1, 1].
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        sigma: deviation of the student's components.
+        heavy_weight: w*, weight of the heavy mode.
+    """
     return _pull_and_slope(m, radius, sigma, heavy_weight)[1]
 
 
@@ -120,10 +147,15 @@ def pull_slope(m: ArrayLike, radius: float, sigma: float, heavy_weight: float) -
 
 
 def stationary_lag(rate: float, step_size: float, weight: float) -> float:
-    """Return the x = beta sigma_k^2 at which variances settle while beta grows by `rate` >= 1 a step; inf if nowhere.
+    """Return the x = beta sigma_k^2 at which variances settle while beta grows; inf if nowhere.
 
     To leading order in d a step takes x to rate x (1 - eta w_k (1 - 1 / x))^2, so that
     x = 1 / (1 - (1 - rate^(-1/2)) / (eta w_k)). Variances follow beta only as fast as their learning rate allows.
+
+    Args:
+        rate: growth of beta per step, at least 1.
+        step_size: eta.
+        weight: w_k.
     """
     remainder = 1 - (1 - rate**-0.5) / (step_size * weight)
     return 1 / remainder if remainder > 0 else math.inf
@@ -164,7 +196,13 @@ def variance_lags(betas: ArrayLike, step_size: float, weight: float, variance: V
 
 @dataclass(frozen=True)
 class OrderParameters:
-    """m1, m2 and s of N runs, each (N,)."""
+    """The three numbers that describe each of N runs.
+
+    Args:
+        m1: (N,), overlap of the first mean with mu*.
+        m2: (N,), overlap of the second mean with mu*.
+        s: (N,), overlap of the two means.
+    """
 
     m1: Array
     m2: Array
@@ -172,10 +210,15 @@ class OrderParameters:
 
 
 def random_starts(count: int, dimension: int, seed: int = 0) -> OrderParameters:
-    """Draw order parameters of `count` pairs of independent uniform directions in d >= 3 dimensions, exactly.
+    """Return order parameters of pairs of independent uniform directions in d >= 3 dimensions, drawn exactly.
 
     In a frame of mu*, the rest of mu_1, and the rest of mu_2, the two directions need three normal and two chi-squared
     numbers, and no d-vectors.
+
+    Args:
+        count: N.
+        dimension: d.
+        seed: of the draws.
     """
     generator = np.random.default_rng(seed)
     first, second, along = generator.standard_normal((3, count))
@@ -213,7 +256,7 @@ def integrate(
     variance: Variance = "quasi_static",
     record_every: int = 0,
 ) -> Flow:
-    """Integrate the flow of all starts by Euler steps of length eta, the limit of stochastic steps with many samples.
+    """Return the flow of all starts by Euler steps of length eta, the limit of stochastic steps with many samples.
 
     With x = beta sigma^2: dm1 = -[(m2 - m1 s) f(s) / x + w1 (1 - m1^2) g(m1)], m2 likewise,
     ds = -[2 (1 - s^2) f(s) / x + w1 (m2 - m1 s) g(m1) + w2 (m1 - m2 s) g(m2)]. f and g are tabulated at every step
@@ -226,8 +269,8 @@ def integrate(
         starts: of N runs.
         schedule: beta of the step.
         steps: number of steps.
-        radius: R.
-        heavy_weight: w*.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
         weight: w1.
         step_size: eta.
         variance: see `variance_lags`.
@@ -269,6 +312,12 @@ def integrate(
 
 
 def collapsed(end: OrderParameters, radius: float, heavy_weight: float) -> NDArray[np.bool_]:
-    """Return whether both means of each run are on the same side of m = -epsilon, (N,) bool."""
+    """Return whether both means of each run are on the same side of m = -epsilon, (N,) bool.
+
+    Args:
+        end: of N runs.
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        heavy_weight: w*, weight of the heavy mode.
+    """
     epsilon = bias(radius, heavy_weight)
     return (end.m1 + epsilon > 0) == (end.m2 + epsilon > 0)

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from sepkit.annealing import collapse, linear_vae
 from sepkit.annealing.order_parameters import bias
-from sepkit.annealing.split_delay import Cooling, cooling_for_split, delay_of_split, split_epoch, split_temperature
+from sepkit.annealing.split_delay import (
+    Cooling,
+    Steps,
+    cooling_for_split,
+    cooling_for_split_by_steps,
+    delay_of_split,
+    split_epoch,
+    split_temperature,
+    split_time,
+    step_size_for_split,
+)
 from sepkit.errors import UserError
 from sepkit.schedules import (
     InverseTemperature,
@@ -63,7 +74,7 @@ def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Sc
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
             with time constant t0; "step" from beta_i to 1 at t0.
         initial_beta: beta_i.
-        steps: t0.
+        steps: t0, how many until beta is 1.
     """
     if shape == "saturating":
         return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
@@ -85,7 +96,7 @@ def plan_inverse_temperature(
     limit_steps: float = 1e6,
     steps_per_epoch: int = 1,
 ) -> Plan:
-    """Predict how likely annealed variational inference loses one of two modes; find the beta_i and t0 that avoid it.
+    """Return how likely annealed variational inference loses one of two modes, and the beta_i and t0 that avoid it.
 
     Args:
         dimension: d.
@@ -199,7 +210,13 @@ def growth_curve(
 ) -> tuple[list[float], list[float]]:
     """Return beta_i from 1e-6 to 1, and I for each, as `--figure` draws them.
 
-    `alpha` is R^2 beta at the end of the hot phase.
+    Args:
+        radius: R, distance of each mode from the center, in deviations of a mode.
+        steps: t0, how many until beta is 1.
+        step_size: eta.
+        alpha: R^2 beta at the end of the hot phase.
+        shape: of the schedule.
+        points: how many beta_i there are.
     """
     betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
     values = []
@@ -217,17 +234,19 @@ def plan_amcl(
     kind: Literal["linear", "exponential"] = "exponential",
     decay: float = 0.9,
     step_size: float = 0.05,
-    spread_growth: float = 160.0,
+    spread_growth: float = 120.0,
     steps_per_epoch: int = 1,
     observed_split: float | None = None,
     observed: Cooling | None = None,
     floor: bool = False,
     wanted_split: float | None = None,
+    closed_form: bool = False,
 ) -> Plan:
-    """Predict the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
+    """Return the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
 
     The speed of the split either follows from the step size and the factor by which distances must grow, or is fitted
-    to one observed split.
+    to one observed split. What each step does is added up, unless the closed form is asked for, which takes steps to be
+    small.
 
     Args:
         critical_temperature: T_c, as `sepkit find-temperature` reports it.
@@ -242,6 +261,10 @@ def plan_amcl(
         observed: schedule of that run; None: the planned one.
         floor: whether noise keeps hypotheses apart above T_c.
         wanted_split: temperature at which the split should be seen; the plan then says how slowly to cool for that.
+        closed_form: by Lambert's W.
+
+    Returns:
+        The plan.
 
     Raises:
         UserError: a number out of its range, an initial temperature below the critical one, or an observed or wanted
@@ -261,26 +284,14 @@ def plan_amcl(
             f" {critical_temperature:g} or more"
         )
     cooling = Cooling(kind, initial_temperature, epochs, decay, floor)
-    delay = math.log(spread_growth) / (2 * step_size * steps_per_epoch)
+    steps = Steps(step_size, math.log(spread_growth), steps_per_epoch)
+    delay = steps.growth / (2 * step_size * steps_per_epoch)
     if observed_split is not None:
-        watched = observed or cooling
-        _positive(observed_split=observed_split)
-        first = min(watched.initial, critical_temperature)
-        if observed_split >= first:
-            raise UserError(
-                f"--observed-split: found {observed_split:g}, expected less than {first:g}, the critical or the initial"
-                " temperature of its run"
-            )
-        delay = delay_of_split(watched, critical_temperature, observed_split)
-        if not delay > 0:
-            raise UserError(
-                f"--observed-split: found {observed_split:g}, too early for a run that begins at {watched.initial:g};"
-                " with noisy training, add --noise-floor"
-            )
-    temperature = split_temperature(cooling, critical_temperature, delay)
+        steps, delay = _fitted(observed or cooling, critical_temperature, observed_split, steps, closed_form)
+    see = partial(_see, critical=critical_temperature, delay=delay, steps=None if closed_form else steps)
+    temperature, epoch = see(cooling)
     best = Cooling(kind, critical_temperature, epochs, decay, floor)
-    best_temperature = split_temperature(best, critical_temperature, delay)
-    epoch, best_epoch = (_before(c, t, epochs) for c, t in ((cooling, temperature), (best, best_temperature)))
+    best_temperature, best_epoch = see(best)
     warnings = []
     if initial_temperature > _HOT * critical_temperature:
         warnings.append(
@@ -298,8 +309,10 @@ def plan_amcl(
         "kind": kind,
         "decay": decay if kind == "exponential" else None,
         "delay_epochs": delay,
+        "method": "closed_form" if closed_form else "steps",
         "split_temperature": temperature,
         "split_epoch": epoch,
+        "closed_form_split_temperature": split_temperature(cooling, critical_temperature, delay),
         "recommended_initial_temperature": critical_temperature,
         "recommended_split_temperature": best_temperature,
         "recommended_split_epoch": best_epoch,
@@ -310,7 +323,7 @@ def plan_amcl(
         f" {_epoch_words(best_epoch)}",
     ]
     if wanted_split is not None:
-        found = _for_wanted_split(best, critical_temperature, delay, wanted_split)
+        found = _for_wanted_split(best, critical_temperature, delay, None if closed_form else steps, wanted_split)
         seen = split_epoch(found, wanted_split)
         data |= {
             "wanted_split_temperature": wanted_split,
@@ -333,13 +346,56 @@ def plan_amcl(
     return Plan(data, lines, warnings, yaml)
 
 
-def _for_wanted_split(best: Cooling, critical: float, delay: float, wanted: float) -> Cooling:
+def _fitted(
+    watched: Cooling, critical: float, observed_split: float, steps: Steps, closed_form: bool
+) -> tuple[Steps, float]:
+    """Return the steps, and Lambda / (2 eta) in epochs, with which a split is seen where one was."""
+    _positive(observed_split=observed_split)
+    first = min(watched.initial, critical)
+    if observed_split >= first:
+        raise UserError(
+            f"--observed-split: found {observed_split:g}, expected less than {first:g}, the critical or the initial"
+            " temperature of its run"
+        )
+    try:
+        delay = delay_of_split(watched, critical, observed_split)
+        if not delay > 0:
+            raise ValueError
+        if not closed_form:
+            steps = replace(steps, step_size=step_size_for_split(watched, critical, observed_split, steps))
+            delay = steps.growth / (2 * steps.step_size * steps.per_epoch)
+    except ValueError:
+        raise UserError(
+            f"--observed-split: found {observed_split:g}, too early for a run that begins at {watched.initial:g};"
+            " with noisy training, add --noise-floor"
+        ) from None
+    return steps, delay
+
+
+def _see(cooling: Cooling, critical: float, delay: float, steps: Steps | None) -> tuple[float, float | None]:
+    """Return the temperature and the epoch at which a split is seen, the latter None if the run ends before.
+
+    `steps` are None for the closed form.
+    """
+    if steps is None:
+        temperature = split_temperature(cooling, critical, delay)
+        return temperature, _before(cooling, temperature, cooling.epochs)
+    time = split_time(cooling, critical, steps)
+    if time is None:
+        return 0.0, None
+    epoch = math.floor(time)
+    return cooling.temperature(epoch), float(epoch) if epoch < cooling.epochs else None
+
+
+def _for_wanted_split(best: Cooling, critical: float, delay: float, steps: Steps | None, wanted: float) -> Cooling:
     """How slowly to cool from the critical temperature."""
     if not 0 < wanted < critical:
         raise UserError(
             f"--wanted-split: found {wanted:g}, expected a number between 0 and the critical temperature, {critical:g}"
         )
-    return cooling_for_split(best, critical, delay, wanted)
+    if steps is None:
+        return cooling_for_split(best, critical, delay, wanted)
+    return cooling_for_split_by_steps(best, critical, steps, wanted)
 
 
 def _before(cooling: Cooling, temperature: float, epochs: float) -> float | None:
@@ -362,7 +418,7 @@ def plan_kl_warmup(
     final_weight: float = 1.0,
     initial_beta: float | None = None,
 ) -> Plan:
-    """Predict which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
+    """Return which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
 
     The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
     min(beta_i^(1 - t / epochs), 1).

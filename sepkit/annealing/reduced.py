@@ -35,7 +35,7 @@ class ReducedRun:
     Args:
         means: (S, K, K + 1) at the end, the first axis along mu*.
         variances: (S, K) at the end.
-        radius: R.
+        radius: R, distance of each mode from the center, in deviations of a mode.
         steps: the recorded steps, in order; a state is that before the step.
         overlaps: (len(steps), S, K) m_k.
         similarity: (len(steps), S) s of the first two components.
@@ -62,9 +62,14 @@ class ReducedRun:
 def random_means(
     replicas: int, dimension: int, radius: float, components: int = 2, generator: np.random.Generator | None = None
 ) -> Array:
-    """Draw independent uniform directions of length R in their own frame, (S, K, K + 1), exactly, for d > K.
+    """Return independent uniform directions of length R in their own frame, (S, K, K + 1), drawn exactly, for d > K.
 
-    Without a generator the seed is 0.
+    Args:
+        replicas: S.
+        dimension: d.
+        radius: R, length of the directions.
+        components: K, directions of each replica.
+        generator: of the draws; None: one with seed 0.
     """
     generator = np.random.default_rng(0) if generator is None else generator
     means = np.zeros((replicas, components, components + 1))
@@ -99,7 +104,7 @@ def fit_reduced(
         steps: number of steps.
         samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
         dimension: d, at least 2 K + 1.
-        radius: R.
+        radius: R, distance of each mode from the center, in deviations of a mode.
         heavy_weight: w* of the target.
         initial_variance: of all components.
         step_size: eta; the step is eta / beta(t).

@@ -44,7 +44,12 @@ _HEURISTIC = (
 
 @dataclass(frozen=True)
 class PointSplits:
-    """Free hypotheses for points (N, d), and their places at each temperature."""
+    """Free hypotheses for points, and their places at each temperature.
+
+    Args:
+        points: (N, d).
+        annealing: of the hypotheses.
+    """
 
     points: Tensor
     annealing: PointAnnealing
@@ -105,9 +110,13 @@ class Findings:
 
 
 def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
-    """Draw (count, 2) points of three Gaussians at (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
+    """Return (count, 2) points of three Gaussians at (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
 
     Their covariance has the largest eigenvalue 2/9 + 0.01, so free hypotheses split at 0.464.
+
+    Args:
+        count: how many points.
+        seed: of the noise.
 
     Source: aMCL paper, appendix C, data of figure 1.
     """
@@ -118,7 +127,10 @@ def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
 
 
 def read_points(path: str | os.PathLike[str]) -> Tensor:
-    """Read (N, d) points of a .npy file, or of a .csv file with one point per line and at most one line of names above.
+    """Return points (N, d) of a file.
+
+    Args:
+        path: .npy, or .csv with one point per line and at most one line of names above.
 
     Raises:
         UserError: no such file, another format, or not numbers in rows of one length.
@@ -157,7 +169,13 @@ def _is_numbers(line: str) -> bool:
 
 
 def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
-    """Find where n free hypotheses for points (N, d) split under squared error; check the first split by eq. 14."""
+    """Return where free hypotheses for points split under squared error; the first split is checked by eq. 14.
+
+    Args:
+        points: (N, d).
+        hypotheses: n.
+        seed: of the pushes.
+    """
     found = anneal_points(points, hypotheses, seed=seed)
     lines = [f"expected first split, 2 lambda_max of the covariance (eq. 14): {found.critical_temperature:.4g}"]
     number = 0
@@ -192,7 +210,11 @@ def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
 
 
 def spread_of(examples: list[Example]) -> float:
-    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none."""
+    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none.
+
+    Args:
+        examples: mixtures with their sources.
+    """
     spreads = [float(spread_db(example.sources[None], example.active[None])[0]) for example in examples]
     known = [spread for spread in spreads if not math.isnan(spread)]
     return math.fsum(known) / len(known) if known else math.nan
@@ -207,7 +229,7 @@ def of_sources(
     segment_seconds: float | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Find the spread of the sources of a manifest, and where free hypotheses split for them under negative SI-SDR.
+    """Return the spread of the sources of a manifest, and where free hypotheses split for them under negative SI-SDR.
 
     Args:
         manifest: of mixtures of two sources or more.
@@ -296,7 +318,7 @@ def of_model(
     device: str = "cpu",
     seed: int = 0,
 ) -> Findings:
-    """Find the entropy of a model's assignment by temperature, and the schedule that follows from it.
+    """Return the entropy of a model's assignment by temperature, and the schedule that follows from it.
 
     It proposes the smallest initial temperature at which the mean entropy over sources is at least 95 % of log n, and
     the exponential decay that ends at the floor, where the minimum becomes hard, in the given epochs.
@@ -425,8 +447,11 @@ def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
     """Return the smallest temperature at which the mean entropy of the softmin is at least 95 % of log n, to 3 digits.
 
     The entropy rises strictly with the temperature where costs differ, so there is one such temperature. It is
-    bracketed by doubling and found by bisection. `columns` are (n, number of sources), finite; only temperatures above
-    the floor are tried.
+    bracketed by doubling and found by bisection.
+
+    Args:
+        columns: (n, number of sources), finite costs.
+        floor: only temperatures above it are tried.
 
     Raises:
         UserError: the hypotheses cost the same even at the floor.
@@ -449,5 +474,11 @@ def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
 
 
 def decay_to_floor(initial: float, floor: float, epochs: int) -> float:
-    """Return the factor per epoch that leads from the initial temperature to the floor in `epochs`."""
+    """Return the factor per epoch that leads from the initial temperature to the floor.
+
+    Args:
+        initial: temperature at the start.
+        floor: temperature at the end.
+        epochs: from the one to the other.
+    """
     return (floor / initial) ** (1 / epochs)

@@ -9,11 +9,11 @@ thread: on two quiet cores, 60 s took boxed_8k 5.2 s on one thread, 19.5 s on tw
 the six recordings took 7.3 s on one thread and 7.7 s on two that spin. Conv-TasNet took 0.71 s on two threads that
 sleep and 0.58 s on two that spin.
 
-Training lets them spin, as torch does: its machine is mostly its own. 20 steps of egs/mini took 9 s so and 16 s with
-threads that sleep; beside a busy core, 10 steps took 15 s and 9 s.
+Commands that separate do this. Training and the studies let threads spin, as torch does: their machine is mostly their
+own. 20 steps of egs/mini took 9 s so and 16 s with threads that sleep; beside a busy core, 10 steps took 15 s and 9 s.
 
 OMP_WAIT_POLICY=ACTIVE lets them spin. If GOMP_SPINCOUNT or KMP_BLOCKTIME is set, nothing is changed.
-Only a process that is the `sepkit` command does this, and those it starts: never one that imports sepkit. The policy
+Only a process that is the `sepkit` command does it, and those it starts: never one that imports sepkit. The policy
 has to be set before torch is imported.
 
 Source: OpenMP 5.2, section 21.5.

@@ -40,6 +40,7 @@ def main(
     """
     import sys
 
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
     from sepkit.inference.calibration import calibrate
     from sepkit.inference.quality import write_quality
@@ -52,6 +53,7 @@ def main(
     if read_description(folder).get("kind") == "partial_vae":
         return _calibrate_stopping(folder, manifest, first)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps)
+    keep_small_steps_together(separator)
     found = calibrate(separator, manifest, samples=samples, seed=seed, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)

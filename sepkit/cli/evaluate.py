@@ -59,8 +59,11 @@ def main(
             of the middle one).
         clusters: In place of a model and manifests: what `sepkit cluster` or `sepkit separate --rttm` wrote: a folder,
             a CSV or an RTTM file, to measure against --reference.
-        samples: Of a model of images: samples of its latents, which bounds are means over.
         reference: Who really speaks: FILE.rttm, or a CSV file with the columns path and speaker.
+        samples: Of a model of images: samples of its latents, which bounds are means over.
+
+    Returns:
+        The folder of the results. Exits with 1 if some mixtures were left out.
 
     Raises:
         UserError: both a model and estimates, a bad manifest, model or folder, or calibration of what

@@ -49,6 +49,9 @@ COMMANDS = {
     "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
 
+SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
+"""Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
+
 MOVED = {
     ("separate", "--stream"): "sepkit stream",
     ("separate", "--hierarchy"): "sepkit replay",
@@ -68,7 +71,11 @@ commands:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
+    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake.
+
+    Args:
+        argv: without the program's name; None: that of the process.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {name:<16} {text}" for name, text in COMMANDS.items())))
@@ -81,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Only if the process is the command: other callers decide about their streams, allocator and threads.
             _print_any_name()
             raise_thresholds()
-            if arguments[0] not in ("train", "smoke"):
+            if arguments[0] in SEPARATING:
                 let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
         if result is not None:

@@ -80,7 +80,7 @@ def amcl(
     kind: Literal["linear", "exponential"] = "exponential",
     decay: float = 0.9,
     step_size: float = 0.05,
-    spread_growth: float = 160.0,
+    spread_growth: float = 120.0,
     steps_per_epoch: int = 1,
     observed_split: float | None = None,
     observed_kind: Literal["linear", "exponential"] | None = None,
@@ -89,6 +89,7 @@ def amcl(
     observed_decay: float | None = None,
     wanted_split: float | None = None,
     noise_floor: bool = False,
+    closed_form: bool = False,
     json: bool = False,
 ) -> None:
     """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
@@ -109,6 +110,7 @@ def amcl(
         observed_decay: of that run
         wanted_split: temperature at which the split should be seen: also says how slowly to cool from T_c for that
         noise_floor: noise keeps hypotheses apart above T_c, so that a hot start costs only time
+        closed_form: take steps to be small (Lambert's W) instead of adding up what each does
         json: print the numbers as JSON, nothing else
 
     Raises:
@@ -148,6 +150,7 @@ def amcl(
         observed=observed,
         floor=noise_floor,
         wanted_split=wanted_split,
+        closed_form=closed_form,
     )
     _print(plan, "amcl", json)
 

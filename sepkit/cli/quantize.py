@@ -162,4 +162,68 @@ def flows(*, out: str, config: str | None = None) -> Path:
     return write_json(folder / "flows.json", flows(read_section(FlowsConfig, config, "flows"), folder))
 
 
-COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines, "flows": flows}
+def digits(*, images: str, out: str, config: str | None = None) -> Path:
+    """Train experts that restore digits with missing rows or under noise, beside independent networks.
+
+    Writes OUT/digits.json, squared distances of restored from unseen digits: of the nearest expert (distortion), of
+    the classifier's choices, of the best of several independent networks; and OUT/figures. The same command again
+    continues.
+
+    Args:
+        images: binarized MNIST, an .npz file or a folder, see `sepkit prepare images --source`
+        out: folder of the results
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section digits is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad set, file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import DigitsConfig, read_section
+    from sepkit.studies.quantization.digits import digits
+    from sepkit.studies.quantization.figures import digits_figures, write_figures
+
+    folder = Path(out)
+    table = digits(read_section(DigitsConfig, config, "digits"), Path(images), folder)
+    write_figures(digits_figures(table), folder / "figures")
+    return write_json(folder / "digits.json", table)
+
+
+def generators(*, out: str, images: str | None = None, config: str | None = None) -> Path:
+    """Train several generators under one hinge discriminator, on modes in the plane or on digits.
+
+    Writes OUT/generators.json: for each run precision, recall, the share of samples off every mode, modes hit, the
+    entropy of which generator makes a sample, and how often each was updated. The same command again continues.
+
+    Args:
+        out: folder of the results
+        images: binarized MNIST, for the target digits
+        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section generators is read
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a bad set, file or number.
+    """
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.config import GeneratorsConfig, read_section
+    from sepkit.studies.quantization.generators import generators
+
+    folder = Path(out)
+    known = None if images is None else Path(images)
+    table = generators(read_section(GeneratorsConfig, config, "generators"), folder, known)
+    return write_json(folder / "generators.json", table)
+
+
+COMMANDS = {
+    "uci": uci,
+    "gaussians": gaussians,
+    "free": free,
+    "sines": sines,
+    "flows": flows,
+    "digits": digits,
+    "generators": generators,
+}

@@ -26,6 +26,9 @@ def main(
         examples: How many of the worst, median and best mixtures of each test set to show; 0 for none.
         device: Where a MODEL runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
 
+    Returns:
+        The path of the page.
+
     Raises:
         UserError: no such folder, nothing in it, or a bad number of names.
     """
@@ -43,9 +46,11 @@ def main(
     from sepkit.reporting.report import write_report
 
     def load_separator(model: str) -> Callable[[Any, int], Any]:
+        from sepkit.cli._threads import keep_small_steps_together
         from sepkit.inference.separator import load_model
 
         separator = load_model(model, device, predict=False)
+        keep_small_steps_together(separator)
         return lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates
 
     loaded = [load_run(folder, name) for folder, name in zip(runs, names or [None] * len(runs), strict=True)]

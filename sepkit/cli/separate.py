@@ -41,6 +41,8 @@ def main(
         out: folder for the results: <relative path>_s1.wav, _s2.wav ... at the rate and level of the recording, and
             <relative path>.json with scores and the SI-SDR to expect
         model: MODEL; default: the one that ships with sepkit
+        output: what is written
+        options: how the model separates
         no_predict: leave out the prediction of SI-SDR, which takes as long as a few separations
         processes: how many separate recordings side by side on the CPU; torchrun shares them among accelerators
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE

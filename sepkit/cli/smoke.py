@@ -14,6 +14,9 @@ Without data.train a small synthetic set is made. Nothing is left behind.
 def run(arguments: list[str]) -> str:
     """Return a line that says what passed.
 
+    Args:
+        arguments: the command line after `sepkit smoke`.
+
     Raises:
         UserError: a bad option or configuration.
     """

@@ -31,6 +31,9 @@ def run(arguments: list[str]) -> Path | None:
 
     Other ranks than the first return None and print nothing.
 
+    Args:
+        arguments: the command line after `sepkit train`.
+
     Raises:
         UserError: a bad option, configuration, manifest or output folder.
     """
@@ -72,7 +75,11 @@ def _sweep(config: Any, options: dict[str, Any]) -> Path:
 
 
 def add_options(parser: Parser) -> None:
-    """Add the options of `sepkit train` that are no keys of the configuration."""
+    """Add the options of `sepkit train` that are no keys of the configuration.
+
+    Args:
+        parser: of the command.
+    """
     parser.add("--out", required=True, type=reader(str, "--out"), metavar="EXP", help="folder of the experiment")
     text = "train once towards each of these sums of both rates, in the unit of objective.rates.steering.per"
     parser.add("--target-rates", nargs="+", type=reader(float, "--target-rates"), metavar="RATE", help=text)

@@ -10,6 +10,7 @@ class DynamicMixingConfig:
     """New mixtures every epoch from the training manifest's own recordings."""
 
     enabled: bool = False
+    """Mix anew; otherwise every epoch has the manifest's mixtures."""
     gain_range_db: float = 2.5
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
@@ -55,3 +56,4 @@ class DataConfig:
     mixtures_per_epoch: int | None = None
     """With dynamic mixing: mixtures in an epoch; none: as many as the manifest has."""
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)
+    """Training mixtures that are new in every epoch."""

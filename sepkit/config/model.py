@@ -31,6 +31,8 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
     """The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80)."""
     init_range: float = 0.0
     """Filters start uniform in +-this; 0 means Xavier-normal."""
+    mapping: bool = False
+    """The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks."""
 
 
 @dataclass
@@ -57,6 +59,9 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     mapping: bool = False
     """The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks and
     features: real_imaginary."""
+    like_torch: bool = False
+    """A Hann window and the scale of torch.stft, for weights that were trained with it; else a square-root Hann window
+    and a scale that keeps energies."""
 
 
 class LatentConfig(Choice):
@@ -67,7 +72,7 @@ class LatentConfig(Choice):
 class DeterministicConfig(LatentConfig, name="deterministic"):
     """Points: the usual network."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "relu"
     """Function from raw network output to value; softmax runs over the hypotheses."""
 
 
@@ -75,7 +80,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 class GaussianConfig(LatentConfig, name="gaussian"):
     """Normal distributions with modeled deviation."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
     """Function from raw network output to mean."""
     at_test: Literal["mean", "median"] = "mean"
     """The value that replaces the posterior outside training; for this family both are the same."""
@@ -125,7 +130,9 @@ class GaussianPriorConfig(PriorConfig, name="gaussian"):
     """A normal distribution."""
 
     mean: float = 0.0
+    """Of every dimension."""
     deviation: float = 1.0
+    """Of every dimension."""
 
 
 @dataclass
@@ -133,7 +140,9 @@ class LogNormalPriorConfig(PriorConfig, name="log_normal"):
     """The exponential of a normal distribution."""
 
     location: float = 0.0
+    """Mean of the logarithm."""
     deviation: float = 1.0
+    """Of the logarithm."""
 
 
 @dataclass
@@ -141,7 +150,9 @@ class GammaPriorConfig(PriorConfig, name="gamma"):
     """A gamma distribution."""
 
     concentration: float = 0.5
+    """Shape c; the mean is c / rate."""
     rate: float = 1.0
+    """Inverse scale."""
 
 
 @dataclass
@@ -149,7 +160,9 @@ class BetaPriorConfig(PriorConfig, name="beta"):
     """A beta distribution."""
 
     alpha: float = 1.0
+    """The mean is alpha / (alpha + beta)."""
     beta: float = 1.0
+    """Weight of values near 0, as alpha is of values near 1."""
 
 
 @dataclass
@@ -171,6 +184,7 @@ class FlowPriorConfig(PriorConfig, name="flow"):
     hidden_features: int = 1024
     """Width of their hidden layers."""
     hidden_layers: int = 2
+    """Hidden layers of each network."""
 
 
 @dataclass
@@ -190,9 +204,13 @@ class ModelConfig:
     hypotheses: int = 2
     """Number of estimates (n)."""
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
+    """Encoder and decoder."""
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
+    """Latent family of the encoding; deterministic: a point."""
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
+    """The network between encoder and decoder."""
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
+    """Latent family of the masks, with their link; deterministic: points."""
     encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
     """Prior of variational encodings."""
     mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
@@ -201,5 +219,7 @@ class ModelConfig:
     """The decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
     """A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses."""
+    level: Literal["training", "mixture"] = "training"
+    """training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own."""
     pad: Literal["full", "asteroid"] = "full"
     """full: no sample is lost at either end. asteroid: trim as asteroid does, for parity."""

@@ -20,6 +20,7 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     zero_mean: bool = True
     """Remove the means first."""
     eps: float = 1e-8
+    """Keeps silence finite."""
     limit_db: float = float("inf")
     """Ratios approach this and gain nothing beyond it, so that easy mixtures (one speaker) do not drown the others."""
 
@@ -29,7 +30,9 @@ class NegSNRConfig(CostConfig, name="neg_snr"):
     """Negative signal-to-noise ratio, dB: levels matter."""
 
     zero_mean: bool = True
+    """Remove the means first."""
     eps: float = 1e-8
+    """Keeps silence finite."""
 
 
 @dataclass
@@ -42,6 +45,7 @@ class LogMSEConfig(CostConfig, name="log_mse"):
     """10 log10 of the mean squared error, dB."""
 
     eps: float = 1e-8
+    """Keeps perfect estimates finite."""
 
 
 @dataclass
@@ -49,9 +53,13 @@ class BLRConfig(CostConfig, name="blr_nll"):
     """Negative log evidence of a Bayesian linear regression of source on estimate, nats: scale-invariant."""
 
     a0: float = 1.0
+    """Shape of the inverse gamma prior of the noise variance."""
     b0: float = 1e-3
+    """Scale of the inverse gamma prior of the noise variance, relative to the training signals' variance."""
     mu0: float = 0.0
+    """Prior mean of the gain."""
     lambda0: float = 1e-6
+    """Prior precision of the gain, relative to the noise's."""
 
 
 @dataclass
@@ -59,6 +67,7 @@ class CauchyConfig(CostConfig, name="cauchy_nll"):
     """Negative log density of a multivariate Cauchy around the estimate, nats."""
 
     scale: float = 1.0
+    """Deviation, relative to the training signals', where the decoder makes none of its own."""
 
 
 class AssignmentConfig(Choice):
@@ -80,6 +89,7 @@ class RelaxedWTAConfig(AssignmentConfig, name="relaxed_wta"):
     """The winner takes 1 - epsilon, the others share epsilon."""
 
     epsilon: ScheduleConfig = field(default_factory=lambda: ConstantConfig(0.05))
+    """Weight of all that did not win, 0 to 1; a schedule."""
 
 
 @dataclass
@@ -89,6 +99,7 @@ class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
     temperature: ScheduleConfig = field(
         default_factory=lambda: TruncatedExponentialConfig(initial=5.0, decay=0.9, end=100.0)
     )
+    """Of the softmin; a schedule."""
     unit: Literal["cost", "spread"] = "cost"
     """Unit of the temperature. cost: that of the cost (dB). spread: multiples of the spread of the training data, which
     is measured before training."""
@@ -101,6 +112,7 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
     """Entropic optimal transport."""
 
     regularization: ScheduleConfig = field(default_factory=lambda: ConstantConfig(1.0))
+    """Weight of the entropy, in the cost's unit; a schedule."""
 
 
 @dataclass
@@ -154,7 +166,9 @@ class RatesConfig:
     """The rates of variational latents."""
 
     encoding: RateConfig = field(default_factory=RateConfig)
+    """Of the encoding."""
     masks: RateConfig = field(default_factory=RateConfig)
+    """Of the masks of all hypotheses."""
     path: RateConfig = field(default_factory=RateConfig)
     """Of the path of a stochastic masker, such as continuous_depth."""
     estimator: Literal["auto", "analytic", "sample"] = "auto"
@@ -188,16 +202,36 @@ class SilenceConfig:
 
 
 @dataclass
+class StagesConfig:
+    """The training of estimates of inner stages, if the masker makes them (stage_heads of sepreformer)."""
+
+    weight: ScheduleConfig = field(default_factory=lambda: ConstantConfig(2 / 3))
+    """Weight relative to the separation loss, a schedule; SepReformer's paper weighs them 0.4 to 0.6."""
+    window: int = 512
+    """Samples in a window of the magnitudes that are compared."""
+    stride: int = 128
+    """Samples between windows."""
+
+
+@dataclass
 class ObjectiveConfig:
     """The loss and its terms."""
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
+    """Distance of an estimate from a source."""
     assignment: AssignmentConfig = field(default_factory=PITConfig)
+    """Matching of hypotheses to sources."""
     schedule_by: Literal["epoch", "step"] = "epoch"
     """epoch: schedules are constant within an epoch, as in the aMCL paper. step: they advance with every step."""
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
+    """The loss of scores, if the model has them."""
     rates: RatesConfig = field(default_factory=RatesConfig)
+    """Nats that variational latents carry."""
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
+    """Encodings decoded without masks."""
     silence: SilenceConfig = field(default_factory=SilenceConfig)
+    """Hypotheses without a source."""
+    stages: StagesConfig = field(default_factory=StagesConfig)
+    """Estimates of a masker's inner stages, if it makes them."""
     margin_weight: float = 0.0
     """Weight of the mean of max(|u| - 1, 0)^2 over the standardized estimates u. It keeps them within their range."""

@@ -16,6 +16,7 @@ class ConstantConfig(ScheduleConfig, name="constant"):
     """The same value always."""
 
     value: float = 1.0
+    """At any time."""
 
 
 @dataclass
@@ -23,6 +24,7 @@ class TruncatedLinearConfig(ScheduleConfig, name="truncated_linear"):
     """initial * (1 - t / end), zero from `end` on (aMCL paper, eq. 43)."""
 
     initial: float = 1.0
+    """Value at the start."""
     end: float = 100.0
     """Epochs."""
 
@@ -32,7 +34,9 @@ class TruncatedExponentialConfig(ScheduleConfig, name="truncated_exponential"):
     """initial * decay ** t, zero from `end` on (aMCL paper, eq. 44)."""
 
     initial: float = 1.0
+    """Value at the start."""
     decay: float = 0.9
+    """Factor in an epoch."""
     end: float = float("inf")
     """Epochs; inf: never cut."""
 
@@ -42,6 +46,7 @@ class SigmoidWarmupConfig(ScheduleConfig, name="sigmoid_warmup"):
     """Rises from about 0 to `value` along a sigmoid that ends at `end`."""
 
     value: float = 1.0
+    """Value at the end."""
     end: float = 10.0
     """Epochs."""
 
@@ -51,6 +56,7 @@ class LinearWarmupConfig(ScheduleConfig, name="linear_warmup"):
     """Rises from 0 to `value` along a line that ends at `end`."""
 
     value: float = 1.0
+    """Value at the end."""
     end: float = 10.0
     """Epochs."""
 
@@ -60,6 +66,7 @@ class InverseTemperatureConfig(ScheduleConfig, name="inverse_temperature"):
     """min(initial ** (1 - t / end), 1)."""
 
     initial: float = 0.01
+    """Value at the start, above 0."""
     end: float = 100.0
     """Epochs."""
 
@@ -69,6 +76,7 @@ class LinearInverseTemperatureConfig(ScheduleConfig, name="linear_inverse_temper
     """Rises from `initial` to 1 along a line that ends at `end`."""
 
     initial: float = 0.01
+    """Value at the start."""
     end: float = 100.0
     """Epochs."""
 
@@ -78,6 +86,7 @@ class SaturatingInverseTemperatureConfig(ScheduleConfig, name="saturating_invers
     """initial + (1 - initial) * (1 - exp(-t / time))."""
 
     initial: float = 0.01
+    """Value at the start."""
     time: float = 100.0
     """Epochs."""
 
@@ -87,5 +96,6 @@ class StepInverseTemperatureConfig(ScheduleConfig, name="step_inverse_temperatur
     """`initial` before `end`, 1 from there on."""
 
     initial: float = 0.01
+    """Value at the start."""
     end: float = 100.0
     """Epochs."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from sepkit.choices import Choice
@@ -14,20 +16,40 @@ from sepkit.limits import BATCH_SIZE, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SEC
 
 
 @dataclass
+class GrowthConfig:
+    """More hypotheses while training goes on: one is split in two, which then drift apart.
+
+    Source: CCLVQ paper, section 4.1.
+    """
+
+    epochs: list[int] = field(default_factory=list)
+    """After how many epochs the model grows, rising, each less than max_epochs."""
+    hypotheses: list[int] | None = None
+    """Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more each time."""
+    by: Literal["distortion", "sources"] = "distortion"
+    """Which hypothesis is split: the one with the largest share of the distortion, or the best one of most sources."""
+    jitter: float = 0.01
+    """Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row tensor."""
+
+
+@dataclass
 class TrainerConfig:
     """The optimization of the model."""
 
     max_epochs: int = 200
+    """Passes over the training set, at most."""
     max_minutes: float | None = None
     """Wall-clock budget, minutes; none: no limit."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
     learning_rate: float = 1e-3
+    """At its highest, before any decay or halving."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
     momentum: float = 0.9
     """Of sgd."""
     weight_decay: float = 0.0
+    """Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises to its value."""
     decay_share: float = 0.0
@@ -64,8 +86,11 @@ class TrainerConfig:
     stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on CPUs always does so, at no
     cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: a GPU if torch sees one, else the CPU."""
     devices: int = 1
+    """Number of devices, or of processes on a CPU, on each node."""
     num_nodes: int = 1
+    """Machines that train together."""
     sync_batchnorm: bool = False
     """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
     refused."""
@@ -76,6 +101,9 @@ class TrainerConfig:
     max_bad_steps: int = 10
     """Stop after this many steps in a row with a non-finite loss or gradient."""
     seed: int = 0
+    """Of initial weights, data and latent noise."""
+    growth: GrowthConfig | None = None
+    """Growing numbers of hypotheses, for separation; none: the number stays."""
 
 
 class TaskConfig(Choice, key="task", default="separation"):
@@ -145,9 +173,13 @@ class TrainConfig(TaskConfig, name="separation"):
     """Train an encoder-masker-decoder to separate mixtures."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    """The encoder-masker-decoder."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """The loss and its terms."""
     data: DataConfig = field(default_factory=DataConfig)
+    """The mixtures that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimization, budget and devices."""
     init_from: str | None = None
     """MODEL whose weights training starts from."""
 
@@ -165,3 +197,24 @@ class TrainConfig(TaskConfig, name="separation"):
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
                 "(--data.train FILE)"
             )
+        if self.trainer.growth is not None:
+            self._check_growth(self.trainer.growth)
+
+    def _check_growth(self, growth: GrowthConfig) -> None:
+        epochs, counts, before = growth.epochs, growth.hypotheses, self.model.hypotheses
+        if not epochs or epochs[0] < 1 or any(b <= a for a, b in pairwise(epochs)):
+            raise UserError(f"trainer.growth.epochs: found {epochs}, expected rising numbers, the first at least 1")
+        if epochs[-1] >= self.trainer.max_epochs:
+            raise UserError(
+                f"trainer.growth.epochs: found {epochs[-1]}, expected less than trainer.max_epochs,"
+                f" {self.trainer.max_epochs}; a model that has grown must be trained"
+            )
+        if counts is not None and (len(counts) != len(epochs) or any(b <= a for a, b in pairwise([before, *counts]))):
+            raise UserError(
+                f"trainer.growth.hypotheses: found {counts}, expected {len(epochs)} rising numbers, one for each"
+                f" growth, the first above model.hypotheses, {before}; a model never loses hypotheses"
+            )
+        if not 0 < growth.jitter < math.inf:
+            raise UserError(f"trainer.growth.jitter: found {growth.jitter}, expected more than 0")
+        if self.trainer.devices * self.trainer.num_nodes > 1:
+            raise UserError("trainer.growth: models grow on one device only; set trainer.devices to 1, or leave it out")

@@ -45,7 +45,13 @@ _ANSWER_PAUSE_SECONDS, _INTERRUPTION_PAUSE_SECONDS, _ANSWER_SECONDS = (0.1, 1.5)
 
 @dataclass(frozen=True)
 class Turn:
-    """A recording at its place: its first sample in the conversation, and its gain, a factor."""
+    """A recording at its place.
+
+    Args:
+        utterance: the recording.
+        offset: its first sample in the conversation.
+        gain: factor on its samples.
+    """
 
     utterance: Utterance
     offset: int
@@ -59,6 +65,9 @@ class Turn:
 
 def prepare_conversation(options: ConversationOptions) -> Path:
     """Write one conversation, its recordings and the manifest beside them; return the manifest.
+
+    Args:
+        options: the recordings, and what is made of them.
 
     Raises:
         UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.

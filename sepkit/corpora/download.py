@@ -42,6 +42,9 @@ def download(options: DownloadOptions) -> Path:
 
     Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
 
+    Args:
+        options: which archives, and where they go.
+
     Raises:
         UserError: an unknown name or part, too little room, no such file on the server, an archive that is not what was
             published, or a connection that breaks again and again. The same call again continues.
@@ -89,6 +92,12 @@ def download(options: DownloadOptions) -> Path:
 
 def unpack(path: Path, archive: Archive, cache: Path, progress: Progress) -> None:
     """Unpack an archive below the cache: its folder appears when it is complete. Links are left out.
+
+    Args:
+        path: of the archive.
+        archive: what is known of it.
+        cache: folder of all corpora.
+        progress: updated with every member.
 
     Raises:
         UserError: it is damaged (then it is deleted), names files outside the folder it is unpacked to, or there is no
@@ -271,7 +280,11 @@ def _move_files(source: Path, target: Path) -> None:
 
 
 def git_tree(folder: Path) -> str:
-    """Return git's identifier (SHA-1) of a folder of ordinary files: the same for the same names and contents."""
+    """Return git's identifier (SHA-1) of a folder of ordinary files: the same for the same names and contents.
+
+    Args:
+        folder: its subfolders count too.
+    """
     entries: list[tuple[bytes, bytes, bytes]] = []
     for path in folder.iterdir():
         if path.is_dir():

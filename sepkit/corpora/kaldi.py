@@ -70,6 +70,9 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
 def read_lines(path: Path) -> dict[str, tuple[str, str]]:
     """Return for the first word of each line the rest of it, and where the line is ("FILE:NUMBER").
 
+    Args:
+        path: of the file.
+
     Raises:
         UserError: no such file, a line of one word, or a word that begins two lines.
     """
@@ -108,6 +111,11 @@ def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
 
 def locate_file(value: str, where: str, folder: Path) -> Path:
     """Return the file of a line of an scp, seen from the current folder as Kaldi does, or else from the data folder.
+
+    Args:
+        value: the rest of the line: a path, or a command that decodes a file.
+        where: FILE:NUMBER of the line, for messages.
+        folder: the data folder.
 
     Raises:
         UserError: a command other than flac or sph2pipe on one file.

@@ -80,6 +80,9 @@ def prepare_mini(options: MiniOptions) -> Path:
     Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second mixture of test all speakers
     have the same sex. Recordings that exist are kept: the same command continues where it stopped.
 
+    Args:
+        options: how much is spoken and mixed.
+
     Raises:
         UserError: espeak-ng is not installed, `out` holds recordings made in another way, or an argument is out of
             range.
@@ -126,7 +129,11 @@ def prepare_mini(options: MiniOptions) -> Path:
 def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
     """Return the share of the time in which all speak, of the time in which anybody does.
 
-    Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest. `sources` is (m, T).
+    Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest.
+
+    Args:
+        sources: (m, T).
+        sample_rate: Hz.
     """
     frame = round(_FRAME_SECONDS * sample_rate)
     count = sources.shape[1] // frame

@@ -54,12 +54,15 @@ class Condition:
 
 
 def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
-    """Return by name the conditions that differ from training in one thing each; None is the default training.
+    """Return by name the conditions that differ from training in one thing each.
 
     The thesis counts five overtones in training, six and ten in two conditions, against four in appendix K.1; here the
     two conditions have one more than training, and twice as many. The thesis does not say how near the frequency ranges
     come in two conditions. Here the ranges are wider at either end by 25 Hz (as it says), 45 Hz (10 Hz apart) and 75 Hz
     (overlapping by 50 Hz).
+
+    Args:
+        training: the training condition; None: the default one.
 
     Source: VI-EMD (thesis, appendix M and figure 10).
     """
@@ -98,6 +101,9 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     has the indices from 100000 times the replicate on, validation the next ones, and every test set those after them.
     Mixtures are described, not written; those that differ only in the level of the noise share files. Recordings that
     exist are kept: the same command continues where it stopped.
+
+    Args:
+        options: how many mixtures there are, and of what.
 
     Raises:
         UserError: `out` holds recordings made in another way, no such condition, or an argument out of range.

@@ -15,7 +15,12 @@ from sepkit.parallel import Failed, for_each
 
 
 def shard_folder(folder: Path, processes: int | None = None) -> Path:
-    """Write shards of all manifests in a folder into its folder `shards`; return that folder."""
+    """Write shards of all manifests in a folder into its folder `shards`; return that folder.
+
+    Args:
+        folder: of the manifests.
+        processes: how many write at a time; None: as many as the processor has cores.
+    """
     manifests = sorted(folder.glob("*.jsonl"))
     return write_shards(ShardsOptions(manifest=manifests, out=folder / "shards", processes=processes))
 
@@ -24,6 +29,9 @@ def write_shards(options: ShardsOptions) -> Path:
     """Write each manifest's shards, and the manifest of the same name that reads them; return their folder.
 
     Shards that exist and hold the same mixtures are kept. Unreadable mixtures are listed in `skipped.tsv`.
+
+    Args:
+        options: the manifests, and the size of shards.
 
     Raises:
         UserError: a manifest that cannot be read, two of one name, nothing that can be sharded, or a full disk.

@@ -52,6 +52,9 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
     Failures are listed in `skipped.tsv`; the same call again makes what is missing.
 
+    Args:
+        options: the folders of the corpora and of the tables, and which variant is made.
+
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
@@ -159,6 +162,9 @@ def first_sound(waveform: np.ndarray) -> int:
 
     That is the beginning of the first interval of `librosa.effects.split(waveform, top_db=20)`, librosa 0.10 and later:
     frames of 2048 samples every 512, the first centered on sample 0, zeros outside.
+
+    Args:
+        waveform: (T,).
     """
     padded = np.pad(waveform.astype(np.float32), _FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME)[::_HOP]

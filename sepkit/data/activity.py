@@ -34,7 +34,11 @@ class ActivityMeter:
         self.peak = 0.0
 
     def add(self, block: np.ndarray) -> None:
-        """Take the next samples (k, t)."""
+        """Take the next samples.
+
+        Args:
+            block: (k, t), of all k estimates.
+        """
         self.peak = max(self.peak, float(np.abs(block).max(initial=0.0)))
         samples = np.concatenate([self._rest, block], axis=1)
         whole = samples.shape[1] // self._frame * self._frame

@@ -72,7 +72,14 @@ _FLAC_BLOCK = 4096
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The header of an audio file; `num_samples` counts each channel, and `subtype` is libsndfile's format name."""
+    """The header of an audio file.
+
+    Args:
+        sample_rate: Hz.
+        num_samples: of each channel.
+        channels: how many there are.
+        subtype: libsndfile's name of the sample format, such as "PCM_16".
+    """
 
     sample_rate: int
     num_samples: int
@@ -86,7 +93,10 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Read the header of an audio file; the samples are not read.
+    """Return the header of an audio file; the samples are not read.
+
+    Args:
+        path: of the file.
 
     Raises:
         UserError: no such file, not an audio file, or no samples in it.
@@ -105,7 +115,7 @@ def read(
     pad_end: bool = False,
     gain: float = 1.0,
 ) -> np.ndarray:
-    """Read the samples `start` to `start + num_samples` of an audio file as a float32 array of shape (T,).
+    """Return the samples `start` to `start + num_samples` of an audio file, (T,) float32.
 
     Only that part is read, with as much context as the resampler needs. The result equals the same crop of the whole
     resampled file: exactly if nothing is resampled and for "scipy_poly", within 1e-6 of full scale for "soxr_hq".
@@ -119,7 +129,7 @@ def read(
         sample_rate: Hz of the result; None: that of the file.
         resampler: "soxr_hq" or "scipy_poly".
         channel: which channel to read, from 0; None: the mean of all channels.
-        pad_end: give zeros past the end of the file instead of raising.
+        pad_end: whether to give zeros past the end of the file instead of raising.
         gain: factor applied before resampling.
 
     Raises:
@@ -154,8 +164,12 @@ def read(
 def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None) -> Iterator[np.ndarray]:
     """Yield the samples of an audio file at its own rate in blocks (T,) float32; the last one may be shorter.
 
-    `channel` counts from 0; None is the mean of all channels. Errors are those of `read`, raised on reaching a bad
-    block.
+    Errors are those of `read`, raised on reaching a bad block.
+
+    Args:
+        path: of the file.
+        block_samples: T.
+        channel: from 0; None: the mean of all channels.
     """
     with open_audio(path, ReadThrough) as file:
         check_channel(file, path, channel)
@@ -169,7 +183,9 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
 def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.ndarray, int]:
     """Return the samples (T,) float32 of an audio file in memory, and its rate in Hz.
 
-    `channel` counts from 0; None is the mean of all channels.
+    Args:
+        data: all bytes of the file.
+        channel: from 0; None: the mean of all channels.
 
     Raises:
         UserError: not an audio file, an empty or damaged one, no such channel, or samples that are not finite.
@@ -190,7 +206,7 @@ def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.nda
 
 
 def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
-    """Resample a waveform (..., T) of float32 or float64, to the same dtype and `resampled_length` samples.
+    """Return a waveform at another rate, of the same dtype and `resampled_length` samples.
 
     Args:
         waveform: (..., T) float32 or float64.
@@ -216,7 +232,13 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
 
 
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
-    """Return the length after `resample` of `num_samples`: rounded half up for "soxr_hq", up for "scipy_poly".
+    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly".
+
+    Args:
+        num_samples: length before.
+        from_rate: Hz.
+        to_rate: Hz.
+        resampler: "soxr_hq" or "scipy_poly".
 
     Raises:
         UserError: no such resampler.
@@ -272,10 +294,14 @@ def write(
 
 
 def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
-    """Encode a waveform (T,) or (C, T) as a 16-bit file in memory that every browser plays; return it and its type.
+    """Return a 16-bit file in memory that every browser plays, and its media type.
 
     The file is FLAC, about half the size of wav, or wav for less than two blocks of FLAC. Values beyond full scale
     saturate.
+
+    Args:
+        waveform: (T,) or (C, T), full scale 1.
+        sample_rate: Hz.
 
     Raises:
         ValueError: no samples, or some that are not finite.
@@ -295,6 +321,9 @@ def pack(path: AudioPath) -> tuple[bytes, str]:
 
     Integer PCM that FLAC can hold becomes FLAC, and files that ffmpeg decodes become wav. FLAC itself and all other
     formats are returned unchanged; of these only the header is checked.
+
+    Args:
+        path: of the recording.
 
     Raises:
         UserError: as `read`.
@@ -326,11 +355,15 @@ def pack(path: AudioPath) -> tuple[bytes, str]:
 
 
 def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:
-    """Convert a waveform to int16 with saturation: full scale 1.0 becomes 32767, -1.0 becomes -32768.
+    """Return a waveform as int16 with saturation: full scale 1.0 becomes 32767, -1.0 becomes -32768.
 
-    `rounding` "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
+    Rounding by "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
     differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
     pywsj0-mix scripts do.
+
+    Args:
+        waveform: of any shape.
+        rounding: "floor" or "nearest".
     """
     if rounding == "floor":
         rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))

@@ -28,8 +28,12 @@ _MAX_WAV_BYTES = 2**32 - 4096
 class StreamResampler:
     """Resamples a signal that comes in blocks, with no delay left in the result.
 
-    The output blocks, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of the joined input blocks. `channels`
-    signals are resampled side by side.
+    The output blocks, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of the joined input blocks.
+
+    Args:
+        from_rate: Hz.
+        to_rate: Hz.
+        channels: C, signals that are resampled side by side.
     """
 
     def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
@@ -41,7 +45,11 @@ class StreamResampler:
         self._taken = self._given = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """Take the next block (C, T) float32, T >= 0; return the outputs (C, t) that are ready, often none at first."""
+        """Take the next samples; return the outputs (C, t) that are ready, often none at first.
+
+        Args:
+            block: (C, T) float32, T >= 0.
+        """
         self._taken += block.shape[-1]
         return self._pass(block, last=False)
 
@@ -66,7 +74,15 @@ class StreamResampler:
 
 
 class BlockWriter:
-    """An open audio file of one channel whose length is known; see `write_blocks`."""
+    """An open audio file of one channel whose length is known; see `write_blocks`.
+
+    Args:
+        path: of the file; ".flac" decides for FLAC.
+        temporary: where it is written until it is complete.
+        sample_rate: Hz.
+        num_samples: how many will be written.
+        subtype: "FLOAT" or "PCM_16".
+    """
 
     def __init__(self, path: Path, temporary: Path, sample_rate: int, num_samples: int, subtype: str) -> None:
         self._path = path
@@ -82,7 +98,10 @@ class BlockWriter:
         self._wav.write(header)
 
     def write(self, block: np.ndarray) -> None:
-        """Append samples (T,).
+        """Append samples.
+
+        Args:
+            block: (T,), full scale 1.
 
         Raises:
             ValueError: samples that are not finite, or more than were announced.
@@ -119,7 +138,7 @@ def write_blocks(
     num_samples: int,
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
 ) -> Iterator[BlockWriter]:
-    """Open an audio file to write block by block. It appears when the `with` block ends without an error.
+    """Open an audio file and yield its writer. The file appears when the `with` block ends without an error.
 
     The same samples give the same bytes as `sepkit.data.audio.write`, except for how FLAC is divided into frames.
 

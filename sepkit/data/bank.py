@@ -59,9 +59,13 @@ class WaveformBank:
         self._allocate()
 
     def read(self, item: int, start: int, count: int, load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return `count` samples of waveform number `item` from `start` on, float32.
+        """Return samples of a waveform, (count,) float32.
 
-        `load` returns all of the waveform, and is called if it is not in memory yet.
+        Args:
+            item: number of the waveform.
+            start: its first sample that is wanted.
+            count: how many samples are wanted.
+            load: returns all of the waveform; it is called if that is not in memory yet.
         """
         begin, end = self._offsets[item], self._offsets[item + 1]
         if self._scales[item] == 0:

@@ -117,7 +117,11 @@ class MixtureDataset(Dataset[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Pad examples with zeros to the longest, and with inactive sources to the most; return the batch."""
+    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the most.
+
+    Args:
+        examples: one or more.
+    """
     length = max(len(example.mixture) for example in examples)
     num_sources = max(len(example.sources) for example in examples)
     mixture = torch.zeros(len(examples), length)
@@ -176,7 +180,11 @@ class EpochSampler(Sampler[list[Key]]):
         self.batches_done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; a new epoch starts at its first batch."""
+        """Set the epoch of the next iteration; a new epoch starts at its first batch.
+
+        Args:
+            epoch: from 0 on.
+        """
         if epoch != self.epoch:
             self.epoch, self.batches_done = epoch, 0
 
@@ -185,7 +193,11 @@ class EpochSampler(Sampler[list[Key]]):
         return {"epoch": self.epoch, "batches_done": self.batches_done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next iteration start where `state` says."""
+        """Make the next iteration start where a saved state says.
+
+        Args:
+            state: of `state_dict`.
+        """
         self.epoch, self.batches_done = state["epoch"], state["batches_done"]
 
     def __len__(self) -> int:

@@ -129,7 +129,11 @@ class DynamicMixer:
         return WaveformBank(lengths, self.config.bank_gib)
 
     def mix(self, generator: np.random.Generator) -> Mixed:
-        """Draw a new mixture; raise UserError for a file that cannot be read."""
+        """Return a new mixture; raise UserError for a file that cannot be read.
+
+        Args:
+            generator: from which everything is drawn.
+        """
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
         reference = first.gain * self._level(_recording(entry, first))

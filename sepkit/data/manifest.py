@@ -28,6 +28,7 @@ class SourceEntry:
 
     Args:
         path: recording, absolute or relative to the manifest's folder.
+        speaker: name, unique in the corpus; empty where it is not known.
         sex: "F", "M" or None where it is not known.
         start: where to read in the file.
         gain: factor on the samples.
@@ -84,7 +85,9 @@ class MixtureEntry:
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
         mixture: recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
+        corpus: name of the corpus, for tables; may be empty.
         task: for example "sep_clean" or "sep_noisy".
+        noise: recording that is added; None: no noise, or noise that only the mixture's recording holds.
         extra: further fields of the line, kept as they are.
         folder: base of relative paths; not part of the line.
     """
@@ -103,7 +106,11 @@ class MixtureEntry:
     folder: Path | None = field(default=None, compare=False, repr=False)
 
     def resolve(self, path: str) -> Path:
-        """The path as it can be opened."""
+        """The path of a file of this entry, as it can be opened.
+
+        Args:
+            path: absolute, or relative to the manifest's folder.
+        """
         return Path(self.folder or "", path)
 
     @property
@@ -113,7 +120,12 @@ class MixtureEntry:
 
 
 class Manifest(Sequence[MixtureEntry]):
-    """A sequence of entries, with the path they were read from; relative paths start from its folder."""
+    """A sequence of entries, with the path they were read from.
+
+    Args:
+        path: of the file; relative paths of entries start from its folder.
+        entries: one for each mixture; their `folder` is set.
+    """
 
     def __init__(self, path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> None:
         self.path = Path(path)
@@ -132,7 +144,11 @@ class Manifest(Sequence[MixtureEntry]):
         return max((len(entry.sources) for entry in self.entries), default=0)
 
     def resolve(self, path: str) -> Path:
-        """The path as it can be opened."""
+        """The path of a file of an entry, as it can be opened.
+
+        Args:
+            path: absolute, or relative to the manifest's folder.
+        """
         return self.folder / path
 
     def __len__(self) -> int:
@@ -147,7 +163,10 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read a manifest. Blank lines are skipped; recordings need not exist.
+    """Return a manifest. Blank lines are skipped; recordings need not exist.
+
+    Args:
+        path: of the file.
 
     Raises:
         UserError: no such file, no entries, a line that is not JSON, a field that is missing or of the wrong kind, or
@@ -180,7 +199,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
     """Write a manifest atomically and return its path. The same entries always give the same bytes.
 
-    Paths of entries are written as they are: absolute, or relative to the folder of `path`.
+    Args:
+        path: of the file.
+        entries: the mixtures; their paths are written as they are, absolute or relative to the folder of `path`.
 
     Raises:
         UserError: the folder cannot be written to, an entry that `read_manifest` would refuse, or the same id twice.
@@ -216,7 +237,11 @@ def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
 
 
 def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
-    """Return the line of an entry, without the line break; `where` is named in messages.
+    """Return the line of an entry, without the line break.
+
+    Args:
+        entry: of a manifest.
+        where: named in messages.
 
     Raises:
         UserError: an entry that `read_manifest` would refuse.
@@ -227,7 +252,11 @@ def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
 
 
 def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
-    """Return the entry in a line of a manifest; `where` is named in messages.
+    """Return the entry in a line of a manifest.
+
+    Args:
+        line: with or without its line break.
+        where: file:line, named in messages.
 
     Raises:
         UserError: not JSON, or a field that is missing or of the wrong kind.

@@ -14,7 +14,13 @@ from sepkit.errors import UserError
 
 @dataclass
 class Mixed:
-    """A mixture (T,) with its sources (m, T), as loud as in the mixture, and noise (T,), None if absent or unknown."""
+    """A mixture with its parts, as loud as in the mixture.
+
+    Args:
+        mixture: (T,).
+        sources: (m, T).
+        noise: (T,); None: absent or unknown.
+    """
 
     mixture: np.ndarray
     sources: np.ndarray
@@ -22,7 +28,7 @@ class Mixed:
 
 
 def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = None) -> Mixed:
-    """Make the mixture that a manifest entry describes, or the part of it from `start` on.
+    """Return the mixture that a manifest entry describes, or the part of it from `start` on.
 
     Without a recorded mixture it is `sum_i gain_i source_i (+ gain noise)`, summed in float32 in the entry's order.
     Only the part asked for is read. A source is silent before its `offset` and after its end. With the resampler
@@ -59,9 +65,12 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
 def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
     """Return the root mean square of a recording where somebody speaks; 0 for silence.
 
-    It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame.
+    It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame; others are pauses.
 
-    The waveform is (T,). Frames of more than `threshold_db` below the loudest count as pauses.
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+        threshold_db: frames this far below the loudest one still count.
     """
     if waveform.size == 0:
         return 0.0
@@ -73,7 +82,13 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
 
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
-    """Return `num_samples` samples: the waveform from `offset` on, cut at the end, and zeros elsewhere."""
+    """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,).
+
+    Args:
+        waveform: (T,).
+        offset: of its first sample, 0 or more.
+        num_samples: length of the result.
+    """
     placed = np.zeros(num_samples, dtype=waveform.dtype)
     stop = min(num_samples, offset + len(waveform))
     placed[offset:stop] = waveform[: max(0, stop - offset)]
@@ -81,12 +96,18 @@ def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
 
 
 def extend_repeat(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """Repeat noise (T,) end to end and cut it to `num_samples`; the rate is not used."""
+    """Return noise repeated end to end, (num_samples,).
+
+    Args:
+        noise: (T,).
+        num_samples: length of the result; longer noise is cut.
+        sample_rate: ignored.
+    """
     return np.resize(noise, num_samples)
 
 
 def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """Repeat noise with cross-fades as in LibriMix, and cut it to `num_samples`; longer noise is only cut.
+    """Return noise repeated with cross-fades as in LibriMix, (num_samples,); longer noise is only cut.
 
     The last 0.5 s of the result so far and the first 0.5 s of the noise cross-fade with the halves of a Hann window of
     1 s (both halves hold its peak), until it is long enough. Sums are float64, as in the original.
@@ -95,6 +116,7 @@ def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np
         noise: (T,), at least 0.5 s long.
         num_samples: length of the result.
         sample_rate: Hz.
+
     Raises:
         UserError: noise too short to cross-fade.
     """

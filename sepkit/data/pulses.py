@@ -95,14 +95,18 @@ class PulseParameters:
 
 
 def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.ndarray:
-    """Make the sources of example `index` (from 0), (m, T) float32, one for each frequency range.
+    """Return the sources of one example, (m, T) float32, one for each frequency range.
 
     Each is a sum of pulses, each with its own fundamental f, amplitude a, phase p, center c and width s:
 
         a exp(-(t - c)^2 / (2 s^2)) sum_k sin(k (2 pi f (t - c) + p)) / k,    k = 1 ... overtones + 1
 
     The center lies in the segment, so at least half of a short pulse does too. Overtones whose spectrum, broadened by
-    the envelope, reaches half the sample rate are left out. Without parameters it is the training condition.
+    the envelope, reaches half the sample rate are left out.
+
+    Args:
+        index: of the example, from 0.
+        parameters: of the pulses; None: the training condition.
 
     Source: VI-EMD (thesis, appendix K.1).
     """
@@ -135,13 +139,17 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
 
 
 def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParameters | None = None) -> np.ndarray:
-    """Make the noise of example `index` (from 0), (T,) float32, for a noise amplitude of 1.
+    """Return the noise of one example, (T,) float32, for a noise amplitude of 1.
 
     "white" is Gaussian with a deviation of 1. The others are made from the same white noise. "modulated" multiplies it
     by sqrt(2/3) (1 + cos(2 pi 2 Hz t + p)), p random, which keeps the mean power. "band" filters it with a Butterworth
     band-pass from the lowest fundamental to the highest overtone: the density there is that of the white noise, so the
-    total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources; parameters
-    give length, sample rate and band.
+    total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources.
+
+    Args:
+        index: of the example, from 0.
+        kind: "white", "modulated" or "band".
+        parameters: give length, sample rate and band; None: the training condition.
 
     Raises:
         UserError: no such kind.

@@ -52,7 +52,11 @@ class PolyphaseStream:
         self._returned = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """Take the next inputs (C, T) float32, T >= 0; return the next outputs (C, T') that are final."""
+        """Take the next inputs; return the next outputs (C, T') that are final.
+
+        Args:
+            block: (C, T) float32, T >= 0.
+        """
         self._pushed += block.shape[-1]
         # The newest input of output m is (m * down + half) // up.
         ready = (self._pushed * self._up - self._half - 1) // self._down + 1

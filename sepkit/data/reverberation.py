@@ -20,7 +20,7 @@ _TALKER_DISTANCE = 0.5
 
 
 class RoomBank:
-    """Impulse responses of `num_rooms` random rooms, each a function of (seed, room, sample_rate, num_sources).
+    """Impulse responses of random rooms, each a function of (seed, room, sample_rate, num_sources).
 
     A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine). The shortest
     time of a large room is that of walls with 90 % absorption. There is one omnidirectional microphone. Microphone and
@@ -32,6 +32,7 @@ class RoomBank:
             `sepkit/rooms` in the user's cache folder.
         sample_rate: Hz.
         num_sources: talkers in a room.
+        num_rooms: how many there are.
         seed: of the rooms.
     """
 
@@ -50,9 +51,12 @@ class RoomBank:
         self.seed = seed
 
     def impulse_responses(self, room: int) -> np.ndarray:
-        """Return the impulse responses (num_sources, L) float32 of room number `room`, each of unit energy.
+        """Return the impulse responses of a room, (num_sources, L) float32, each of unit energy.
 
         The delay that all talkers share is removed.
+
+        Args:
+            room: its number, from 0 (else IndexError).
 
         Raises:
             UserError: pyroomacoustics is not installed, or the folder cannot be written to or holds a damaged file.
@@ -72,7 +76,12 @@ class RoomBank:
 
 
 def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarray:
-    """Convolve a waveform (T,) with the room's impulse response (L,), cut to T samples."""
+    """Return a waveform as it sounds in a room, (T,): convolved, and cut to T samples.
+
+    Args:
+        waveform: (T,).
+        impulse_response: (L,).
+    """
     from scipy.signal import oaconvolve
 
     return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)

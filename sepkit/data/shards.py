@@ -54,9 +54,14 @@ class Shard:
 
 
 def plan_shards(manifest: Manifest, out: Path, shard_megabytes: float) -> list[Shard]:
-    """Divide a manifest into shards of consecutive mixtures, each of at most `shard_megabytes` (10^6 bytes).
+    """Return the shards of consecutive mixtures that a manifest is divided into.
 
     A shard has at least one mixture. Sizes are those of the original files; FLAC makes most shards smaller.
+
+    Args:
+        manifest: of the training set.
+        out: folder of the shards.
+        shard_megabytes: largest size of a shard, 10^6 bytes.
     """
     limit = shard_megabytes * 1e6
     shards: list[Shard] = []
@@ -79,6 +84,9 @@ def write_shard(shard: Shard) -> dict[str, str]:
     """Write a shard and its index atomically; return the mixtures that are not in it, with the reason.
 
     A complete shard of the same mixtures and files is kept.
+
+    Args:
+        shard: of `plan_shards`.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -110,6 +118,9 @@ def write_shard(shard: Shard) -> dict[str, str]:
 
 def read_shard(shard: Path) -> Iterator[MixtureEntry]:
     """Yield the mixtures of a shard, in its order; their paths start from its folder.
+
+    Args:
+        shard: path of the tar file.
 
     Raises:
         UserError: no such shard or index, or lines that are not those of a manifest.

@@ -58,7 +58,11 @@ class Synthesizer:
         return {path.name for path in (self.data_folder / "voices" / "!v").glob("*")}
 
     def speak(self, text: str, voice: Voice) -> tuple[np.ndarray, int]:
-        """Speak an English text; return float32 (T,), and its sample rate in Hz.
+        """Return an English text as speech, (T,) float32, and its sample rate in Hz.
+
+        Args:
+            text: what is said.
+            voice: who says it, and how.
 
         Raises:
             UserError: no such variant (espeak-ng itself would silently take its default voice).
@@ -85,10 +89,13 @@ class Synthesizer:
 
 
 def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
-    """Find the library of espeakng-loader, wrapped in a process that acts like the program, or else the program.
+    """Return the library of espeakng-loader, wrapped in a process that acts like the program, or else the program.
 
     The library comes first because it makes the same samples every time; programs from version 1.52 on draw the
-    roughness of some voices anew. `prefer_program` reverses the order.
+    roughness of some voices anew.
+
+    Args:
+        prefer_program: whether the program comes first.
 
     Raises:
         UserError: neither is installed.
@@ -102,9 +109,12 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
 
 
 def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
-    """Cut the waveform to the part from the first to the last 10 ms within `threshold_db` of the loudest 10 ms.
+    """Return the part of a waveform from the first to the last loud 10 ms; it is empty for silence.
 
-    The waveform is (T,).
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+        threshold_db: a part is loud if it is within this of the loudest 10 ms.
     """
     frame = max(1, sample_rate // 100)
     count = len(waveform) // frame

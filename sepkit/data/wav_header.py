@@ -17,9 +17,13 @@ _UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
 
 @dataclass(frozen=True)
 class WavHeader:
-    """Format of the samples after the header: interleaved channels, "s16le" or "f32le".
+    """Format of the samples after the header: interleaved channels.
 
-    `size_bytes` counts the samples; None: they end with the pipe.
+    Args:
+        sample_rate: Hz.
+        channels: how many there are.
+        sample_format: 16-bit integers or 32-bit floats, little-endian.
+        size_bytes: of the samples; None: they end with the pipe.
     """
 
     sample_rate: int
@@ -29,7 +33,11 @@ class WavHeader:
 
 
 def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
-    """Read a wav up to its first sample; `begin` was already read from `source`.
+    """Return the header of a wav, read up to its first sample.
+
+    Args:
+        source: the pipe.
+        begin: what was already read from it.
 
     Raises:
         UserError: no wav of 16-bit integers or 32-bit floats.

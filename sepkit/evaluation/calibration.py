@@ -82,6 +82,10 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
     outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
 
+    Args:
+        folder: of the evaluation.
+        rows: of its journal.
+
     Raises:
         UserError: the rows have no predictions.
     """
@@ -104,9 +108,13 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None = None, seed: int = 0) -> Agreement:
-    """Return how well (N,) predictions agree with (N,) measurements, dB, N at least 1.
+    """Return how well predictions agree with measurements, dB.
 
-    `group` (N,) int from 0 says what the bootstrap draws together; None: each alone.
+    Args:
+        predicted: (N,) dB, N at least 1.
+        measured: (N,) dB.
+        group: (N,) int from 0, what the bootstrap draws together; None: each alone.
+        seed: of the bootstrap.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)
@@ -132,14 +140,24 @@ def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None
 def weighted_correlations(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (R,) Spearman's and (R,) Pearson's correlation of resamples that hold point i counts[r, i] times.
 
-    They are NaN where one side has no two different values. Equal values share the mean of their ranks. `x` and `y` are
-    (N,), `counts` is (R, N) and not negative.
+    They are NaN where one side has no two different values. Equal values share the mean of their ranks.
+
+    Args:
+        x: (N,).
+        y: (N,).
+        counts: (R, N), not negative.
     """
     return _pearson(_ranks(x, counts), _ranks(y, counts), counts), _pearson(x[None], y[None], counts)
 
 
 def interval_coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, float]:
-    """Return the share of (N,) measurements inside their intervals, and the mean width of these, all in dB."""
+    """Return the share of measurements inside their intervals, and the mean width of these, dB.
+
+    Args:
+        measured: (N,) dB.
+        low: (N,) dB, lower ends.
+        high: (N,) dB, upper ends.
+    """
     y, a, b = (np.asarray(values, np.float64) for values in (measured, low, high))
     return {"coverage": float(np.mean((a <= y) & (y <= b))), "mean_width_db": float(np.mean(b - a))}
 
@@ -164,6 +182,10 @@ def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndar
     """Return ((R,) mean prediction, (R,) mean measurement) of parts of equal size, ordered by prediction.
 
     There are at most 10 parts, and fewer if a part would have fewer than 10 members.
+
+    Args:
+        predicted: (N,).
+        measured: (N,).
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     order = np.argsort(x, kind="stable")

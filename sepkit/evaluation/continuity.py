@@ -51,7 +51,11 @@ class ChunkScore:
     oracle_si_sdri_db: float
 
     def with_assignment(self, assignment: tuple[int, ...]) -> float:
-        """Return the mean SI-SDRi, dB, over sources with another assignment."""
+        """Return the mean SI-SDRi, dB, over sources with another assignment.
+
+        Args:
+            assignment: the estimate of each source.
+        """
         return float(np.mean([self.si_sdri_db[estimate][source] for source, estimate in enumerate(assignment)]))
 
 
@@ -100,7 +104,12 @@ def measure_continuity(
 def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -> list[ChunkScore]:
     """Return the chunks of a mixture in which all sources speak.
 
-    `paths` are those of the estimates, at least as many as sources. A shorter remainder at the end is no chunk.
+    A shorter remainder at the end is no chunk.
+
+    Args:
+        entry: the mixture and its sources.
+        paths: of the estimates, at least as many as sources.
+        chunk_seconds: length of a chunk.
 
     Raises:
         UserError: too few estimates, some of another rate or length, or files that cannot be read.
@@ -138,13 +147,17 @@ def score_chunks(entry: MixtureEntry, paths: list[Path], chunk_seconds: float) -
 
 
 def summarize_chunks(chunks: list[ChunkScore], minutes: float) -> dict[str, Any]:
-    """Return the numbers of one recording of `minutes`.
+    """Return the numbers of one recording.
 
     * `n_chunks`: chunks in which all sources speak; `n_excluded`: those of them with an oracle SI-SDRi below 3 dB.
     * `changes`, `changes_per_minute`: changes of the oracle from each other chunk to the next one.
     * `minority_share`: share of these chunks whose assignment is not the usual one.
     * `oracle_si_sdri_db`, `fixed_si_sdri_db`: mean over all `n_chunks`, with the assignment that is best for each, and
       with the usual one for all. None without chunks.
+
+    Args:
+        chunks: in their order.
+        minutes: length of the recording.
     """
     counted = [chunk for chunk in chunks if chunk.oracle_si_sdri_db >= LEAST_SI_SDRI_DB]
     changes = sum(a.assignment != b.assignment for a, b in pairwise(counted))

@@ -23,7 +23,11 @@ def commit() -> str | None:
 
 
 def hardware(device: str) -> str:
-    """Return CPU, accelerator if `device` is one, threads, and torch's version, in one line."""
+    """Return CPU, accelerator if one is used, threads, and torch's version, in one line.
+
+    Args:
+        device: where the model ran, as torch names it.
+    """
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

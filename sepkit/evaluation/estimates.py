@@ -19,6 +19,10 @@ def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
     They are `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, `folder/s1/NAME.wav, s2/NAME.wav
     ...`, or either with .flac; NAME is the entry's id or the name of its recorded mixture.
 
+    Args:
+        folder: of the estimates.
+        entry: the mixture.
+
     Raises:
         UserError: there are none.
     """
@@ -32,7 +36,11 @@ def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
 
 
 def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
-    """Return (n, T) float32 estimates at `sample_rate`, from one file per hypothesis.
+    """Return estimates from one file per hypothesis, (n, T) float32.
+
+    Args:
+        paths: of the files, s1 first.
+        sample_rate: Hz of the result.
 
     Raises:
         UserError: a file that cannot be read, or files of different lengths.

@@ -57,7 +57,12 @@ Separate = Callable[[np.ndarray, int], "np.ndarray | SeparatedLike"]
 
 @dataclass
 class Evaluation:
-    """A finished evaluation: its folder, with utterances.csv and summary.json, and the content of the latter."""
+    """A finished evaluation.
+
+    Args:
+        folder: holds utterances.csv and summary.json.
+        summary: content of summary.json.
+    """
 
     folder: Path
     summary: dict[str, Any]

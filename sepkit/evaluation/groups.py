@@ -28,7 +28,12 @@ def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarr
     sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: that of the manifest's line, or else
     of the 32 ms frames in which anybody is within 40 dB of their loudest, the share in which two or more are.
     level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, mean over sources.
-    Silent sources only enter sex_pair. `sources` are (m, T), the mixture is (T,).
+    Silent sources only enter sex_pair.
+
+    Args:
+        entry: line of the manifest.
+        sources: (m, T).
+        mixture: (T,).
     """
     sexes = [source.sex for source in entry.sources]
     energies = np.square(sources, dtype=np.float64).sum(axis=1)

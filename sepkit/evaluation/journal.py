@@ -14,7 +14,11 @@ from sepkit.errors import UserError
 class Journal:
     """Rows by key, one JSON object per line. The last row of a key counts; a success counts before a failure.
 
-    Ranks that share a job write one file each and read all of them. `rank` is None for a job that is not shared.
+    Ranks that share a job write one file each and read all of them.
+
+    Args:
+        folder: of the journal's files.
+        rank: of this process; None: the job is not shared.
     """
 
     def __init__(self, folder: Path, rank: int | None = None) -> None:
@@ -34,7 +38,7 @@ class Journal:
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
-        """While the block runs, `add` appends. Raise UserError if the file cannot be written to."""
+        """While the block runs, `add` appends; yield this journal. Raise UserError if the file cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = self.path.open("a", encoding="utf-8", errors="backslashreplace")
@@ -48,7 +52,11 @@ class Journal:
             yield self
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a row, which has a `key`, to disk at once."""
+        """Write a row to disk at once.
+
+        Args:
+            row: plain data with a `key`.
+        """
         self.rows[row["key"]] = row
         self._file.write(self._before_next + json.dumps(row, ensure_ascii=False) + "\n")
         self._before_next = ""

@@ -71,7 +71,11 @@ LABELS = {
 
 
 def label_of(column: str) -> str:
-    """Return a column's name on an axis: the field's term, and its unit."""
+    """Return a column's name on an axis: the field's term, and its unit.
+
+    Args:
+        column: of utterances.csv, or a name in metrics.jsonl.
+    """
     if column in LABELS:
         return LABELS[column]
     for ending, unit in (("_db", "dB"), ("_nats", "nats"), ("_seconds", "s"), ("_bits", "bits"), ("_hz", "Hz")):
@@ -81,7 +85,11 @@ def label_of(column: str) -> str:
 
 
 def short_label_of(column: str) -> str:
-    """Return a column's name in the heading of a table."""
+    """Return a column's name in the heading of a table.
+
+    Args:
+        column: of utterances.csv.
+    """
     short = {
         "si_sdri_db": "SI-SDRi [dB]",
         "sdri_db": "SDRi [dB]",

@@ -39,9 +39,13 @@ class NoScore(Exception):
 
 
 def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
-    """Scale-invariant signal-to-distortion ratio, dB.
+    """Return the scale-invariant signal-to-distortion ratio, (...) dB.
 
     With both means removed, `10 log10(||a s||^2 / ||a s - e||^2)`, `a = <e, s> / <s, s>`.
+
+    Args:
+        estimates: (..., T).
+        sources: (..., T), which broadcasts with the estimates.
 
     Source: Le Roux et al., "SDR - half-baked or well done?", ICASSP 2019, eq. 4.
     """
@@ -53,9 +57,12 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 
 
 def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
-    """Improvement in SI-SDR over taking the mixture as the estimate, dB: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
+    """Return the improvement in SI-SDR over taking the mixture as the estimate: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
 
-    The mixture is (..., T) with or without the axis of the sources.
+    Args:
+        estimates: (..., m, T).
+        sources: (..., m, T).
+        mixture: (..., T), with or without the axis of the sources.
     """
     if mixture.ndim == sources.ndim - 1 and mixture.ndim > 1:
         mixture = mixture[..., None, :]
@@ -63,9 +70,13 @@ def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
 
 
 def snr_db(estimates: Signal, sources: Signal) -> Any:
-    """Signal-to-noise ratio, dB: `10 log10(||s||^2 / ||s - e||^2)`. Level, polarity and mean count.
+    """Return the signal-to-noise ratio, (...) dB: `10 log10(||s||^2 / ||s - e||^2)`. Level, polarity and mean count.
 
     A silent estimate scores 0.
+
+    Args:
+        estimates: (..., T).
+        sources: (..., T), which broadcasts with the estimates.
     """
     (e, s), restore = _prepare(estimates, sources)
     silent_source = _center(e, s)[2]
@@ -75,10 +86,15 @@ def snr_db(estimates: Signal, sources: Signal) -> Any:
 
 
 def sdr_db(estimates: Signal, sources: Signal) -> Any:
-    """Signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
+    """Return the signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
 
     `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts. Several
     estimates of one source, (A, ..., T) against (..., T), take little longer than one.
+
+    Args:
+        estimates: (..., T).
+        sources: (..., T), which broadcasts with the estimates.
+
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
     from fast_bss_eval.torch import sdr_loss
@@ -105,10 +121,15 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
 
 def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
-    """SDR, SIR (interference) and SAR (artifacts) of BSS Eval version 3, dB; estimates come in the order of sources.
+    """Return SDR, SIR (interference) and SAR (artifacts) of BSS Eval version 3, (..., m) dB each.
 
-    Both signals are (..., m, T), and the results three times (..., m). Interference is what the other m - 1 sources
-    explain. All are NaN if any source of the mixture is silent or anything is not finite.
+    Interference is what the other m - 1 sources explain. All are NaN if any source of the mixture is silent or anything
+    is not finite.
+
+    Args:
+        estimates: (..., m, T), in the order of the sources.
+        sources: (..., m, T).
+
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
     from fast_bss_eval.torch import bss_eval_sources
@@ -136,10 +157,13 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
 
 
 def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
-    """Level of the mixture over that of a silent source's estimate, dB: `10 log10(||x||^2 / ||e||^2)`.
+    """Return the level of the mixture over that of a silent source's estimate, dB: `10 log10(||x||^2 / ||e||^2)`.
 
-    The mixture (T,) or (..., T) is broadcast against the estimates. A silent estimate scores 100; a silent mixture
-    gives NaN.
+    A silent estimate scores 100; a silent mixture gives NaN.
+
+    Args:
+        estimates: (..., T).
+        mixture: (T,) or (..., T), which broadcasts with the estimates.
     """
     (e, x), restore = _prepare(estimates, mixture)
     e, x, silent_mixture, silent_estimate = _center(e, x)
@@ -148,16 +172,27 @@ def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
 
 
 def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = False) -> Any:
-    """Short-time objective intelligibility, about 0 to 1; NaN if the source has less than 0.4 s of speech.
+    """Return the short-time objective intelligibility, about 0 to 1; NaN if the source has less than 0.4 s of speech.
 
-    `extended` is the variant for fluctuating maskers (Jensen & Taal 2016).
+    Args:
+        estimates: (..., T).
+        sources: (..., T).
+        sample_rate: Hz.
+        extended: whether to compute the variant for fluctuating maskers (Jensen & Taal 2016).
+
     Source: Taal et al., IEEE TASLP 19(7), 2011; computed by pystoi.
     """
     return _each_pair(lambda e, s: stoi_of_pair(e, s, sample_rate, extended), estimates, sources)
 
 
 def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, extended: bool = False) -> float:
-    """`stoi` of one finite estimate (T,) and its finite source (T,), which is not silent.
+    """Return `stoi` of one estimate and its source, both finite.
+
+    Args:
+        estimate: (T,).
+        source: (T,), not silent.
+        sample_rate: Hz.
+        extended: as in `stoi`.
 
     Raises:
         NoScore: too little speech in the source.
@@ -174,7 +209,7 @@ def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, ext
 
 
 def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None = None) -> Any:
-    """Perceptual evaluation of speech quality, mean opinion score: P.862.1 (narrow band) at 8 kHz, P.862.2 at 16.
+    """Return the perceptual evaluation of speech quality, a mean opinion score.
 
     A silent estimate has the lowest score. The score is NaN where PESQ finds no utterance, or less than 0.25 s.
 
@@ -182,7 +217,7 @@ def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None 
         estimates: (..., T) waveforms.
         sources: (..., T) waveforms.
         sample_rate: 8000 or 16000 Hz.
-        mode: "nb" or "wb"; None: narrow band at 8 kHz, wide band at 16.
+        mode: "nb" (narrow band, P.862.1) or "wb" (wide band, P.862.2); None: narrow band at 8 kHz, wide band at 16.
 
     Raises:
         ValueError: another sample rate or mode, lengths that differ, or no samples.
@@ -201,7 +236,13 @@ def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None 
 
 
 def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mode: str) -> float:
-    """`pesq` of one finite estimate (T,) and its finite source (T,), which is not silent.
+    """Return `pesq` of one estimate and its source, both finite.
+
+    Args:
+        estimate: (T,).
+        source: (T,), not silent.
+        sample_rate: 8000 or 16000 Hz.
+        mode: "nb" or "wb".
 
     Raises:
         NoScore: PESQ finds no utterance, or less than 0.25 s.

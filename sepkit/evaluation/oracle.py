@@ -108,7 +108,10 @@ def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tens
 def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path) -> dict[str, Any]:
     """Measure the SI-SDR improvement of every oracle mask on manifests; also write it to OUT/oracle.json.
 
-    The model, on the CPU, lends its STFT.
+    Args:
+        model: on the CPU; it lends its STFT.
+        manifests: of mixtures with sources.
+        out: folder of oracle.json.
 
     Returns:
         "filterbank", and "masks": for each manifest and mask mean and ci95 of SI-SDRi in dB, and n.

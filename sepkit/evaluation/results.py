@@ -27,7 +27,12 @@ _UNMATCHED = {MISSED: "missed"}
 
 
 def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
-    """Return the columns with scores, in a fixed order: of the metrics, and of `PER_UTTERANCE` where a row has one."""
+    """Return the columns with scores, in a fixed order: of the metrics, and of `PER_UTTERANCE` where a row has one.
+
+    Args:
+        rows: of a journal.
+        metrics: names of those that were asked for.
+    """
     scores = [_scores(row) for row in _done(rows)]
     present = {
         "attenuation_db": any(one.silent_sources for one in scores),
@@ -43,6 +48,10 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     """Return the figures of summary.json: over all rows, by manifest if there are several, and by kind of mixture.
 
     "matching" describes the use of the hypotheses, see `summarize_matching`.
+
+    Args:
+        rows: of a journal.
+        columns: with scores, of `columns_of`.
     """
     done = _done(rows)
     scores = _means(done, columns)
@@ -65,7 +74,7 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
 
 
 def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
-    """Describe the use of the hypotheses over at least one scored utterance.
+    """Return numbers that describe the use of the hypotheses.
 
     `hypothesis_usage`: the share of the speaking sources that each hypothesis is the best for (MCL, ties to the lowest
     index). `collapse_rate`: the share of hypotheses that are the best for none. If the model counts speakers,
@@ -73,6 +82,9 @@ def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
     (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. If only speakers were
     matched, `missed_sources` are sources left without a hypothesis, `extra_hypotheses` found speakers without a source,
     and `missed_source_rate` is over the sources that speak.
+
+    Args:
+        rows: of a journal; at least one, all with scores.
     """
     scores = [_scores(row) for row in rows]
     winners = [k for one in scores for k in one.winners if k >= 0]
@@ -117,6 +129,11 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
 
     `assignment` holds the hypothesis of each source, from 1, "-" for a silent source and "missed" for one without;
     `speaker_count` is the model's number of speakers, if it has one.
+
+    Args:
+        path: of the CSV file.
+        rows: of a journal; those without scores are left out.
+        columns: with scores, of `columns_of`.
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))

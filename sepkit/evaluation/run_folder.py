@@ -76,11 +76,19 @@ class EvaluationFolder:
         return list(self.rows[0]) if self.rows else []
 
     def mean(self, metric: str) -> float | None:
-        """Return the summary's mean of a metric, or None."""
+        """Return the summary's mean of a metric; None without it.
+
+        Args:
+            metric: its column.
+        """
         return self.summary.get("metrics", {}).get(metric, {}).get("mean")
 
     def scores(self, column: str) -> np.ndarray:
-        """Return (N,) the numbers of a column in the order of rows; NaN for an empty cell or an absent column."""
+        """Return the numbers of a column in the order of rows, (N,); NaN for an empty cell or an absent column.
+
+        Args:
+            column: of utterances.csv.
+        """
         return np.array([_number(row.get(column)) for row in self.rows], dtype=np.float64)
 
     def keys(self) -> list[tuple[str, str]]:
@@ -129,17 +137,30 @@ class EvaluationFolder:
 
 @dataclass
 class TrainingLog:
-    """The records of metrics.jsonl, one mapping per line; "kind" is "step" or "epoch"."""
+    """The records of metrics.jsonl.
+
+    Args:
+        records: one mapping per line; "kind" is "step" or "epoch".
+    """
 
     records: list[dict[str, Any]]
 
     def names(self, kind: str = "epoch") -> list[str]:
-        """Return names of the quantities that records of a kind hold, in order of appearance."""
+        """Return names of the quantities that records of a kind hold, in order of appearance.
+
+        Args:
+            kind: "step" or "epoch".
+        """
         found = (name for record in self.records if record.get("kind") == kind for name in record)
         return [name for name in dict.fromkeys(found) if name not in ("kind", "epoch", "step")]
 
     def series(self, name: str, kind: str = "epoch") -> tuple[np.ndarray, np.ndarray]:
-        """Return ((R,) steps, (R,) values) of a quantity; NaN where the record says null."""
+        """Return steps and values of a quantity, (R,) each; NaN where the record says null.
+
+        Args:
+            name: of the quantity.
+            kind: "step" or "epoch".
+        """
         chosen = [record for record in self.records if record.get("kind") == kind and name in record]
         values = [math.nan if record[name] is None else float(record[name]) for record in chosen]
         return np.array([record["step"] for record in chosen], dtype=np.float64), np.array(values, dtype=np.float64)
@@ -179,7 +200,11 @@ class Run:
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
 
     def evaluation(self, name: str) -> EvaluationFolder | None:
-        """Return the evaluation of that name, or None."""
+        """Return an evaluation; None without it.
+
+        Args:
+            name: of its folder.
+        """
         return next((evaluation for evaluation in self.evaluations if evaluation.name == name), None)
 
     @property
@@ -189,7 +214,7 @@ class Run:
 
 
 def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
-    """Load everything known about an experiment.
+    """Return everything known about an experiment.
 
     `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
     or one evaluation, or a folder of evaluations, or one with curves of several experiments. For an evaluation that
@@ -230,7 +255,10 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
 
 
 def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    """Load the evaluation that `sepkit evaluate --out folder` wrote.
+    """Return an evaluation.
+
+    Args:
+        folder: as in `sepkit evaluate --out`.
 
     Raises:
         UserError: a file is absent or cannot be read.
@@ -250,7 +278,11 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
 
 
 def read_curve(path: Path) -> Curve:
-    """Read the curves of a file.
+    """Return the curves of a file.
+
+    Args:
+        path: CSV with a column of numbers for the axis, and more for its curves; a column "curve" names the curve of a
+            row.
 
     Raises:
         UserError: it cannot be read, or has fewer than two columns.
@@ -273,9 +305,11 @@ def read_curve(path: Path) -> Curve:
 
 
 def find(name: str, near: Path) -> Path:
-    """Find a path that was named when another folder was the working one: here, or above `near`.
+    """Return a path that was named when another folder was the working one: here, or above a folder.
 
-    `near` is a folder that the same command wrote.
+    Args:
+        name: the path.
+        near: a folder that the same command wrote.
 
     Raises:
         UserError: it is nowhere.

@@ -120,7 +120,11 @@ class UtteranceScores:
         return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
-        """Return the mean over sources that have a score, or the utterance's own value; NaN if there is none."""
+        """Return the mean over sources that have a score, or the utterance's own value; NaN if there is none.
+
+        Args:
+            column: of utterances.csv.
+        """
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
         if column in FROM_LATENTS:
@@ -131,9 +135,13 @@ class UtteranceScores:
 
 
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
-    """Raise UserError unless all metrics can be computed for utterances of these rates in Hz.
+    """Raise UserError unless all metrics can be computed for utterances of some rates.
 
     Errors are an unknown metric, a missing package or option, or a rate that PESQ does not know.
+
+    Args:
+        options: the metrics, and what they need.
+        sample_rates: Hz.
     """
     unknown = [name for name in options.metrics if name not in COLUMNS]
     if unknown or not options.metrics:
@@ -166,7 +174,7 @@ def score_utterance(
     is_speaker: np.ndarray | None = None,
     predictions: Mapping[str, np.ndarray] | None = None,
 ) -> UtteranceScores:
-    """Score an utterance.
+    """Return the scores of an utterance.
 
     Hypotheses and sources are matched one to one by the largest mean SI-SDR, whatever the metric. Of the remaining
     hypotheses the quietest go to silent sources, and the rest stay free. `mcl_si_sdr_db` is the exception: it takes

@@ -49,12 +49,23 @@ class PairedDifference:
 
 
 def summarize(scores: ArrayLike, seed: int = 0) -> Summary:
-    """Summarize scores of utterances; NaN means a missing score. `seed` is that of the bootstrap."""
+    """Return a summary of scores of utterances.
+
+    Args:
+        scores: (N,); NaN means a missing score.
+        seed: of the bootstrap.
+    """
     return summarize_columns({"": scores}, seed)[""]
 
 
 def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
-    """Summarize every column, as `summarize` does; columns that miss the same scores share the bootstrap's draws."""
+    """Return a summary of every column, as `summarize` does; columns that miss the same scores share the bootstrap's
+    draws.
+
+    Args:
+        columns: (N,) each, by name.
+        seed: of the bootstrap.
+    """
     values = {name: np.asarray(scores, dtype=np.float64).ravel() for name, scores in columns.items()}
     together: dict[bytes, list[str]] = {}
     for name, scores in values.items():
@@ -73,8 +84,12 @@ def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[s
 def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """Return the 2.5th and 97.5th percentile of the mean under resampling of utterances with replacement.
 
-    Utterances count as independent: if they share speakers, the interval is too narrow for new speakers. Scores are
-    (N,), at least one, without NaN. The same seed gives the same interval.
+    Utterances count as independent: if they share speakers, the interval is too narrow for new speakers.
+
+    Args:
+        scores: (N,), at least one, without NaN.
+        resamples: how many there are.
+        seed: the same one gives the same interval.
 
     Raises:
         ValueError: no scores.
@@ -89,9 +104,14 @@ def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) ->
 
 
 def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield how often each of `count` utterances is in each resample with replacement: pieces (R, count) float64.
+    """Yield how often each utterance is in each resample with replacement: pieces (R, count) float64.
 
-    All pieces together have `resamples` rows. The same seed gives the same draws.
+    All pieces together have `resamples` rows.
+
+    Args:
+        count: number of utterances.
+        resamples: how many there are.
+        seed: the same one gives the same draws.
     """
     generator = np.random.default_rng(seed)
     rows = max(1, _PIECE // count)
@@ -102,10 +122,14 @@ def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarra
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> PairedDifference:
-    """Return how much higher the first run scores than the second on the same (N,) utterances.
+    """Return how much higher the first run scores than the second on the same utterances.
 
-    The interval is over utterances' differences, in which common difficulty cancels. NaN means a missing score, and
-    leaves the pair out.
+    The interval is over utterances' differences, in which common difficulty cancels.
+
+    Args:
+        first: (N,) scores; NaN means a missing one, and leaves the pair out.
+        second: (N,) scores of the same utterances.
+        seed: of the bootstrap.
 
     Raises:
         ValueError: different numbers of scores.

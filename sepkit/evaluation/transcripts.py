@@ -17,9 +17,12 @@ _TIMEOUT_SECONDS = 600
 
 
 def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
-    """Run a command on a wav file and return what it prints on standard output.
+    """Return what a command prints on standard output for a wav file.
 
-    `command` is split as a shell does, but run without one; `{wav}` stands for the file, which else comes last.
+    Args:
+        command: split as a shell does, but run without one; `{wav}` stands for the file, which else comes last.
+        waveform: (T,).
+        sample_rate: Hz.
 
     Raises:
         RuntimeError: the command is not found, fails, or takes more than 10 minutes.
@@ -42,12 +45,21 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text without case and punctuation; apostrophes inside words stay."""
+    """Return the words of a text without case and punctuation; apostrophes inside words stay.
+
+    Args:
+        text: in any script whose words are separated.
+    """
     return re.findall(r"\w+(?:['\u2019]\w+)*", text.casefold())
 
 
 def word_errors(reference: list[str], transcript: list[str]) -> int:
-    """Return the least number of insertions, deletions and substitutions that turn one list of words into the other."""
+    """Return the least number of insertions, deletions and substitutions that turn one list of words into the other.
+
+    Args:
+        reference: words that were said.
+        transcript: words that were recognized.
+    """
     row = list(range(len(transcript) + 1))
     for i, said in enumerate(reference, start=1):
         diagonal, row[0] = row[0], i

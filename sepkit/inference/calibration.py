@@ -43,7 +43,8 @@ def calibrate(
     seed: int = 0,
     first: int | None = None,
 ) -> Calibration:
-    """Fit a predictor of the SI-SDR of a separator's estimates on mixtures that the model was not trained on.
+    """Return a predictor of the SI-SDR of a separator's estimates, fitted on mixtures that the model was not trained
+    on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. The separator's own predictor does not change.

@@ -129,7 +129,8 @@ def separate_files(
             report.audio_seconds += done.seconds
             report.told[str(target)] = done.told
             highest_rate = max(highest_rate, done.sample_rate)
-    report.warning = lost_band(highest_rate, separator.sample_rate)
+    if separator.options.high_band == "drop":
+        report.warning = lost_band(highest_rate, separator.sample_rate)
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
@@ -388,6 +389,10 @@ def _written_before(target: Path) -> dict[str, Any]:
 
 
 def file_identity(path: Path) -> dict[str, int]:
-    """Size and time of change of an input, by which a later call knows that it is still the same file."""
+    """Return size and time of change of an input, by which a later call knows that it is still the same file.
+
+    Args:
+        path: of the input.
+    """
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

@@ -77,7 +77,11 @@ class Level:
 
 @dataclass
 class Hierarchy:
-    """The levels of one recording, in the order of the run."""
+    """The levels of one recording.
+
+    Args:
+        levels: in the order of the run.
+    """
 
     levels: list[Level]
 
@@ -103,8 +107,10 @@ class Hierarchy:
 def find_kept_models(experiment: str | os.PathLike[str]) -> list[KeptModel]:
     """Return the models in EXP/models, first epoch first, and EXP/last_model if it is later than all of them.
 
-    Of those at temperature 0, where nothing cools any more, only the last one is returned. EXP is a folder that
-    `sepkit train` wrote with `trainer.keep_every_epochs`.
+    Of those at temperature 0, where nothing cools any more, only the last one is returned.
+
+    Args:
+        experiment: EXP, a folder that `sepkit train` wrote with `trainer.keep_every_epochs`.
 
     Raises:
         UserError: no kept models, or models of a run without temperatures.
@@ -136,10 +142,13 @@ def _describe(folder: Path) -> KeptModel:
 
 
 def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
-    """Return (n, n) the SI-SDR of each estimate (T,) to each other one less their means, dB.
+    """Return the SI-SDR of each estimate to each other one less their means, (n, n) dB.
 
     It is 10 log10(r^2 / (1 - r^2)) with their correlation r, and symmetric. It is infinite on the diagonal. Two silent
     estimates are the same; a silent and another one are infinitely far.
+
+    Args:
+        estimates: (n, T).
     """
     centered = estimates.astype(np.float64) - estimates.mean(1, keepdims=True, dtype=np.float64)
     norms = np.linalg.norm(centered, axis=1, keepdims=True)
@@ -153,9 +162,13 @@ def mutual_si_sdr_db(estimates: np.ndarray) -> np.ndarray:
 
 
 def group_hypotheses(similarity_db: np.ndarray, same_db: float = SAME_SI_SDR_DB) -> list[int]:
-    """Return n group numbers in order of appearance; hypotheses with an SI-SDR above `same_db` share one.
+    """Return n group numbers in order of appearance; hypotheses that are alike share one.
 
     They may be connected directly or through others.
+
+    Args:
+        similarity_db: (n, n), of `mutual_si_sdr_db`.
+        same_db: hypotheses with an SI-SDR of at least this are alike.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -167,7 +180,7 @@ def group_hypotheses(similarity_db: np.ndarray, same_db: float = SAME_SI_SDR_DB)
 def replay(
     waveform: np.ndarray, sample_rate: int, separators: Sequence[Separator], models: Sequence[KeptModel]
 ) -> Hierarchy:
-    """Separate a recording with each of the models, and group its hypotheses.
+    """Return what each of the models makes of a recording, with its hypotheses in groups.
 
     Args:
         waveform: (T,) or (C, T).
@@ -202,7 +215,7 @@ def separate_hierarchy(
     subtype: Subtype = "FLOAT",
     draw: Callable[[Hierarchy, Path], None] | None = None,
 ) -> FilesReport:
-    """Separate recordings with all kept models; another call continues.
+    """Separate recordings with all kept models, and return what became of each; another call continues.
 
     It writes OUT/<relative path>_hierarchy/epoch_0010_g1.wav, _g2.wav ..., one wav for each group of hypotheses of each
     model, OUT/<relative path>_hierarchy.png, and last OUT/<relative path>_hierarchy.json. A recording that cannot be

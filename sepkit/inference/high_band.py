@@ -53,7 +53,12 @@ class HighBandSharing:
         self._skip = self._hop
 
     def push(self, mixture: np.ndarray, estimates: np.ndarray) -> np.ndarray:
-        """Take the next samples, (t,) and (k, t); return those estimates (k, t') that are now complete."""
+        """Take the next samples; return the estimates (k, t') that are now complete.
+
+        Args:
+            mixture: (t,).
+            estimates: (k, t), of the same samples.
+        """
         self._mixture = np.concatenate([self._mixture, mixture])
         self._estimates = np.concatenate([self._estimates, estimates], axis=1)
         frames = len(self._mixture) // self._hop - 1
@@ -97,7 +102,14 @@ def _energies(spectra: np.ndarray) -> np.ndarray:
 
 
 def shares_high_band(wanted: HighBand, sample_rate: int, model_rate: int, estimates: int) -> HighBandSharing | None:
-    """Return what shares out the band above a model's; None if it is dropped, or there is none or nobody to take it."""
+    """Return what shares out the band above a model's; None if it is dropped, or there is none or nobody to take it.
+
+    Args:
+        wanted: "share" or "drop".
+        sample_rate: Hz, of the recording.
+        model_rate: Hz, of the model.
+        estimates: k, how many there are.
+    """
     if wanted == "drop" or sample_rate <= model_rate or not estimates:
         return None
     return HighBandSharing(sample_rate, model_rate, estimates)

@@ -59,6 +59,9 @@ def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
     It is the relative path if that is unambiguous, else the path below the folder that all recordings share, else
     that with the recording's own ending ("talk_flac").
 
+    Args:
+        recordings: recording -> relative path, of `find_recordings`.
+
     Raises:
         UserError: two recordings that would still be written to one name.
     """

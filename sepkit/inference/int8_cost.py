@@ -58,7 +58,7 @@ def quantization_cost(
     *,
     first: int | None = None,
 ) -> QuantizationCost:
-    """Measure how much worse a quantized model is than the one it was made from.
+    """Return how much worse a quantized model is than the one it was made from.
 
     Args:
         whole: exported model in float.

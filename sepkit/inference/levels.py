@@ -31,7 +31,12 @@ class Products:
 
 
 def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
-    """Return those of a mixture (T,) and estimates (n, T) in memory."""
+    """Return the inner products of a mixture and estimates in memory.
+
+    Args:
+        mixture: (T,).
+        estimates: (n, T).
+    """
     mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
     return Products(estimates @ estimates.T, estimates @ mixture, estimates.sum(-1), len(mixture))
 
@@ -67,10 +72,14 @@ def gains_of(products: Products, levels: Levels, consistency: Consistency | None
 
 
 def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return (k,) float32 shares of the estimates kept in the rest that estimates leave of the mixture.
+    """Return the shares of the estimates kept in the rest that estimates leave of the mixture, (k,) float32.
 
-    Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent. `gains` are
-    (n,), see `gains_of`; `kept` (k,) says which estimates are kept.
+    Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent.
+
+    Args:
+        products: of the mixture and all n estimates.
+        gains: (n,), of `gains_of`.
+        kept: (k,) int, which estimates are kept.
     """
     energies = np.square(gains[kept].astype(np.float64)) * np.diagonal(products.gram)[kept]
     total = energies.sum()
@@ -79,9 +88,12 @@ def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> 
 
 
 def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return (k, T) float32 estimates that add up to the mixture: each gets its share of what they leave of it.
+    """Return estimates that add up to the mixture, (k, T) float32: each gets its share of what they leave of it.
 
-    The mixture is (T,), estimates are (k, T), and shares (k,), see `residual_shares`.
+    Args:
+        mixture: (T,).
+        estimates: (k, T).
+        shares: (k,), of `residual_shares`.
 
     Source: Wisdom et al., "Differentiable consistency constraints for improved deep speech enhancement", 2019, eq. 9.
     """

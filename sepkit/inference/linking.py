@@ -80,7 +80,7 @@ def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
 def link(
     estimates: Blocks, count: int, sample_rate: int, encoder: SpeakerEncoder, people: LinkSpeakers, seed: int = 0
 ) -> Linked:
-    """Link the estimates of a recording to people.
+    """Return which part of which estimate of a recording belongs to which person.
 
     Args:
         estimates: them, block by block; read twice here.

@@ -56,7 +56,7 @@ class Pipe:
 def open_pipe(
     source: BufferedIOBase, sample_rate: int | None = None, sample_format: SampleFormat | None = None
 ) -> Pipe:
-    """Open a pipe of a wav, whose header gives the format, or of raw mono PCM.
+    """Return a pipe of a wav, whose header gives the format, or of raw mono PCM.
 
     Args:
         source: buffered binary file.
@@ -104,7 +104,7 @@ class PipeReport:
 
 
 def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
-    """Separate a pipe until it ends; write estimates to `sink` interleaved, each block at once.
+    """Separate a pipe until it ends; write estimates to a sink interleaved, each block at once; return a report.
 
     Args:
         stream: fresh, at the rate of the pipe; it ends with it.

@@ -70,9 +70,12 @@ class Measured:
 
 
 def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -> dict[str, Measured]:
-    """Measure the traits of the voices in the estimates (n, T) of one chunk; return them by name.
+    """Return the traits of the voices in one chunk, by name.
 
-    `mean_power` is that of all estimates together over the recording so far; much weaker frames are no speech.
+    Args:
+        estimates: (n, T), of the chunk.
+        sample_rate: Hz.
+        mean_power: of all estimates together over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
     long = max(frame, round(_PITCH_FRAME_SECONDS * sample_rate))
@@ -191,7 +194,13 @@ class Profiles:
 
 
 class RunningProfiles:
-    """Profiles of the speakers of the chunks that were added, the last one counting most; see `Profiles`."""
+    """Profiles of the speakers of the chunks that were added, the last one counting most; see `Profiles`.
+
+    Args:
+        traits: of all chunks.
+        speakers: n.
+        keep: share of the precision that is left of earlier chunks when one is added.
+    """
 
     def __init__(self, traits: Sequence[_Standardized], speakers: int, keep: float) -> None:
         self._traits, self._keep, self._speakers = traits, keep, speakers
@@ -201,7 +210,12 @@ class RunningProfiles:
         """Of each trait: precision (n,), and precision times mean (n, D), of each speaker."""
 
     def add(self, chunk: int, order: np.ndarray) -> None:
-        """Add chunk number `chunk`, whose estimate `order[j]` is speaker j."""
+        """Add a chunk.
+
+        Args:
+            chunk: its number.
+            order: (n,) int; estimate `order[j]` is speaker j.
+        """
         states = []
         for trait, (precision, weighted) in zip(self._traits, self.states, strict=True):
             own = trait.precisions[chunk][order]
@@ -214,9 +228,11 @@ class RunningProfiles:
         self.states = states
 
     def log_likelihood(self, chunk: int, others: Sequence[_State] | None = None) -> np.ndarray:
-        """Return (n, n) nats, [i, j] of estimate i of the chunk being speaker j; up to a constant for each i.
+        """Return (n, n) nats, [i, j] of estimate i of a chunk being speaker j; up to a constant for each i.
 
-        `others` are further states that count.
+        Args:
+            chunk: its number.
+            others: further states that count.
         """
         evidence = np.zeros((self._speakers, self._speakers))
         for number, trait in enumerate(self._traits):

@@ -73,13 +73,21 @@ class RidgePredictor:
     error_db: float
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return (n,) dB for features (n,) each, by name; NaN where a feature is."""
+        """Return predictions, (n,) dB; NaN where a feature is.
+
+        Args:
+            features: (n,) each, by name.
+        """
         table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
         standardized = _standardize(table, np.array(self.means), np.array(self.scales))
         return self.intercept + standardized @ np.array(self.coefficients)
 
     def interval(self, predicted: np.ndarray) -> np.ndarray:
-        """Return (n, 2) dB, lower and upper end."""
+        """Return lower and upper ends, (n, 2) dB.
+
+        Args:
+            predicted: (n,) dB.
+        """
         return predicted[:, None] + np.array(self.interval_db)
 
 
@@ -133,7 +141,7 @@ class QualityPredictor:
         return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
 
     def digest(self) -> str:
-        """Hexadecimal digest of everything, which identifies this predictor."""
+        """Return a hexadecimal digest of everything, which identifies this predictor."""
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -159,7 +167,7 @@ def fit_ridge(
     mixtures: np.ndarray | Sequence[int],
     coverage: float = COVERAGE,
 ) -> Fit:
-    """Fit the ridge regression of targets on features, with the strength that is best for mixtures left out.
+    """Return the ridge regression of targets on features, with the strength that is best for mixtures left out.
 
     Examples of one mixture share features, so they are left out together. With H the map from targets to fitted values
     and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g, without another fit.
@@ -234,7 +242,7 @@ def fit_quality(
     mixtures: np.ndarray | Sequence[int],
     **described: Any,
 ) -> QualityPredictor:
-    """Fit both predictors from the same examples.
+    """Return both predictors, fitted to the same examples.
 
     Args:
         features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
@@ -284,6 +292,10 @@ def _plain(value: float) -> float | None:
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
     """Write the predictor to a model's folder as plain YAML; return its path.
+
+    Args:
+        predictor: of the model in that folder.
+        folder: of the model.
 
     Raises:
         UserError: the folder cannot be written to.

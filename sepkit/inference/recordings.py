@@ -16,9 +16,9 @@ from tqdm import tqdm
 from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
-from sepkit.inference.high_band import HighBandSharing
+from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual
-from sepkit.inference.options import StitcherKind
+from sepkit.inference.options import HighBand, StitcherKind
 from sepkit.inference.run_model import run_model
 from sepkit.inference.separated import Separated
 from sepkit.inference.stitching import Chunking, Stitcher
@@ -47,7 +47,13 @@ class Recording(Protocol):
         ...
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return samples `start` to `stop` (stop - start,) at another rate, Hz."""
+        """Return some samples at another rate, (stop - start,).
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         ...
 
 
@@ -69,13 +75,19 @@ class ArrayRecording:
         return len(self.samples)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """See `Recording`."""
+        """Yield the samples in order, (t,) each; see `Recording`."""
         size = max(1, round(_BLOCK_SECONDS * self.sample_rate))
         for start in range(0, len(self.samples), size):
             yield self.samples[start : start + size]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """See `Recording`."""
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
 
 
@@ -96,11 +108,17 @@ class FileRecording:
         self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """See `Recording`."""
+        """Yield the samples in order, (t,) each; see `Recording`."""
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """See `Recording`."""
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
         return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
 
 
@@ -117,7 +135,7 @@ def separate_long(
     progress: bool = False,
     rates: bool = False,
 ) -> Joined:
-    """Separate a recording chunk by chunk.
+    """Separate a recording chunk by chunk, and return its joined estimates.
 
     Args:
         model: in evaluation mode, on `device`.
@@ -330,7 +348,7 @@ class Joined:
         return np.average(scores, axis=0, weights=weights).astype(np.float32)
 
     def rates(self) -> dict[str, float] | None:
-        """Means over chunks, weighted by their lengths; None unless asked for and variational."""
+        """Return means over chunks, weighted by their lengths; None unless asked for and variational."""
         first = self._chunks[0].rates
         if first is None:
             return None
@@ -341,7 +359,12 @@ class Joined:
         }
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return (n, stop - start) float32, a part of the joined estimates."""
+        """Return a part of the joined estimates, (n, stop - start) float32.
+
+        Args:
+            start: first sample, at the model's rate.
+            stop: end of the part.
+        """
         chunking, count = self._chunking, len(self._chunks)
         n = self.orders.shape[1]
         joined = np.zeros((n, stop - start), np.float32)
@@ -380,7 +403,7 @@ class LongSeparation:
         gains: (n,) of the estimates, see `gains_of`.
         kept: (k,) which estimates are wanted.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
-        high_band: shares out what the recording holds above the model's band; None: nothing is.
+        high_band: what becomes of what the recording holds above the model's band.
     """
 
     separated: Separated
@@ -390,7 +413,7 @@ class LongSeparation:
     gains: np.ndarray
     kept: np.ndarray
     shares: np.ndarray | None
-    high_band: HighBandSharing | None = None
+    high_band: HighBand = "drop"
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
@@ -401,13 +424,15 @@ class LongSeparation:
             yield block
 
     def _with_high_band(self) -> Iterator[np.ndarray]:
-        if self.high_band is None:
+        # It remembers where it is, and blocks are asked for more than once.
+        sharing = shares_high_band(self.high_band, self.recording.sample_rate, self.model_rate, self.kept.size)
+        if sharing is None:
             yield from self._fitted()
             return
         mixture = _Reader(self.recording.blocks())
         for block in self._fitted():
-            yield self.high_band.push(mixture.take(block.shape[-1]), block)
-        yield self.high_band.finish()
+            yield sharing.push(mixture.take(block.shape[-1]), block)
+        yield sharing.finish()
 
     def _fitted(self) -> Iterator[np.ndarray]:
         missing = self.recording.num_samples

@@ -43,7 +43,11 @@ class FilesReport:
     warning: str = ""
 
     def lines(self, most: int = 50) -> list[str]:
-        """Return one line per recording; if there are more than `most`, the number of the others."""
+        """Return one line per recording; if there are too many, the last line has the number of the others.
+
+        Args:
+            most: how many lines there are at most, but for that one.
+        """
         lines = [one_line(f"{name}: {text}") for name, text in list(self.told.items())[:most]]
         more = len(self.told) - len(lines)
         return [*lines, f"and {more} more, each with its .json"] if more else lines
@@ -76,7 +80,11 @@ class FilesReport:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that a device, or the machine, has too little memory for this recording."""
+    """Whether an error means that a device, or the machine, has too little memory for this recording.
+
+    Args:
+        error: any exception.
+    """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     # What torch raises where the CPU's memory ends.
@@ -84,7 +92,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def failure_reason(error: Exception, path: Path) -> str:
-    """Return why a recording could not be separated, in one line that names it."""
+    """Return why a recording could not be separated, in one line that names it.
+
+    Args:
+        error: why it could not be separated.
+        path: of the recording.
+    """
     # Names of files may hold line breaks.
     where = one_line(str(path))
     if is_out_of_memory(error):
@@ -94,7 +107,12 @@ def failure_reason(error: Exception, path: Path) -> str:
 
 
 def write_failures(path: Path, failed: dict[str, str]) -> None:
-    """Write the list of failures, name -> reason, or remove that of an earlier call if there are none."""
+    """Write the list of failures, or remove that of an earlier call if there are none.
+
+    Args:
+        path: of the list, JSON lines.
+        failed: name -> reason.
+    """
     if not failed:
         path.unlink(missing_ok=True)
         return
@@ -106,6 +124,10 @@ def merge_summaries(path: Path, world_size: int) -> None:
     """Write the sum of the ranks' summaries, PATH.rank0 ..., once all of them exist.
 
     The rank that ends last finds all. Those of an earlier call with another number of ranks do not count.
+
+    Args:
+        path: of the sum.
+        world_size: number of ranks.
     """
     parts = []
     for rank in range(world_size):

@@ -72,7 +72,11 @@ def run_model(
 
 
 def check_finite(waveforms: np.ndarray) -> None:
-    """Raise UserError unless all samples are finite."""
+    """Raise UserError unless all samples are finite.
+
+    Args:
+        waveforms: estimates of any shape.
+    """
     if not np.isfinite(waveforms).all():
         raise UserError(
             "model: its estimates are not finite numbers; its weights are broken, or the recording is louder than "

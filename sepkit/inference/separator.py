@@ -102,7 +102,7 @@ class Separator:
         return getattr(self.model, "depth_steps", None)
 
     def fingerprint(self) -> str:
-        """Digest of all weights and buffers, and of the predictor, which identifies outputs of this separator."""
+        """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
         weights = weights_fingerprint(self.model)
         return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 
@@ -122,14 +122,24 @@ class Separator:
         }
 
     def __call__(self, *arguments: Any, **options: Any) -> Separated:
-        """Call `separate` with the same arguments."""
+        """Return what `separate` does with the same arguments.
+
+        Args:
+            arguments: of `separate`.
+            options: keyword arguments of `separate`.
+        """
         return self.separate(*arguments, **options)
 
     def __repr__(self) -> str:
         return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
 
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
-        """Return whether a recording of this length, at this rate in Hz, is separated in chunks."""
+        """Whether a recording is separated in chunks.
+
+        Args:
+            num_samples: its length.
+            sample_rate: Hz, its rate.
+        """
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
         return num_samples > self.options.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
 
@@ -219,7 +229,11 @@ class Separator:
         return separated
 
     def check_spread_of_long(self, samples: int | None) -> None:
-        """Raise UserError if a spread is asked for: recordings that are separated in chunks have none."""
+        """Raise UserError if a spread is asked for: recordings that are separated in chunks have none.
+
+        Args:
+            samples: number of samples of the latents; None: no spread is asked for.
+        """
         if samples is not None:
             raise UserError(
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
@@ -235,7 +249,7 @@ class Separator:
         progress: bool = False,
         rates: bool = False,
     ) -> LongSeparation:
-        """Separate a recording of any length in bounded memory; its estimates can be read block by block.
+        """Separate a recording of any length in bounded memory; return estimates that can be read block by block.
 
         Args:
             recording: for which `is_long` is true; others lose some quality in chunks.
@@ -271,11 +285,10 @@ class Separator:
             )
             self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
         shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
-        sharing = shares_high_band(options.high_band, recording.sample_rate, self.sample_rate, kept.size)
-        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, sharing)
+        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band)
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
-        """Open a stream for one recording that is still coming in; the model has to be causal.
+        """Return a stream for one recording that is still coming in; the model has to be causal.
 
             with separator.streaming() as stream:
                 for block in blocks:
@@ -329,7 +342,11 @@ def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Hexadecimal digest of all weights and buffers."""
+    """Return a hexadecimal digest of all weights and buffers.
+
+    Args:
+        model: any module.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -370,7 +387,10 @@ def load_model(
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """Return a device by its name, of which "auto" is an accelerator if there is one.
+    """Return a device by its name.
+
+    Args:
+        name: as torch has it, or "auto": an accelerator if there is one.
 
     Raises:
         UserError: no such device here.

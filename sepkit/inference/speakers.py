@@ -30,7 +30,12 @@ class Chosen:
 
 
 def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder) -> None:
-    """Raise UserError if the model cannot keep this number of hypotheses: out of range, or a model without scores."""
+    """Raise UserError if the model cannot keep this number of hypotheses: out of range, or a model without scores.
+
+    Args:
+        speakers: number of hypotheses to keep, or "auto"; None: all.
+        model: the one that separates.
+    """
     if speakers is None:
         return
     is_number = isinstance(speakers, int) and not isinstance(speakers, bool)

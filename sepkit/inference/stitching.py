@@ -52,7 +52,11 @@ class Chunking:
         return self.chunk - self.overlap
 
     def count(self, num_samples: int) -> int:
-        """Return the number of chunks of a signal."""
+        """Return the number of chunks of a signal.
+
+        Args:
+            num_samples: length of the signal.
+        """
         return 1 + max(0, -(-(num_samples - self.chunk) // self.hop))
 
     def rising(self) -> np.ndarray:
@@ -60,7 +64,13 @@ class Chunking:
         return (np.sin(0.5 * np.pi * (np.arange(self.overlap) + 0.5) / max(1, self.overlap)) ** 2).astype(np.float32)
 
     def weights(self, length: int, first: bool, last: bool) -> np.ndarray:
-        """Return (length,) float32 weights of a chunk; those of all chunks sum to 1 at every sample."""
+        """Return the weights of a chunk, (length,) float32; those of all chunks sum to 1 at every sample.
+
+        Args:
+            length: of the chunk, in samples; the last one may be shorter.
+            first: whether no chunk comes before it.
+            last: whether no chunk comes after it.
+        """
         weights = np.ones(length, np.float32)
         if not first:
             weights[: self.overlap] = self.rising()
@@ -70,7 +80,13 @@ class Chunking:
 
 
 def chunking_of(sample_rate: int, chunk_seconds: float, overlap_seconds: float) -> Chunking:
-    """Return the chunking in samples, at a rate in Hz; see `SeparatorOptions` for the lengths."""
+    """Return the chunking in samples.
+
+    Args:
+        sample_rate: Hz.
+        chunk_seconds: as in `SeparatorOptions`.
+        overlap_seconds: as in `SeparatorOptions`; at most half a chunk.
+    """
     chunk = round(chunk_seconds * sample_rate)
     return Chunking(chunk, min(max(1, round(overlap_seconds * sample_rate)), chunk // 2))
 
@@ -136,7 +152,11 @@ class Stitcher:
         self._energy, self._samples = 0.0, 0
 
     def add(self, estimates: np.ndarray) -> None:
-        """Take the estimates (n, T) of the next chunk, which are not kept."""
+        """Take the estimates of the next chunk, which are not kept.
+
+        Args:
+            estimates: (n, T).
+        """
         overlap = self.chunking.overlap
         self._energy += float(np.square(estimates, dtype=np.float64).sum())
         self._samples += estimates.shape[-1]
@@ -169,12 +189,16 @@ def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.ndarray:
-    """Return (K, n) the orders that overlaps and voices together make most likely; the first chunk keeps its own.
+    """Return the orders that overlaps and voices together make most likely, (K, n); the first chunk keeps its own.
 
     In turns, profiles are made of all other chunks, and the likeliest sequence of orders is found for them (Viterbi),
     until nothing changes. This may end where each half of a recording only agrees with itself. So it begins from
     several sequences, and takes the likeliest end. The sequences are: from chunk to chunk with profiles of the speakers
     so far; by overlaps alone; and the model's own, since many models keep speakers in their places.
+
+    Args:
+        evidence: of the K chunks.
+        hop_seconds: from the start of a chunk to that of the next.
     """
     profiles = Profiles([chunk.voices for chunk in evidence], hop_seconds)
     overlaps = [_NATS_PER_SECOND * chunk.agreement for chunk in evidence]

@@ -147,11 +147,19 @@ class RunningGains:
         self._energies = np.zeros((hypotheses, 1))
 
     def hear(self, mixture: np.ndarray) -> None:
-        """Keep the next samples (T,) of the mixture until their estimates come."""
+        """Keep the next samples of the mixture until their estimates come.
+
+        Args:
+            mixture: (T,).
+        """
         self._mixture = np.concatenate([self._mixture, mixture])
 
     def scale(self, estimates: np.ndarray) -> np.ndarray:
-        """Scale the next estimates (n, k), each sample by the gain at its time; zeros while an estimate is silent."""
+        """Return the next estimates, each sample at the gain of its time, (n, k); zeros while an estimate is silent.
+
+        Args:
+            estimates: (n, k).
+        """
         count = estimates.shape[-1]
         if count == 0:
             return estimates

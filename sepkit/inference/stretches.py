@@ -43,7 +43,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of one file: number of the file in its source, beginning and length in seconds."""
+    """A part of one file.
+
+    Args:
+        track: number of the file in its source.
+        start_seconds: where it begins.
+        duration_seconds: its length.
+    """
 
     track: int
     start_seconds: float
@@ -83,6 +89,10 @@ def _description_of(path: Path) -> Path | None:
 def find_stretches(source: Source, window_seconds: float = WINDOW_SECONDS) -> tuple[list[Stretch], list[Stretch]]:
     """Return the stretches in which something is heard, in order of time, and those that are too short to use.
 
+    Args:
+        source: the files of one recording.
+        window_seconds: longest stretch.
+
     Raises:
         UserError: a file that cannot be read, or estimates of different lengths.
     """
@@ -92,7 +102,12 @@ def find_stretches(source: Source, window_seconds: float = WINDOW_SECONDS) -> tu
 def cut_turns(
     turns: Sequence[Sequence[tuple[float, float]]], window_seconds: float = WINDOW_SECONDS
 ) -> tuple[list[Stretch], list[Stretch]]:
-    """Return the turns of several tracks in equal parts, in order of time, and those that are too short to use."""
+    """Return the turns of several tracks in equal parts, in order of time, and those that are too short to use.
+
+    Args:
+        turns: of each track: beginnings and lengths, seconds.
+        window_seconds: longest stretch.
+    """
     stretches, short = [], []
     for track, own in enumerate(turns):
         for start, length in own:
@@ -105,6 +120,9 @@ def cut_turns(
 
 def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together.
+
+    Args:
+        paths: of the files.
 
     Raises:
         UserError: a file that cannot be read, or files of different rates or lengths.
@@ -129,6 +147,9 @@ def conflicts_of(stretches: Sequence[Stretch]) -> list[list[int]]:
     """Return for each stretch which others of other tracks overlap it by more than half of the shorter one.
 
     Estimates of one recording that speak at once are different people.
+
+    Args:
+        stretches: of one recording.
     """
     conflicts: list[list[int]] = [[] for _ in stretches]
     order = sorted(range(len(stretches)), key=lambda k: stretches[k].start_seconds)
@@ -147,7 +168,13 @@ def conflicts_of(stretches: Sequence[Stretch]) -> list[list[int]]:
 
 
 def waveforms_of(source: Source, stretches: Sequence[Stretch], sample_rate: int) -> Iterator[np.ndarray]:
-    """Yield the samples (T,) of stretches that are in order of time, at a rate in Hz; files are read in blocks."""
+    """Yield the samples of stretches, (T,) each; files are read in blocks.
+
+    Args:
+        source: the files of one recording.
+        stretches: in order of time.
+        sample_rate: Hz of the result.
+    """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for stretch in stretches:
         begin, block = held.get(stretch.track, (0.0, np.zeros(0, np.float32)))
@@ -165,6 +192,11 @@ def waveforms_of(source: Source, stretches: Sequence[Stretch], sample_rate: int)
 
 @torch.inference_mode()
 def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
-    """Return (N, D) float32 embeddings of waveforms at the encoder's rate, one by one."""
+    """Return embeddings of waveforms, (N, D) float32, computed one by one.
+
+    Args:
+        encoder: of voices.
+        waveforms: (T,) each, at the encoder's rate.
+    """
     rows = [encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy() for waveform in waveforms]
     return np.stack(rows) if rows else np.zeros((0, encoder.config.dimensions), np.float32)

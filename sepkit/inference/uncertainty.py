@@ -65,7 +65,11 @@ class RunningMoments:
         self._mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, value: Tensor) -> None:
-        """Add a tensor, of the shape of those before."""
+        """Add a tensor.
+
+        Args:
+            value: of the shape of those before.
+        """
         value = value.detach().double()
         self.count += 1
         if self.count == 1:
@@ -106,12 +110,20 @@ class MonteCarlo:
 
 
 def is_variational(model: EncoderMaskerDecoder) -> bool:
-    """Whether any of a model's latents is variational."""
+    """Whether any of a model's latents is variational.
+
+    Args:
+        model: any separator.
+    """
     return model.variational
 
 
 def check_samples(samples: int) -> None:
-    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
+    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible.
+
+    Args:
+        samples: how many are asked for.
+    """
     if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
         raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
@@ -186,7 +198,10 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together) and `path_rate_nats_per_tick`,
     as far as they exist; `rate_nats_per_dimension`, their sum over the number of latent values of a tick; and the
     shares of dimensions that are alive, `encoding_alive_share` ... (see `sepkit.objectives.rates.alive_share`). They
-    are means over a batch, which has no padding.
+    are means over a batch.
+
+    Args:
+        separation: of a batch without padding.
     """
     latents = {
         "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
@@ -278,7 +293,12 @@ def recording_features(
 
 
 def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
-    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`."""
+    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`.
+
+    Args:
+        num_samples: length of the recording.
+        sample_rate: Hz.
+    """
     length, count = round(EXCERPT_SECONDS * sample_rate), round(LONGEST_SECONDS / EXCERPT_SECONDS)
     starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
     return [(start, start + length) for start in starts]

@@ -41,7 +41,11 @@ class Clusters:
 
 
 def unit_rows(values: np.ndarray) -> np.ndarray:
-    """Return rows of unit length; rows of zeros stay."""
+    """Return rows of unit length; rows of zeros stay.
+
+    Args:
+        values: (..., D).
+    """
     lengths = np.linalg.norm(values, axis=-1, keepdims=True)
     return values / np.where(lengths > 0, lengths, 1.0)
 
@@ -103,7 +107,13 @@ def _others(count: int, chosen: Sequence[int]) -> np.ndarray:
 
 
 def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Return (K, D) mean directions of the members of each cluster; empty clusters keep their center."""
+    """Return mean directions of the members of each cluster, (K, D); empty clusters keep their center.
+
+    Args:
+        points: (N, D).
+        labels: (N,) int, the cluster of each point.
+        centers: (K, D).
+    """
     sums = np.zeros_like(centers)
     np.add.at(sums, labels, points)
     lengths = np.linalg.norm(sums, axis=-1, keepdims=True)
@@ -215,7 +225,11 @@ class VoiceTree:
         self.heights = np.unique(self._tree[:, 2])
 
     def people(self, threshold: float) -> int:
-        """Return the number of groups that have enough speech, at least 1."""
+        """Return the number of groups that have enough speech, at least 1.
+
+        Args:
+            threshold: distance below which groups are one.
+        """
         from scipy.cluster.hierarchy import fcluster
 
         if not len(self._tree):
@@ -225,6 +239,10 @@ class VoiceTree:
 
 
 def in_order_of_appearance(labels: Sequence[int]) -> list[int]:
-    """Return the same groups, numbered from 0 in the order in which they come first."""
+    """Return the same groups, numbered from 0 in the order in which they come first.
+
+    Args:
+        labels: (N,) groups.
+    """
     numbers: dict[int, int] = {}
     return [numbers.setdefault(label, len(numbers)) for label in labels]

@@ -82,7 +82,10 @@ def to_mono(waveform: Any, name: str) -> np.ndarray:
 
 
 def checked_rate(sample_rate: float) -> int:
-    """Return the rate as an int.
+    """Return a rate as an int.
+
+    Args:
+        sample_rate: Hz.
 
     Raises:
         UserError: not a whole number of Hz.
@@ -93,6 +96,11 @@ def checked_rate(sample_rate: float) -> int:
 
 
 def fit_length(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return (n, num_samples): resampling there and back may change the length by a few samples."""
+    """Return waveforms of a length, (n, num_samples): resampling there and back may change it by a few samples.
+
+    Args:
+        waveforms: (n, T).
+        num_samples: length of the result; zeros are added where some are missing.
+    """
     missing = num_samples - waveforms.shape[-1]
     return np.pad(waveforms, ((0, 0), (0, missing))) if missing > 0 else waveforms[:, :num_samples]

@@ -132,7 +132,7 @@ def load_checkpoint(path: Path_, expected: Any = None) -> EncoderMaskerDecoder: 
 @overload
 def load_checkpoint(path: Path_, expected: Any = None, *, of: type[M]) -> M: ...
 def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] = EncoderMaskerDecoder) -> SavedModel:
-    """Load a saved model: in evaluation mode, on the CPU, in float32.
+    """Return a saved model: in evaluation mode, on the CPU, in float32.
 
     Args:
         path: the folder, one of its two files, or the experiment folder above it.
@@ -186,7 +186,10 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
 
 
 def read_description(path: Path_) -> dict[str, Any]:
-    """Read a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
+    """Return a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
+
+    Args:
+        path: as in `find_checkpoint`.
 
     Raises:
         UserError: no checkpoint there, or its description is damaged or of a later format.
@@ -195,7 +198,10 @@ def read_description(path: Path_) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path_) -> Path:
-    """Find the folder of a checkpoint: `path` itself, its subfolder `model`, or the folder of the file `path`.
+    """Return the folder of a checkpoint.
+
+    Args:
+        path: the folder itself, the one above its subfolder `model`, or one of its two files.
 
     Raises:
         UserError: there is no checkpoint; the message says what was found instead.
@@ -222,7 +228,7 @@ def _what_is(path: Path) -> str:
     if holds_state or "resume" in (path.name, path.parent.name):
         return "found training state, which only `sepkit train` reads"
     if path.suffix in _PICKLES:
-        return "found a pickle, which is never opened here (for asteroid's write asteroid:FILE)"
+        return "found a pickle, which is never opened here (for another toolkit's name it first: asteroid:FILE)"
     return "found no model" if path.is_dir() else "found another file"
 
 
@@ -335,7 +341,12 @@ class LoadReport:
 
 
 def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:
-    """Report which of the `wanted` tensors are among `tensors` with the same shape."""
+    """Return a report of which wanted tensors are there with the same shape.
+
+    Args:
+        tensors: those that are there, by name.
+        wanted: those that a model needs, by name.
+    """
     report = LoadReport(unexpected=[name for name in tensors if name not in wanted])
     for name, tensor in wanted.items():
         if name not in tensors:

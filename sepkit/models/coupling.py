@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Module):
-    """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product."""
+    """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product.
+
+    Args:
+        replicas: S.
+        inputs: in, of each layer.
+        outputs: out, of each layer.
+    """
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -18,7 +24,11 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(replicas, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(S, n, in) -> (S, n, out)."""
+        """Return (S, n, out).
+
+        Args:
+            x: (S, n, in).
+        """
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -26,7 +36,12 @@ class StackedBatchNorm(nn.Module):
     """S batch normalizations side by side, each with statistics of its own, (S, n, d).
 
     The batch's mean and variance are used in training and running ones in evaluation, as by `torch.nn.BatchNorm1d`.
-    `momentum` is the share of a new batch in the running statistics.
+
+    Args:
+        replicas: S.
+        features: d.
+        momentum: share of a new batch in the running statistics.
+        eps: added to variances.
     """
 
     mean: Tensor
@@ -41,7 +56,11 @@ class StackedBatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(replicas, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (S, n, d) normalized over n."""
+        """Return values normalized over n, (S, n, d).
+
+        Args:
+            x: (S, n, d).
+        """
         if not self.training:
             mean, variance = self.mean, self.variance
         else:
@@ -84,12 +103,20 @@ class AffineCoupling(nn.Module):
         return (1 - self.mask) * torch.tanh(self.scale(kept)), (1 - self.mask) * self.shift(kept)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the image of z (S, n, d), and log |det dx/dz|, (S, n)."""
+        """Return the image of z, (S, n, d), and log |det dx/dz|, (S, n).
+
+        Args:
+            z: (S, n, d).
+        """
         scale, shift = self._of(self.mask * z)
         return z * scale.exp() + shift, scale.sum(-1)
 
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the z whose image is x (S, n, d), and log |det dz/dx|, (S, n)."""
+        """Return the z whose image is x, (S, n, d), and log |det dz/dx|, (S, n).
+
+        Args:
+            x: (S, n, d).
+        """
         scale, shift = self._of(self.mask * x)
         return (x - shift) * (-scale).exp(), -scale.sum(-1)
 
@@ -106,8 +133,14 @@ def _network(replicas: int, dimension: int, hidden: int, normalize: bool) -> nn.
 class RealNVP(nn.Module):
     """Affine couplings with alternating masks over a standard normal base: sampling, density and inverse.
 
-    S replicas have separate parameters: the gradient of a sum of their losses is that of each. `hidden` is the width of
-    the networks in the couplings; `normalize` makes them begin with batch norm.
+    S replicas have separate parameters: the gradient of a sum of their losses is that of each.
+
+    Args:
+        dimension: d.
+        couplings: how many there are.
+        hidden: width of the networks in the couplings.
+        replicas: S.
+        normalize: whether these networks begin with batch norm.
     """
 
     def __init__(
@@ -120,7 +153,11 @@ class RealNVP(nn.Module):
         self.couplings = nn.ModuleList(AffineCoupling(dimension, hidden, m, replicas, normalize) for m in masks)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images x of base samples z (S, n, d), and log |det dx/dz|, (S, n) nats."""
+        """Return the images x of base samples, (S, n, d), and log |det dx/dz|, (S, n) nats.
+
+        Args:
+            z: (S, n, d).
+        """
         log_det = z.new_zeros(z.shape[:-1])
         for coupling in self.couplings:
             z, part = coupling(z)
@@ -128,7 +165,11 @@ class RealNVP(nn.Module):
         return z, log_det
 
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the base samples z of x (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation."""
+        """Return the base samples z of x, (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation.
+
+        Args:
+            x: (S, n, d).
+        """
         log_det = x.new_zeros(x.shape[:-1])
         for coupling in reversed(self.couplings):
             assert isinstance(coupling, AffineCoupling)
@@ -137,14 +178,23 @@ class RealNVP(nn.Module):
         return x, log_det
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient."""
+        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient.
+
+        Args:
+            count: n.
+            generator: of the base samples; None: torch's own.
+        """
         like = next(self.parameters())
         z = torch.randn(self.replicas, count, self.dimension, generator=generator, dtype=like.dtype, device=like.device)
         x, log_det = self(z)
         return x, _base_log_prob(z) - log_det
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log density of x (S, n, d), (S, n) nats; exact in evaluation."""
+        """Return the log density of x, (S, n) nats; exact in evaluation.
+
+        Args:
+            x: (S, n, d).
+        """
         z, log_det = self.inverse(x)
         return _base_log_prob(z) + log_det
 

@@ -41,15 +41,26 @@ class NormalDistribution:
         return self.mean
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """mean + deviation * noise."""
+        """Return mean + deviation * noise.
+
+        Args:
+            generator: of the noise; None: torch's own.
+        """
         return self.mean + self.deviation * _noise_like(self.mean, self.shape, generator)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample, or one that broadcasts with it.
+        """
         return -0.5 * ((value - self.mean) / self.deviation).square() - self.deviation.log() - _HALF_LOG_2PI
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2 to a prior N(m', s'^2), nats.
+        """Return the elementwise log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2 to a prior N(m', s'^2), nats.
+
+        Args:
+            prior: a normal distribution that broadcasts with this one.
 
         Raises:
             TypeError: a prior that is not normal.
@@ -59,7 +70,7 @@ class NormalDistribution:
         return squares - self.deviation.log() + (prior.deviation.log() - 0.5)
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy log s + log(2 pi e) / 2, nats."""
+        """Return the elementwise entropy log s + log(2 pi e) / 2, nats."""
         return (self.deviation.log() + (_HALF_LOG_2PI + 0.5)).expand(self.shape)
 
 
@@ -96,16 +107,27 @@ class LogNormalDistribution:
         return self.location.exp()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """exp(location + deviation * noise)."""
+        """Return exp(location + deviation * noise).
+
+        Args:
+            generator: of the noise; None: torch's own.
+        """
         return self.logarithm.sample(generator).exp()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample, or one that broadcasts with it.
+        """
         logarithm = value.clamp_min(_tiny(value)).log()
         return self.logarithm.log_prob(logarithm) - logarithm
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise KL to a log-normal prior, that of the logarithms, nats.
+        """Return the elementwise KL to a log-normal prior, that of the logarithms, nats.
+
+        Args:
+            prior: a log-normal distribution that broadcasts with this one.
 
         Raises:
             TypeError: a prior that is not log-normal.
@@ -113,7 +135,7 @@ class LogNormalDistribution:
         return self.logarithm.kl(_same_kind(self, prior).logarithm)
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy of the logarithm, nats.
+        """Return the elementwise entropy of the logarithm, nats.
 
         A tempered density depends on the choice of variable. For the logarithm a tempered standard prior stays centered
         at 1; for the value it would move to exp(1 / beta - 1).
@@ -154,6 +176,9 @@ class GammaDistribution:
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample with implicit gradient to the concentration. Underflow gives the smallest normal number.
 
+        Args:
+            generator: of the noise; None: torch's own.
+
         Source: Figurnov et al., "Implicit reparameterization gradients", 2018.
         """
         concentration = self.concentration.expand(self.shape)
@@ -161,15 +186,22 @@ class GammaDistribution:
         return drawn.clamp_min(_tiny(drawn)) / self.rate
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample, or one that broadcasts with it.
+        """
         logarithm = value.clamp_min(_tiny(value)).log()
         constant = self.concentration * self.rate.log() - torch.lgamma(self.concentration)
         return (self.concentration - 1) * logarithm - self.rate * value + constant
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise KL to a gamma prior (c', r'), nats.
+        """Return the elementwise KL to a gamma prior (c', r'), nats.
 
         (c - c') psi(c) - log Gamma(c) + log Gamma(c') + c' log(r / r') + c (r' / r - 1)
+
+        Args:
+            prior: a gamma distribution that broadcasts with this one.
 
         Raises:
             TypeError: a prior that is not gamma.
@@ -185,7 +217,7 @@ class GammaDistribution:
         )
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy c - log r + log Gamma(c) + (1 - c) psi(c), nats."""
+        """Return the elementwise entropy c - log r + log Gamma(c) + (1 - c) psi(c), nats."""
         c = self.concentration
         return c - self.rate.log() + torch.lgamma(c) + (1 - c) * torch.digamma(c)
 
@@ -221,10 +253,13 @@ class BetaDistribution:
         return torch.as_tensor(half).to(self.alpha)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """sigmoid(log a - log b) of gamma samples a, b; strictly inside (0, 1).
+        """Return sigmoid(log a - log b) of gamma samples a, b; strictly inside (0, 1).
 
         The gammas are drawn as logarithms of Gamma(c + 1) U^(1 / c). For small concentrations these neither underflow
         nor lose their gradient.
+
+        Args:
+            generator: of the noise; None: torch's own.
         """
         logit = _log_gamma_sample(self.alpha, self.shape, generator) - _log_gamma_sample(
             self.beta, self.shape, generator
@@ -232,15 +267,22 @@ class BetaDistribution:
         return logit.sigmoid().clamp(_tiny(logit), 1 - torch.finfo(logit.dtype).eps)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log density in nats."""
+        """Return the elementwise log density in nats.
+
+        Args:
+            value: of the shape of a sample, or one that broadcasts with it.
+        """
         inside = value.clamp(_tiny(value), 1 - torch.finfo(value.dtype).eps)
         return (self.alpha - 1) * inside.log() + (self.beta - 1) * torch.log1p(-inside) - self._log_normalizer()
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise KL to a beta prior (alpha', beta'), nats.
+        """Return the elementwise KL to a beta prior (alpha', beta'), nats.
 
         log B(alpha', beta') - log B(alpha, beta) + (alpha - alpha') psi(alpha) + (beta - beta') psi(beta)
         - (alpha - alpha' + beta - beta') psi(alpha + beta)
+
+        Args:
+            prior: a beta distribution that broadcasts with this one.
 
         Raises:
             TypeError: a prior that is not beta.
@@ -256,7 +298,10 @@ class BetaDistribution:
         )
 
     def base_entropy(self) -> Tensor:
-        """Elementwise entropy log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b), nats."""
+        """Return the elementwise entropy in nats.
+
+        log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b)
+        """
         a, b = self.alpha, self.beta
         ones, zeros = (a - 1) * torch.digamma(a), (b - 1) * torch.digamma(b)
         return self._log_normalizer() - ones - zeros + (a + b - 2) * torch.digamma(a + b)

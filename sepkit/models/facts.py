@@ -44,7 +44,12 @@ class ModelFacts:
 
 
 def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> ModelFacts:
-    """Return the numbers of a model in evaluation mode, on the CPU; `folder` may hold its card, README.md."""
+    """Return the numbers of a model.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        folder: may hold its card, README.md; None: there are no scores.
+    """
     rate, seconds = model.sample_rate, 4
     waveform = torch.randn(1, seconds * rate, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -67,7 +72,11 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 
 def card_scores(folder: Path) -> dict[str, float]:
-    """Return test set -> SI-SDRi in dB of the card in a model's folder; empty without a card or scores."""
+    """Return test set -> SI-SDRi in dB, from a model's card; empty without a card or scores.
+
+    Args:
+        folder: of the model; its card is README.md.
+    """
     scores: dict[str, float] = {}
     for index in _card_head(folder).get("model-index", []):
         for result in index.get("results", []):
@@ -78,7 +87,11 @@ def card_scores(folder: Path) -> dict[str, float]:
 
 
 def card_license(folder: Path) -> str | None:
-    """Return the license of the weights, as the card in a model's folder has it; None without one."""
+    """Return the license of the weights, from a model's card; None without one.
+
+    Args:
+        folder: of the model; its card is README.md.
+    """
     return _card_head(folder).get("license")
 
 
@@ -90,7 +103,11 @@ def _card_head(folder: Path) -> dict[str, Any]:
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Count multiply-adds of convolutions, matrix products, attention and LSTMs in a call of `function`."""
+    """Return the multiply-adds of convolutions, matrix products, attention and LSTMs in a call.
+
+    Args:
+        function: it is called once.
+    """
     # Other recurrent layers appear as matrix products.
     recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
     with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:

@@ -41,6 +41,7 @@ class Filterbank(nn.Module, ABC):
         linear_only: whether the encoding must stay linear (a link would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
         mask_values: how many values a mask has for each of the K.
+        mapping: whether the masker's values are the estimates' encoding, not a mask.
 
     Args:
         encoder: asteroid_filterbanks' analysis.
@@ -50,6 +51,7 @@ class Filterbank(nn.Module, ABC):
     linear_only: ClassVar[bool] = False
     complex_masks: bool = False
     mask_values: int = 1
+    mapping: bool = False
 
     def __init__(
         self, encoder: Encoder, decoder: Decoder, *, encoding_dim: int, full_dim: int, multiple: int = 1
@@ -65,9 +67,12 @@ class Filterbank(nn.Module, ABC):
         self.multiple = multiple
 
     def encode(self, waveform: Tensor) -> Tensor:
-        """Raw encodings (B, P * K_full, F) of waveforms (B, T), T >= kernel_size - 2 * padding.
+        """Return raw encodings, (B, P * K_full, F).
 
         P is the encoding family's number of values for each dimension, 1 for points.
+
+        Args:
+            waveform: (B, T), T >= kernel_size - 2 * padding.
         """
         at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_traced()
         return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
@@ -79,16 +84,22 @@ class Filterbank(nn.Module, ABC):
         return torch.matmul(self.encoder.get_filters()[:, 0], frames)
 
     def decode(self, encoding: Tensor) -> Tensor:
-        """Waveforms (B, n, T) of encodings (B, n, K_full, F).
+        """Return waveforms, (B, n, T).
 
         T = (F - 1) * stride + kernel_size - 2 * padding + output_padding.
+
+        Args:
+            encoding: (B, n, K_full, F).
         """
         return self.decoder(encoding)
 
     def encode_frames(self, waveform: Tensor) -> Tensor:
-        """Raw encodings (B, P * K_full, F) of the frames that lie inside waveforms (B, (F - 1) * stride + kernel_size).
+        """Return raw encodings of the frames that lie inside waveforms, (B, P * K_full, F).
 
         Unlike `encode`, it adds no zeros at the ends, because other blocks hold the samples beyond them.
+
+        Args:
+            waveform: (B, (F - 1) * stride + kernel_size).
         """
         frames = (waveform.shape[-1] - self.kernel_size) // self.stride + 1
         shift = -self.padding % self.stride
@@ -96,10 +107,13 @@ class Filterbank(nn.Module, ABC):
         return self.encode(nn.functional.pad(waveform, (shift, 0)))[..., first : first + frames]
 
     def decode_frames(self, encoding: Tensor) -> Tensor:
-        """Waveforms (B, n, (F - 1) * stride + kernel_size) of encodings (B, n, K_full, F), both ends untrimmed.
+        """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size).
 
         One product, then overlap-add. On CPUs torch's transposed convolution is many times slower with one output
         channel.
+
+        Args:
+            encoding: (B, n, K_full, F).
         """
         frames = encoding.shape[-1]
         # (K_full, kernel_size): as asteroid_filterbanks makes it for its own transposed convolution.
@@ -111,11 +125,20 @@ class Filterbank(nn.Module, ABC):
 
     @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:
-        """Return the masker's input, (B, K, F), for an encoding (B, K_full, F)."""
+        """Return the masker's input, (B, K, F).
+
+        Args:
+            encoding: (B, K_full, F).
+        """
 
     @abstractmethod
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Masked encodings (B, n, K_full, F) of masks (B, n, K_mask, F) and an encoding (B, K_full, F)."""
+        """Return masked encodings, (B, n, K_full, F).
+
+        Args:
+            mask: (B, n, K_mask, F).
+            encoding: (B, K_full, F).
+        """
 
     @property
     def mask_dim(self) -> int:
@@ -123,16 +146,25 @@ class Filterbank(nn.Module, ABC):
         return self.mask_values * self.encoding_dim
 
     def raw_masks(self, raw: Tensor) -> Tensor:
-        """Arrange a masker's values (B, n, P * mask_values, K, F) as the family's raw values (B, n, P, K_mask, F)."""
+        """Return a masker's values, arranged as the mask family's raw values, (B, n, P, K_mask, F).
+
+        Args:
+            raw: (B, n, P * mask_values, K, F).
+        """
         return raw
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
-        """The number of frames that `encode` makes of `num_samples` samples after `padding_for`."""
+        """The number of frames that `encode` makes after `padding_for`.
+
+        Args:
+            num_samples: T, at least 1.
+            pad: as in `padding_for`.
+        """
         padded = num_samples + sum(self.padding_for(num_samples, pad)) + 2 * self.padding
         return (padded - self.kernel_size) // self.stride + 1
 
     def padding_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> tuple[int, int]:
-        """Zeros to put on the left and on the right of `num_samples` samples before `encode`.
+        """Return how many zeros to put on the left and on the right of samples before `encode`.
 
         Args:
             num_samples: T, at least 1.
@@ -170,6 +202,7 @@ class FreeFilterbank(Filterbank):
         output_padding: int,
         multiple: int,
         init_range: float,
+        mapping: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -197,19 +230,22 @@ class FreeFilterbank(Filterbank):
             full_dim=num_filters,
             multiple=multiple,
         )
+        self.mapping = mapping
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""
         return encoding
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """mask * encoding, elementwise: (B, n, K, F) and (B, K, F) -> (B, n, K, F)."""
-        return mask * encoding.unsqueeze(-3)
+        """Return mask * encoding, elementwise, (B, n, K, F); with `mapping` the mask itself."""
+        return mask if self.mapping else mask * encoding.unsqueeze(-3)
 
 
 @register(STFTFilterbankConfig)
 class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
+
+    With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft.
 
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
@@ -237,6 +273,7 @@ class STFTFilterbank(Filterbank):
         features: Literal["magnitude", "real_imaginary"],
         complex_masks: bool,
         mapping: bool,
+        like_torch: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -251,11 +288,15 @@ class STFTFilterbank(Filterbank):
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
                 " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
-        window = np.hanning(kernel_size + 1)[:-1] ** 0.5
+        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if like_torch else 0.5)
         bins = kernel_size // 2 + 1
+        analysis = STFTFB(kernel_size, kernel_size, stride, window=window)
+        synthesis = STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))
+        if like_torch:
+            _remove_scale(analysis, synthesis)
         super().__init__(
-            Encoder(STFTFB(kernel_size, kernel_size, stride, window=window)),
-            Decoder(STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))),
+            Encoder(analysis),
+            Decoder(synthesis),
             encoding_dim=bins if features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
@@ -280,7 +321,7 @@ class STFTFilterbank(Filterbank):
                 self.deviation_predictor.bias = nn.Parameter(raw)
 
     def encode(self, waveform: Tensor) -> Tensor:
-        """Coefficients (B, 2 K, F) of waveforms (B, T), followed by deviations if there are any: (B, 4 K, F)."""
+        """Return coefficients, (B, 2 K, F), followed by deviations if there are any: (B, 4 K, F)."""
         coefficients = super().encode(waveform)
         if self.raw_deviation is not None:
             raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
@@ -291,7 +332,7 @@ class STFTFilterbank(Filterbank):
         return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
     def features(self, encoding: Tensor) -> Tensor:
-        """Compressed magnitudes, or real and imaginary parts, (B, K, F) of an encoding (B, 2 bins, F)."""
+        """Return compressed magnitudes, or real and imaginary parts, (B, K, F)."""
         real, imaginary = encoding.chunk(2, dim=-2)
         power = real.square() + imaginary.square() + _POWER_FLOOR
         if self.real_imaginary:
@@ -301,7 +342,7 @@ class STFTFilterbank(Filterbank):
         return power.pow(self.compression / 2)
 
     def raw_masks(self, raw: Tensor) -> Tensor:
-        """Arrange a masker's values (B, n, P * mask_values, K, F) as the mask family's raw values (B, n, P, K_mask, F).
+        """Return a masker's values, arranged as the mask family's raw values, (B, n, P, K_mask, F).
 
         Complex masks, the first of the P, are moved by 0.5 on the real axis. The raw deviation of gaussian masks, the
         second, is moved so that zero gives 0.1.
@@ -311,7 +352,7 @@ class STFTFilterbank(Filterbank):
         return raw if self.mask_offset is None else raw + self.mask_offset[: raw.shape[-3]]
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Masked encodings (B, n, 2 bins, F) of masks (B, n, K_mask, F) and an encoding (B, 2 bins, F).
+        """Return masked encodings, (B, n, 2 bins, F).
 
         Real masks scale both halves of the encoding; complex ones are multiplied as complex numbers, real parts first.
         With `mapping` they are the result.
@@ -355,6 +396,22 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
     shifts = range(-(len(window) // stride), len(window) // stride + 1)
     overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
     return window * (len(window) / (2 * stride)) / overlap
+
+
+def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
+    """Undo STFTFB's scale of the Fourier transform in the filters of an analysis, and of the synthesis that inverts it.
+
+    Args:
+        analysis: changed in place.
+        synthesis: changed in place.
+    """
+    filters: list[Tensor] = [bank.get_buffer("_filters") for bank in (analysis, synthesis)]
+    rows, _, kernel_size = filters[0].shape
+    scale = filters[0].new_full((2, rows // 2), 0.5 * kernel_size / analysis.stride**0.5)
+    # The rows of the real parts that stand for one frequency, not for a positive and a negative one.
+    scale[0, [0, -1]] *= 2**0.5
+    filters[0].mul_(scale.view(-1, 1, 1))
+    filters[1].div_(scale.view(-1, 1, 1))
 
 
 def _shift(values: np.ndarray, by: int) -> np.ndarray:

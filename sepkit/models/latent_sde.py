@@ -49,7 +49,12 @@ class Diffusion(Protocol):
     additive: bool
 
     def __call__(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, positive, of a shape that broadcasts with the state."""
+        """Return the deviation, positive, of a shape that broadcasts with the state.
+
+        Args:
+            state: of the path.
+            depth: s, 0 to 1.
+        """
         ...
 
 
@@ -102,7 +107,12 @@ def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float
 
 
 def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
-    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000.
+
+    Args:
+        steps: of any type.
+        name: how the message calls it.
+    """
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
         raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
     return steps
@@ -129,7 +139,11 @@ class BrownianPath:
         self._values: list[Tensor] = [zero]
 
     def at(self, depth: float) -> Tensor:
-        """Return W(depth), of the state's shape."""
+        """Return W(depth), of the state's shape.
+
+        Args:
+            depth: 0 to 1 (else ValueError).
+        """
         if not 0 <= depth <= 1:
             raise ValueError(f"found depth {depth}, expected 0 to 1")
         place = bisect_left(self._depths, depth)
@@ -150,7 +164,11 @@ class BrownianPath:
         return value
 
     def increments(self, grid: Sequence[float]) -> list[Tensor]:
-        """Return W(s_(k+1)) - W(s_k) for each step of a grid."""
+        """Return W(s_(k+1)) - W(s_k) for each step of a grid.
+
+        Args:
+            grid: rising depths.
+        """
         values = [self.at(depth) for depth in grid]
         return [after - before for before, after in pairwise(values)]
 
@@ -251,7 +269,12 @@ class LearnedDiffusion(nn.Module):
         return not LEAST_DIFFUSION < math.exp(float(self.raw.detach())) < LARGEST_DIFFUSION
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, a scalar."""
+        """Return the deviation, a scalar.
+
+        Args:
+            state: ignored.
+            depth: ignored.
+        """
         return self.raw.exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
 
 
@@ -269,7 +292,12 @@ class StateDiffusion(nn.Module):
         self.network = network
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, of the state's shape."""
+        """Return the deviation, of the state's shape.
+
+        Args:
+            state: of the path.
+            depth: s, 0 to 1.
+        """
         return self.network(state, depth).exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
 
 

@@ -44,11 +44,19 @@ class LatentFamily(Protocol):
     """Whether posteriors have a width: they are sampled in training, and have a rate."""
 
     def posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior for raw values (..., P, K, F), with samples of shape (..., K, F)."""
+        """Return the posterior for raw values, with samples of shape (..., K, F).
+
+        Args:
+            raw: (..., P, K, F).
+        """
         ...
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the value that represents a posterior if nothing is sampled."""
+        """Return the value that represents a posterior if nothing is sampled.
+
+        Args:
+            posterior: one of this family.
+        """
         ...
 
 
@@ -69,6 +77,7 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": torch.nn.functional.softplus,
     "exp": torch.exp,
     "tanh": torch.tanh,
+    "gelu": torch.nn.functional.gelu,
 }
 
 
@@ -80,7 +89,11 @@ def _link(name: str) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Point:
-    """The posterior that puts all its mass on one value, of shape (..., K, F)."""
+    """The posterior that puts all its mass on one value.
+
+    Args:
+        value: (..., K, F).
+    """
 
     value: Tensor
 
@@ -100,20 +113,32 @@ class Point:
         return self.value
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The value; nothing is drawn from `generator`."""
+        """The value; nothing is drawn.
+
+        Args:
+            generator: ignored.
+        """
         return self.value
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Elementwise log probability mass in nats: 0 where `value` is the point's own, -inf elsewhere."""
+        """Return the elementwise log probability mass in nats: 0 where the point is, -inf elsewhere.
+
+        Args:
+            value: of the shape of the point.
+        """
         same = value == self.value
         return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
 
     def kl(self, prior: Any) -> Tensor:
-        """Elementwise zeros: a point carries no rate term, whatever the prior."""
+        """Return elementwise zeros: a point carries no rate term.
+
+        Args:
+            prior: any; it is ignored.
+        """
         return torch.zeros_like(self.value)
 
     def base_entropy(self) -> Tensor:
-        """Elementwise zeros, as for the rate."""
+        """Return elementwise zeros, as for the rate."""
         return torch.zeros_like(self.value)
 
 
@@ -146,7 +171,11 @@ class Deterministic:
         return Point(self._to_value(*_values(raw, 1)))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The value."""
+        """The value.
+
+        Args:
+            posterior: a point.
+        """
         return posterior.mean
 
     def __repr__(self) -> str:
@@ -180,7 +209,10 @@ class VariationalFamily(ABC):
 
     @abstractmethod
     def posterior(self, raw: Tensor) -> Distribution:
-        """Return the posterior for raw values (..., P, K, F), with samples of shape (..., K, F), float32 at least.
+        """Return the posterior for raw values, with samples of shape (..., K, F), float32 at least.
+
+        Args:
+            raw: (..., P, K, F).
 
         Raises:
             ValueError: the values axis (-3) does not have length P.
@@ -191,7 +223,11 @@ class VariationalFamily(ABC):
         return self.distribution(*map(_scalar, self.standard_parameters))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the posterior's mean or median, as the family was configured."""
+        """Return the posterior's mean or median, as the family was configured.
+
+        Args:
+            posterior: one of this family.
+        """
         return posterior.mean if self._at_test == "mean" else posterior.median
 
     def __repr__(self) -> str:
@@ -216,7 +252,11 @@ class Gaussian(VariationalFamily):
         self._to_mean = _link(link)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
-        """The normal distributions of raw means and deviations (..., 2, K, F)."""
+        """The normal distributions of raw means and deviations.
+
+        Args:
+            raw: (..., 2, K, F).
+        """
         mean, deviation = _values(raw, 2)
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
 
@@ -238,7 +278,11 @@ class LogNormal(VariationalFamily):
         super().__init__(at_test, link="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
-        """The log-normal distributions of raw locations and deviations (..., 2, K, F)."""
+        """The log-normal distributions of raw locations and deviations.
+
+        Args:
+            raw: (..., 2, K, F).
+        """
         location, deviation = _values(raw, 2)
         return LogNormalDistribution(location, _positive(deviation))
 
@@ -260,7 +304,11 @@ class Gamma(VariationalFamily):
         super().__init__(at_test, link="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
-        """The gamma distributions of raw concentrations (..., 1, K, F)."""
+        """The gamma distributions of raw concentrations.
+
+        Args:
+            raw: (..., 1, K, F).
+        """
         (concentration,) = _values(raw, 1)
         return GammaDistribution(_positive(concentration), _scalar(1.0))
 
@@ -286,7 +334,11 @@ class Beta(VariationalFamily):
         super().__init__(at_test, link="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
-        """The beta distributions of raw concentrations (..., 2, K, F)."""
+        """The beta distributions of raw concentrations.
+
+        Args:
+            raw: (..., 2, K, F).
+        """
         alpha, beta = _values(raw, 2)
         return BetaDistribution(_positive(alpha), _positive(beta))
 

@@ -104,6 +104,9 @@ def _counted(where: str, tensors: int) -> Iterator[None]:
 def shapes_in_file(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file on the meta device; only its header is read.
 
+    Args:
+        path: of the file.
+
     Raises:
         UserError: unreadable, or no safetensors file.
     """
@@ -116,12 +119,22 @@ def shapes_in_file(path: Path) -> dict[str, Tensor]:
 
 
 def damaged(path: Path, error: Exception) -> UserError:
-    """Return what to say about weights that cannot be read."""
+    """Return the error to raise about weights that cannot be read.
+
+    Args:
+        path: of the file.
+        error: what reading it raised.
+    """
     return UserError(f"{path}: damaged or no safetensors file ({one_line(str(error))}); get the checkpoint again")
 
 
 def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings."""
+    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings.
+
+    Args:
+        path: of the file, for the message.
+        tensors: the weights, by name.
+    """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path}: {name} holds values that are not finite numbers; get the model again")

@@ -39,7 +39,11 @@ class GlobalLayerNorm(_ChannelAffineNorm):
     """gLN: statistics over everything but the batch (Luo & Mesgarani, Conv-TasNet, 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        """The normalized features, of the shape of `x`.
+
+        Args:
+            x: (B, C, F) or (B, C, *, *).
+        """
         # torch.nn.functional.group_norm is the same operation, but refuses an input of one value.
         return torch.group_norm(x, 1, self.gamma, self.beta, self.eps)
 
@@ -48,7 +52,11 @@ class ChannelLayerNorm(_ChannelAffineNorm):
     """Statistics over the channels of each frame alone: causal, and asteroid's "cLN"."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized features, of the shape of `x`: (B, C, F) or (B, C, *, *)."""
+        """The normalized features, of the shape of `x`.
+
+        Args:
+            x: (B, C, F) or (B, C, *, *).
+        """
         channels_last = x.movedim(1, -1)
         return functional.layer_norm(channels_last, (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
 
@@ -111,12 +119,23 @@ _NORMS: dict[str, type[nn.Module]] = {
 
 
 def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
-    """Apply a norm, with the state of a stream if the norm has one."""
+    """Return normalized features.
+
+    Args:
+        norm: one of this file.
+        x: (B, C, F).
+        state: that of a stream, updated in place; norms other than the cumulative one ignore it. None: `x` is all.
+    """
     return norm(x, state) if isinstance(norm, CumulativeLayerNorm) else norm(x)
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """Build the normalization that `config.Norm` calls `name`, for C = `channels`; raise UserError for other names."""
+    """Return a normalization; raise UserError if there is none of this name.
+
+    Args:
+        name: of `config.Norm`.
+        channels: C.
+    """
     if name not in _NORMS:
         raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")
     return _NORMS[name](channels)

@@ -30,7 +30,11 @@ _MISSING = "ONNX models need onnxruntime: pip install 'sepkit[export]'"
 
 
 def is_onnx(model: str | os.PathLike[str]) -> bool:
-    """Whether a MODEL argument names an exported model."""
+    """Whether a MODEL argument names an exported model.
+
+    Args:
+        model: a MODEL argument.
+    """
     return Path(model).suffix.lower() == SUFFIX and ":" not in str(model)
 
 

@@ -134,6 +134,12 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
 def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: int, batch: int = 1) -> float:
     """Return the largest difference between two models' estimates of noise, relative to the first's largest sample.
 
+    Args:
+        model: put into evaluation mode.
+        exported: compared with it.
+        num_samples: T, of the noise.
+        batch: B.
+
     Raises:
         UserError: ONNX Runtime fails on this batch size or length.
     """

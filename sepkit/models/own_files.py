@@ -11,7 +11,11 @@ from typing import Any
 
 
 def files_of(config: Any) -> list[dict[str, str]]:
-    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration."""
+    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.
+
+    Args:
+        config: a dataclass, whose fields are searched too.
+    """
     found = {}
     for cls in _classes(config):
         module = sys.modules.get(cls.__module__)
@@ -22,7 +26,11 @@ def files_of(config: Any) -> list[dict[str, str]]:
 
 
 def files_wanted(description: Mapping[str, Any]) -> str:
-    """Return the options that import the files that a saved model names; empty if it names none."""
+    """Return the options that import the files that a saved model names; empty if it names none.
+
+    Args:
+        description: of `model.yaml`.
+    """
     return " ".join(f"--import {name}" for name in _noted(description))
 
 

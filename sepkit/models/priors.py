@@ -155,7 +155,11 @@ class FlowDensity:
         self.flow = flow
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log densities (..., K, F) of the noise of each dimension; their sum over K is that of the tick."""
+        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the tick.
+
+        Args:
+            value: (..., K, F), encodings.
+        """
         return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
 
 
@@ -209,14 +213,22 @@ class FlowPrior(Prior):
         return FlowDensity(self)
 
     def noise(self, value: Tensor) -> Tensor:
-        """The noise (..., K, F) from which `encoding` makes the encodings (..., K, F)."""
+        """The noise from which `encoding` makes these encodings, (..., K, F).
+
+        Args:
+            value: (..., K, F), encodings.
+        """
         value = value.transpose(-1, -2)
         for transform in self.transforms:
             value = transform()(value)
         return value.transpose(-1, -2)
 
     def encoding(self, noise: Tensor) -> Tensor:
-        """The encodings (..., K, F) that noise (..., K, F) makes; K passes through every network."""
+        """The encodings that noise makes, (..., K, F); K passes through every network.
+
+        Args:
+            noise: (..., K, F).
+        """
         noise = noise.transpose(-1, -2)
         for transform in reversed(self.transforms):
             noise = transform().inv(noise)

@@ -27,9 +27,13 @@ class SavedModel(nn.Module):
 
     @classmethod
     def from_config(cls, config: Any) -> Any:
-        """Return a new model with random weights, as `config` describes it; `config` is kept."""
+        """Return a new model with random weights; it keeps its configuration.
+
+        Args:
+            config: of `config_type`.
+        """
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """Plain data about the model for readers of `model.yaml`; loading does not need it."""
+        """Return plain data about the model for readers of `model.yaml`; loading does not need it."""
         return {}

@@ -51,7 +51,11 @@ class ScoringHead(nn.Module):
         self.output = nn.Linear(hidden_size, 1)
 
     def forward(self, masks: Tensor) -> Tensor:
-        """Return log-odds (B, n) for masks (B, n, K, F)."""
+        """Return log-odds that a hypothesis is a speaker, (B, n).
+
+        Args:
+            masks: (B, n, K, F).
+        """
         # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
         with torch.autocast(masks.device.type, enabled=False):
             pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)

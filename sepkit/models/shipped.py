@@ -34,7 +34,10 @@ def shipped_encoders() -> list[str]:
 
 
 def encoder_folder(model: str | Path | None) -> Path:
-    """Return the folder of an encoder of voices: a path, the name of one that ships, or the default one for None.
+    """Return the folder of an encoder of voices.
+
+    Args:
+        model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
 
     Raises:
         UserError: the default does not ship with this version.
@@ -59,6 +62,6 @@ def default_model() -> str:
     if DEFAULT_MODEL not in shipped_models():
         raise UserError(
             f"--model: none is named, and the default {DEFAULT_MODEL} is not in this version of sepkit; "
-            "name a folder that `sepkit train` wrote, or asteroid:, speechbrain: or hf: (see `sepkit models`)"
+            "name a folder that `sepkit train` wrote, or another model, such as hf:OWNER/NAME (see `sepkit models`)"
         )
     return DEFAULT_MODEL

@@ -93,7 +93,11 @@ class SpeakerEncoder(SavedModel):
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
 
     def prototypes_follow_gradient(self, wanted: bool) -> None:
-        """Say whether the gradient reaches the prototypes of experts."""
+        """Set whether the gradient reaches the prototypes of experts.
+
+        Args:
+            wanted: whether it does.
+        """
         if self.prototypes is not None:
             self.prototypes.requires_grad_(wanted)
 
@@ -107,9 +111,12 @@ class SpeakerEncoder(SavedModel):
         return {"sample_rate": self.sample_rate, "dimensions": self.config.dimensions}
 
     def log_mel(self, waveforms: Tensor) -> Tensor:
-        """Return (B, bands, F) log mel spectra of waveforms (B, T), each minus its mean over time and bands.
+        """Return log mel spectra, (B, bands, F), each minus its mean over time and bands.
 
         That removes the level, but not the mean spectrum, which tells voices apart.
+
+        Args:
+            waveforms: (B, T); short ones are padded with zeros.
         """
         frame = len(self.window)
         short = frame + (_SHORTEST_FRAMES - 1) * self.hop - waveforms.shape[-1]
@@ -122,17 +129,29 @@ class SpeakerEncoder(SavedModel):
         return logs - logs.mean((1, 2), keepdim=True)
 
     def features(self, spectra: Tensor) -> Tensor:
-        """Return (B, 2 pooled) normalized means and deviations over time of the trunk's output for log mel spectra."""
+        """Return normalized means and deviations over time of the trunk's output, (B, 2 pooled).
+
+        Args:
+            spectra: (B, bands, F), of `log_mel`.
+        """
         hidden = self.trunk(spectra)
         deviation = (hidden.var(-1, unbiased=False) + 1e-5).sqrt()
         return self.norm(torch.cat([hidden.mean(-1), deviation], dim=-1))
 
     def expert_embeddings(self, features: Tensor) -> Tensor:
-        """Return (B, H, D) unit vectors of the heads; H is 1 or the number of experts."""
+        """Return unit vectors of the heads, (B, H, D); H is 1 or the number of experts.
+
+        Args:
+            features: (B, 2 pooled), of `features`.
+        """
         return functional.normalize(self.heads(features).unflatten(-1, (-1, self.config.dimensions)), dim=-1)
 
     def gate_embedding(self, features: Tensor) -> Tensor | None:
-        """Return (B, D) unit vectors; None without a gate or with a uniform one."""
+        """Return unit vectors of the gate, (B, D); None without a gate or with a uniform one.
+
+        Args:
+            features: (B, 2 pooled), of `features`.
+        """
         return None if self.gate is None else functional.normalize(self.gate(features), dim=-1)
 
     def unit_prototypes(self) -> Tensor | None:
@@ -144,15 +163,22 @@ class SpeakerEncoder(SavedModel):
         return None if self.centers is None else functional.normalize(self.centers, dim=-1)
 
     def embed_features(self, features: Tensor) -> Tensor:
-        """Return (B, D) embeddings, unit vectors: the head's, or with several heads the features themselves.
+        """Return embeddings, unit vectors, (B, D): the head's, or with several heads the features themselves.
 
         Each of several heads sees a voice as one cluster of its training does. Features are what they share, and are
         good for voices that are in none.
+
+        Args:
+            features: (B, 2 pooled), of `features`.
         """
         if self.config.experts == 1 or self.config.one_head:
             return self.expert_embeddings(features)[:, 0]
         return functional.normalize(features, dim=-1)
 
     def forward(self, waveforms: Tensor) -> Tensor:
-        """Return (B, D) embeddings of waveforms (B, T) of one length, see `embed_features`."""
+        """Return embeddings, (B, D), see `embed_features`.
+
+        Args:
+            waveforms: (B, T), all of one length.
+        """
         return self.embed_features(self.features(self.log_mel(waveforms)))

@@ -7,6 +7,7 @@ and each network has its own seed, so training in a stack gives the same network
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -32,23 +33,70 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(uniform((1, out_features), bound, generators))
 
     def forward(self, values: Tensor) -> Tensor:
-        """(S, B, out) of (S or 1, B, in)."""
+        """Return (S, B, out).
+
+        Args:
+            values: (S or 1, B, in).
+        """
         return values @ self.weight + self.bias
 
 
+class StackedModules(nn.Module):
+    """S networks of one architecture, of any layers without state, side by side.
+
+    Args:
+        networks: whose parameters are copied; none has buffers.
+
+    Raises:
+        ValueError: networks with buffers, or of different architectures.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        if any(True for network in networks for _ in network.buffers()):
+            raise ValueError("networks with buffers cannot be stacked")
+        states = [dict(network.named_parameters()) for network in networks]
+        if any({n: v.shape for n, v in s.items()} != {n: v.shape for n, v in states[0].items()} for s in states):
+            raise ValueError("networks of different shapes cannot be stacked")
+        self._names = list(states[0])
+        self.values = nn.ParameterList(torch.stack([s[name].detach() for s in states]) for name in self._names)
+        # In a tuple it is no submodule: only its layers are used, never its parameters.
+        self._one = (copy.deepcopy(networks[0]),)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(S, B, ...) of (S or 1, B, ...)."""
+        state = dict(zip(self._names, self.values, strict=True))
+        if len(values) == 1:
+            return torch.func.vmap(lambda own: torch.func.functional_call(self._one[0], own, (values[0],)))(state)
+        return torch.func.vmap(lambda own, x: torch.func.functional_call(self._one[0], own, (x,)))(state, values)
+
+
 def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return (S, *shape), uniform in +- bound, part s drawn from the s-th generator."""
+    """Return uniform numbers in +- bound, (S, *shape); part s is drawn from the s-th generator.
+
+    Args:
+        shape: of each part.
+        bound: the largest number.
+        generators: S, one for each part.
+    """
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 
 def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the state of each network of a stack, as a stack of one."""
+    """Return the state of each network of a stack, as a stack of one.
+
+    Args:
+        state: of `state_dict`, each tensor (S, ...).
+    """
     (count,) = {len(tensor) for tensor in state.values()}
     return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
 
 
 def join(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the state of the stack of all networks of these stacks, in order.
+    """Return the state of the stack of all networks of several stacks, in order.
+
+    Args:
+        states: of `state_dict` of each stack.
 
     Raises:
         ValueError: networks of different shapes.

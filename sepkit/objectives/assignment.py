@@ -92,12 +92,22 @@ class Assignment(ABC):
     def __call__(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
         """Return the weighted cost of each utterance over its number of active sources, (B,) in the cost's unit.
 
-        It is zero, without gradient, where no source is active. Arguments and errors are those of `weights`.
+        It is zero, without gradient, where no source is active. Errors are those of `weights`.
+
+        Args:
+            cost: (B, n, m), smaller is better.
+            active: (B, m) bool, False where there is no source; None: all active.
         """
         return self.value(cost, self.weights(cost, active), active)
 
     def value(self, cost: Tensor, weights: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the cost of each utterance under weights of `weights` over its number of active sources, (B,)."""
+        """Return the cost of each utterance under given weights over its number of active sources, (B,).
+
+        Args:
+            cost: (B, n, m).
+            weights: (B, n, m), of `weights`.
+            active: (B, m) bool; None: all active.
+        """
         active = _active(cost, active)
         # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
         counted = active[:, None] & ((weights != 0) | cost.isnan())
@@ -110,12 +120,20 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter to its value after that many epochs."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: epochs that have passed, with fractions.
+        """
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
     def set_spread(self, spread: float) -> None:  # noqa: B027
-        """Take the spread of the training data in the cost's unit, if parameters are multiples of it."""
+        """Take the spread of the training data, if parameters are multiples of it.
+
+        Args:
+            spread: in the cost's unit; dB for SI-SDR (`sepkit.annealing.free_hypotheses.spread_db`).
+        """
 
     def _set(self, name: str, value: float | Schedule) -> None:
         if name not in self._adjustable:
@@ -138,7 +156,12 @@ class PIT(Assignment):
     one_to_one = True
 
     def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive; see `weights`."""
+        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive.
+
+        Args:
+            cost: (B, n, m), smaller is better; errors are those of `weights`.
+            active: (B, m) bool; None: all active.
+        """
         return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
@@ -166,8 +189,10 @@ class MCL(Assignment):
 class RelaxedWTA(Assignment):
     """Relaxed winner-takes-all: 1 - epsilon for the best hypothesis of a source, epsilon / (n - 1) for each other.
 
-    A single hypothesis has weight 1. `epsilon` in [0, 1] may be a schedule, and can be set at any time; anything else
-    raises ValueError.
+    A single hypothesis has weight 1.
+
+    Args:
+        epsilon: in [0, 1] (else ValueError), or a schedule of it; can be set at any time.
 
     Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
     """
@@ -217,7 +242,7 @@ class AnnealedMCL(Assignment):
         self._set("temperature", temperature)
 
     def set_spread(self, spread: float) -> None:
-        """Take the spread of the training data in dB (`sepkit.annealing.free_hypotheses.spread_db`)."""
+        """Take the spread of the training data, of which temperatures with unit "spread" are multiples."""
         if self.needs_spread:
             given = self._given
             self._set("temperature", Scaled(given, spread) if callable(given) else spread * given)

@@ -80,7 +80,12 @@ class ContrastiveQueue(nn.Module):
 
     @torch.no_grad()
     def add(self, embeddings: Tensor, instances: Tensor) -> None:
-        """Write embeddings (B, K, D) of these instances (B,) over the oldest ones."""
+        """Write embeddings over the oldest ones.
+
+        Args:
+            embeddings: (B, K, D), of the teacher.
+            instances: (B,) their numbers.
+        """
         count = min(len(instances), len(self))
         places = (int(self.position) + torch.arange(count, device=self.instances.device)) % len(self)
         self.embeddings[places] = embeddings[-count:].detach().to(self.embeddings)
@@ -88,7 +93,11 @@ class ContrastiveQueue(nn.Module):
         self.position.copy_((self.position + count) % len(self))
 
     def own(self, instances: Tensor) -> Tensor:
-        """Return (B, nu) bool, which embeddings of the queue are of the same instance, and so are no negatives."""
+        """Return which embeddings of the queue are of the same instance, and so are no negatives, (B, nu) bool.
+
+        Args:
+            instances: (B,) their numbers.
+        """
         return instances[:, None] == self.instances[None, :]
 
 
@@ -134,7 +143,14 @@ class InfoNCE:
     temperature: float
 
     def __call__(self, student: Tensor, teacher: Tensor, queue: ContrastiveQueue, instances: Tensor) -> Tensor:
-        """Return the loss (B,) of embeddings (B, 1, D)."""
+        """Return the loss of each instance, (B,).
+
+        Args:
+            student: (B, 1, D).
+            teacher: (B, 1, D).
+            queue: the negatives.
+            instances: (B,) numbers; embeddings of the same one are no negatives.
+        """
         return -log_expert(student, teacher, queue.embeddings, queue.own(instances), self.temperature)[:, 0]
 
 
@@ -203,14 +219,25 @@ class MixtureOfContrastiveExperts:
 
 
 def gate_of(gate: Tensor | None, centers: Tensor | None, temperature: float) -> Tensor | None:
-    """Return (B, K) log pi_k, see `MixtureOfContrastiveExperts`; None for a uniform gate."""
+    """Return log pi_k, (B, K), see `MixtureOfContrastiveExperts`; None for a uniform gate.
+
+    Args:
+        gate: (B, D) embeddings; None: the gate is uniform.
+        centers: (K, D); None: the gate is uniform.
+        temperature: of the gate; infinity: it is uniform.
+    """
     if gate is None or centers is None or math.isinf(temperature):
         return None
     return ((gate @ centers.T).float() / temperature).log_softmax(-1)
 
 
 def mix(log_experts: Tensor, log_gate: Tensor | None) -> MixtureLoss:
-    """Return the loss of experts (B, K) under a gate (B, K), or a uniform one."""
+    """Return the loss of a mixture of experts, with its parts.
+
+    Args:
+        log_experts: (B, K) log phi_k.
+        log_gate: (B, K) log pi_k; None: uniform.
+    """
     if log_gate is None:
         log_gate = torch.full_like(log_experts, -math.log(log_experts.shape[-1]))
     shape = torch.broadcast_shapes(log_experts.shape, log_gate.shape)
@@ -234,13 +261,22 @@ class PrototypeSums(nn.Module):
 
     @torch.no_grad()
     def add(self, teacher: Tensor, posterior: Tensor) -> None:
-        """Add teacher embeddings (B, K or 1, D), each to the cluster that its posterior (B, K) is largest for."""
+        """Add teacher embeddings, each to the cluster that its posterior is largest for.
+
+        Args:
+            teacher: (B, K or 1, D).
+            posterior: (B, K).
+        """
         members = functional.one_hot(posterior.argmax(-1), posterior.shape[-1]).to(teacher)
         self.sums += (members[..., None] * teacher).sum(0)
 
     @torch.no_grad()
     def update(self, prototypes: Tensor) -> None:
-        """Set prototypes (K, D) to sums_k / |sums_k| (equation 13) and begin anew; empty clusters keep theirs."""
+        """Set prototypes to sums_k / |sums_k| (equation 13) and begin anew; empty clusters keep theirs.
+
+        Args:
+            prototypes: (K, D), changed in place.
+        """
         lengths = self.sums.norm(dim=-1, keepdim=True)
         prototypes.copy_(torch.where(lengths > 0, self.sums / lengths.clamp_min(1e-12), prototypes))
         self.sums.zero_()

@@ -49,15 +49,19 @@ def pairwise_neg_si_sdr(
     active: Tensor | None = None,
     limit_db: float = math.inf,
 ) -> Tensor:
-    """Negative scale-invariant signal-to-distortion ratio of every pair, dB.
+    """Return the negative scale-invariant signal-to-distortion ratio of every pair, (B, n, m) dB.
 
     -10 log10( |a s|^2 / (|e - a s|^2 + tau |a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
 
     A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
 
     Args:
-        zero_mean: remove the means first.
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        zero_mean: whether to remove the means first.
         eps: keeps silence finite.
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
         limit_db: the ratio stays below this, tau = 10^(-limit_db / 10); infinity: no limit.
 
     Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid. The limit: Wisdom
@@ -79,11 +83,19 @@ def pairwise_neg_snr(
     lengths: Tensor | None = None,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Negative signal-to-noise ratio of every pair, dB: the estimate's level counts.
+    """Return the negative signal-to-noise ratio of every pair, (B, n, m) dB: the estimate's level counts.
 
     -10 log10( |s|^2 / (|e - s|^2 + eps) + eps ).
 
-    A silent source costs -10 log10(eps) (80 dB). `zero_mean` removes the means first.
+    A silent source costs -10 log10(eps) (80 dB).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        zero_mean: whether to remove the means first.
+        eps: keeps silence finite.
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
@@ -93,7 +105,14 @@ def pairwise_neg_snr(
 def pairwise_mse(
     estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, active: Tensor | None = None
 ) -> Tensor:
-    """Mean squared error of every pair, |e - s|^2 / T."""
+    """Return the mean squared error of every pair, |e - s|^2 / T, (B, n, m).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
+    """
     products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
@@ -105,7 +124,15 @@ def pairwise_log_mse(
     lengths: Tensor | None = None,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ); eps keeps a perfect one finite."""
+    """Return the mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ), (B, n, m).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        eps: keeps a perfect estimate finite.
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
+    """
     products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
     return as_inputs(-_negative_db(mean_squared_error + eps), estimates, sources)
@@ -139,7 +166,14 @@ class PairwiseCost:
         self.measures_spread = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
-        """Return the cost of every pair, (B, n, m); that of inactive sources is finite but meaningless."""
+        """Return the cost of every pair, (B, n, m); that of inactive sources is finite but meaningless.
+
+        Args:
+            estimates: (B, n, T).
+            sources: (B, m, T).
+            active: (B, m) bool, which sources speak; None: all. A function that does not take it compares all.
+            more: what changes with the batch, such as `lengths` (B,) or `scale` (B, n, T).
+        """
         if self.takes_active:
             more["active"] = active
         return self.function(estimates, sources, **(self.parameters | more))
@@ -152,8 +186,12 @@ class PairwiseCost:
 class PairwiseCosts:
     """The cost of every (hypothesis, source) pair of a batch, (B, n, m).
 
-    Costs in nats compare signals divided by `signal_std`, the model's stored training deviation. In a padded batch each
-    utterance counts with its own length. Columns of inactive sources hold finite, meaningless numbers.
+    In a padded batch each utterance counts with its own length. Columns of inactive sources hold finite, meaningless
+    numbers.
+
+    Args:
+        cost: between estimates and sources.
+        signal_std: the model's stored training deviation; costs in nats compare signals divided by it.
     """
 
     def __init__(self, cost: PairwiseCost, signal_std: float = 1.0) -> None:
@@ -166,11 +204,22 @@ class PairwiseCosts:
         return self.cost.unit
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
-        """The cost of the estimates, (B, n, m)."""
+        """The cost of the estimates, (B, n, m).
+
+        Args:
+            batch: the sources.
+            separation: the estimates, and their scales where the decoder has them.
+        """
         return self.of(separation.estimates, batch, separation.estimate_scales)
 
     def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
-        """Return the cost (B, n, m) of these estimates (B, n, T), with scales (B, n, T) where the decoder has them."""
+        """Return the cost of other estimates than those of a separation, (B, n, m).
+
+        Args:
+            estimates: (B, n, T).
+            batch: the sources.
+            scales: (B, n, T), where the decoder has them.
+        """
         # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that does not take `active`
         # compares with the mixture there, which is silent less often than zeros.
         instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)
@@ -184,7 +233,12 @@ class PairwiseCosts:
 
 
 class Step:
-    """A batch, its separation, and what several terms need of them, computed once."""
+    """A batch, its separation, and what several terms need of them, computed once.
+
+    Args:
+        batch: the mixtures and their sources.
+        separation: what the model made of them.
+    """
 
     def __init__(self, batch: Batch, separation: Separation) -> None:
         self.batch = batch
@@ -192,7 +246,11 @@ class Step:
         self._costs: dict[PairwiseCosts, Tensor] = {}
 
     def cost(self, costs: PairwiseCosts) -> Tensor:
-        """Return the cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`."""
+        """Return the cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`.
+
+        Args:
+            costs: of one term or several.
+        """
         if costs not in self._costs:
             self._costs[costs] = costs(self.batch, self.separation)
         return self._costs[costs]

@@ -23,7 +23,7 @@ def pairwise_blr_nll(
     lengths: Tensor | None = None,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Negative log evidence of the Bayesian linear regression of every source on every estimate, nats.
+    """Return the negative log evidence of the Bayesian linear regression of every source on every estimate, nats.
 
     The source is gain * estimate + white noise; gain ~ N(mu0, variance / lambda0) and the noise's variance
     ~ InverseGamma(a0, b0) are integrated out, so the cost hardly depends on the estimate's level. With
@@ -36,10 +36,14 @@ def pairwise_blr_nll(
     power: standardize both signals by the training deviation first.
 
     Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
         a0: shape of the prior of the noise variance, > 0.
         b0: scale of the prior of the noise variance, > 0.
         mu0: prior mean of the gain.
         lambda0: prior precision of the gain relative to the noise's, > 0.
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
 
     Raises:
         ValueError: shapes that do not fit together, or a0, b0 or lambda0 not positive.
@@ -73,14 +77,18 @@ def pairwise_cauchy_nll(
     lengths: Tensor | None = None,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Negative log density of every source under a multivariate Cauchy around every estimate, nats.
+    """Return the negative log density of every source under a multivariate Cauchy around every estimate, nats.
 
     log Gamma(1/2) - log Gamma(h) + T/2 log(pi) + sum_t log(scale_t) + h log(1 + sum_t ((s_t - e_t) / scale_t)^2)
 
     with h = (1 + T) / 2,     which is eq. 70 with the scale matrix diag(scale^2).
 
-    `scale` is a positive deviation, one number or one per sample of each estimate, (B, n, T). Entries of a tensor that
-    are not positive give NaN; such a number raises ValueError.
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        scale: deviation, > 0: one number (else ValueError), or one per sample of each estimate, (B, n, T) (else NaN).
+        lengths: (B,) samples of each utterance that count; None: all T.
+        active: (B, m) bool, which sources speak; None: all.
 
     Source: thesis, appendix I, eq. 70.
     """

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sepkit.config import ObjectiveConfig
+from sepkit.config import ObjectiveConfig, StagesConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.stages import StageTerm
 from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
@@ -29,8 +30,12 @@ class SeparationTerm(Term):
     """Cost and assignment together: how far the estimates are from the sources they are matched to.
 
     Costs in dB are averaged over the active sources. Costs in nats are summed over them and divided by T, which gives a
-    negative log likelihood per sample. The value is zero, without gradient, where no source is active. `tempering`, the
-    inverse temperature of the objective, weighs a likelihood.
+    negative log likelihood per sample. The value is zero, without gradient, where no source is active.
+
+    Args:
+        costs: of every pair.
+        assignment: from costs to weights.
+        tempering: inverse temperature of the objective, which weighs a likelihood; None: 1.
     """
 
     def __init__(self, costs: PairwiseCosts, assignment: Assignment, tempering: Tempering | None = None) -> None:
@@ -66,12 +71,16 @@ class SeparationTerm(Term):
 
 @torch.no_grad()
 def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[str, Tensor]:
-    """Describe a matching by numbers of shape (B,), means over the active sources; zero where there are none.
+    """Return numbers that describe a matching, (B,) each, means over the active sources; zero where there are none.
 
     `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
     `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
     hypothesis k is the best for. Over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
-    Cost and weights are (B, n, m), `active` is (B, m) bool.
+
+    Args:
+        cost: (B, n, m).
+        weights: (B, n, m), of an assignment.
+        active: (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -108,7 +117,12 @@ class Objective:
         self.steerings = list(steerings)
 
     def __call__(self, batch: Batch, separation: Separation) -> Losses:
-        """Return the loss of each utterance and the values of its terms."""
+        """Return the loss of each utterance and the values of its terms.
+
+        Args:
+            batch: the mixtures and their sources.
+            separation: what the model made of them, called with `inputs(batch)`.
+        """
         step = Step(batch, separation)
         values = {name: term(step) for name, term in self.terms.items()}
         weighted = [self.weights[name] * self.terms[name].weight * value for name, value in values.items()]
@@ -118,20 +132,35 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return the model's keyword arguments beside the mixtures: inputs of terms that need more than estimates."""
+        """Return the model's keyword arguments beside the mixtures: inputs of terms that need more than estimates.
+
+        Args:
+            batch: the mixtures and their sources.
+        """
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
+        if "stages" in wants:
+            more["stages"] = True
         if "sources" in wants and batch.sources.shape[1] > 0:
             more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return more
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt steered weights to a step's statistics, means over the utterances of all ranks."""
+        """Adapt steered weights to the statistics of a step.
+
+        Args:
+            means: of statistics over the utterances of all ranks, by name.
+        """
         for steering in self.steerings:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Return warnings about targets that are not reached after `epochs` epochs; the means are of the last one."""
+        """Return warnings about targets that are not reached.
+
+        Args:
+            means: of statistics over the last epoch, by name.
+            epochs: how many have passed.
+        """
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -140,7 +169,11 @@ class Objective:
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the steered weights."""
+        """Restore the steered weights.
+
+        Args:
+            state: of `state_dict`.
+        """
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -153,7 +186,11 @@ class Objective:
         return values
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter of every term to its value after that many epochs."""
+        """Set every scheduled parameter of every term to its present value.
+
+        Args:
+            t_epochs: epochs that have passed, with fractions.
+        """
         for term in self.terms.values():
             term.set_progress(t_epochs)
 
@@ -163,6 +200,11 @@ class ReconstructionTerm(Term):
 
     The scale is that of the separation: costs in nats are summed over the signals and divided by T, others averaged.
     The mixture's reconstruction counts in every utterance, with or without active sources.
+
+    Args:
+        what: whose encodings are decoded.
+        costs: of every pair.
+        tempering: inverse temperature of the objective; None: 1.
 
     Source: thesis, appendix D.
     """
@@ -209,6 +251,9 @@ class MarginTerm(Term):
 
     It is zero, without gradient, where no source is active.
 
+    Args:
+        signal_std: the model's stored training deviation, by which estimates are divided.
+
     Source: Donahue et al., "Piano Genie", 2019; thesis, appendix J.
     """
 
@@ -230,18 +275,21 @@ def build_objective(
     spread: float = 1.0,
     scored: bool = False,
     latents: Latents | None = None,
+    staged: bool = False,
 ) -> Objective:
-    """Build the objective that `config` describes.
+    """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents ("source_rate" too where sources are encoded); "source_reconstruction", "mixture_reconstruction", "silence"
-    and "margin" where they have a weight.
+    latents ("source_rate" too where sources are encoded); "stages" for a masker whose inner stages make estimates;
+    "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
 
     Args:
+        config: costs, assignment and weights.
         signal_std: the model's stored training deviation, for costs in nats.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
         scored: whether the model has scores.
         latents: facts about the model's latents; None: they are deterministic.
+        staged: whether inner stages of the masker make estimates.
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
@@ -256,6 +304,8 @@ def build_objective(
     if scored:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, config.scoring.kind)
         weights["scoring"] = config.scoring.weight
+    if staged:
+        terms["stages"] = _build_stage_term(config.stages, assignment)
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,
@@ -295,13 +345,28 @@ def build_objective(
     return Objective(terms, weights, steerings)
 
 
+def _build_stage_term(config: StagesConfig, assignment: Assignment) -> StageTerm:
+    if not 1 <= config.stride <= config.window:
+        raise UserError(
+            f"objective.stages: found window {config.window} and stride {config.stride}, expected a stride of 1 to the"
+            " window"
+        )
+    return StageTerm(assignment, build(config.weight), config.window, config.stride)
+
+
 @torch.no_grad()
 def hard_pit_si_sdr_db(
     estimates: Tensor, sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
     """Return the SI-SDR of each utterance under its best one-to-one matching, mean over active sources, (B,) in dB.
 
-    It is NaN where no source is active. `lengths` and `active` are those of `costs`.
+    It is NaN where no source is active.
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        active: (B, m) bool, which sources speak; None: all.
+        lengths: (B,) samples of each utterance that count; None: all T.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -318,7 +383,13 @@ def hard_si_sdr_db(
     """Return the SI-SDR of each utterance under both hard matchings, (B,) dB each, mean over active sources; else NaN.
 
     "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
-    each source with its best hypothesis (MCL). `lengths` and `active` are those of `costs`.
+    each source with its best hypothesis (MCL).
+
+    Args:
+        estimates: (B, n, T).
+        sources: (B, m, T).
+        active: (B, m) bool, which sources speak; None: all.
+        lengths: (B,) samples of each utterance that count; None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
     scores = {"mcl_si_sdr_db": _score(MCL(), cost, active)}

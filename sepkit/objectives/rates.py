@@ -74,9 +74,14 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
 
 
 def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
-    """Return a latent's part of a tempered objective, E_q[log q - beta log p], in nats; the rate itself at beta = 1.
+    """Return a latent's part of a tempered objective, E_q[log q - beta log p], in nats.
 
     It is beta rate - (1 - beta) H(q), with H the entropy of the posterior, elementwise.
+
+    Args:
+        rate: KL(q || p) or a sample of it, elementwise, nats.
+        posterior: q.
+        beta: inverse temperature; 1: the result is the rate itself.
     """
     return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
 
@@ -84,8 +89,9 @@ def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
 def alive_share(rate: Tensor, ticks: Tensor) -> Tensor:
     """Return the share of latent dimensions whose mean rate over an utterance's ticks is above .01 nat, (B,).
 
-    `rate` is (B, ..., K, F); every index but the first and the last is a dimension. `ticks` (B,) int says how many of
-    the F ticks are the utterance's own.
+    Args:
+        rate: (B, ..., K, F) nats; every index but the first and the last is a dimension.
+        ticks: (B,) int, how many of the F ticks are the utterance's own.
     """
     inside = torch.arange(rate.shape[-1], device=rate.device) < ticks.view(-1, *[1] * (rate.ndim - 1))
     mean = rate.detach().where(inside, 0.0).sum(-1) / ticks.clamp_min(1).view(-1, *[1] * (rate.ndim - 2))
@@ -141,7 +147,11 @@ class Steering:
         self.weight = config.initial_weight
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt the weight to the step's mean rates, by name."""
+        """Adapt the weight to the rates of a step.
+
+        Args:
+            means: of the recorded rates, by name.
+        """
         rate = self._rate(means)
         if rate > (1 + self.config.tolerance) * self.target:
             self.weight = min(self.weight * (1 + self.config.change), _LARGEST_WEIGHT)
@@ -149,7 +159,12 @@ class Steering:
             self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
 
     def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
-        """Return a line if the last epoch's means miss the target after `epochs` epochs and a warning is due."""
+        """Return a line if the rates miss the target and a warning is due; else None.
+
+        Args:
+            means: of the recorded rates over the last epoch, by name.
+            epochs: how many have passed.
+        """
         every, rate = self.config.warn_after_epochs, self._rate(means)
         if not every or epochs % every or abs(rate - self.target) <= _REACHED * self.target:
             return None
@@ -280,7 +295,12 @@ def _path_rate_of(separation: Separation) -> Tensor:
 
 
 def statistic_of(what: What, per: str) -> str:
-    """Return the name of a recorded rate."""
+    """Return the name of a recorded rate.
+
+    Args:
+        what: whose rate.
+        per: its unit: "tick", "sample" or "utterance".
+    """
     return f"{what}_rate_nats_per_{per}"
 
 
@@ -300,8 +320,9 @@ def build_rates(
     of_mixtures: bool = False,
     tempering: Tempering | None = None,
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
-    """Build the terms "encoding_rate", "mask_rate", "source_rate" and "path_rate" of variational latents, and their
-    steerings.
+    """Return the rate terms of variational latents, by name, and their steerings.
+
+    The names are "encoding_rate", "mask_rate", "source_rate" and "path_rate".
 
     Args:
         config: weights, free nats, estimator and targets.

@@ -21,7 +21,12 @@ class ScoringTerm(Term):
     sources; zero, without gradient, where nobody speaks.
 
     The matching is hard and detached, whatever weights the separation is trained with: the least cost of each source
-    (MCL) or, if `one_to_one`, the best one-to-one matching (PIT). Pass the `costs` of the separation term.
+    (MCL) or, if `one_to_one`, the best one-to-one matching (PIT).
+
+    Args:
+        costs: those of the separation term.
+        one_to_one: whether each hypothesis wins one source at most.
+        kind: "binary" or "cross_entropy".
 
     Source: reference code of the aMCL paper (binary, with a weight of 0.1).
     """
@@ -57,9 +62,14 @@ def score_loss(
     matching: Assignment | None = None,
     kind: Literal["binary", "cross_entropy"] = "binary",
 ) -> Tensor:
-    """Return the loss of scores (B, n), logits, given costs (B, n, m), as (B,) nats; see `ScoringTerm`.
+    """Return the loss of each utterance's scores, (B,) nats; see `ScoringTerm`.
 
-    `active` is (B, m) bool, None for all active; `matching` has to be hard, None for MCL.
+    Args:
+        scores: (B, n) logits.
+        cost: (B, n, m), smaller is better.
+        active: (B, m) bool; None: all active.
+        matching: a hard one; None: MCL.
+        kind: "binary" or "cross_entropy".
     """
     wins = (matching or MCL()).weights(cost, active).sum(2)
     if kind == "cross_entropy":

@@ -18,6 +18,11 @@ class SilenceTerm(Term):
     Hypotheses are matched to the active sources one to one (PIT); the others are without a source. The term lies
     between -threshold_db, for silence, and about 0. It is zero, without gradient, where every hypothesis has a source,
     and where no source is active. Levels below -threshold_db gain nothing further.
+
+    Args:
+        costs: those of the separation term, which match hypotheses to sources.
+        threshold_db: hypotheses this far below the mixture are quiet enough.
+
     Source: S. Wisdom et al., "What's all the fuss about free universal sound separation data?", ICASSP 2021, eq. 2.
     """
 

@@ -22,7 +22,11 @@ _ONE = 1e-6
 
 
 class Tempering:
-    """The inverse temperature of one objective, shared by its terms; `schedule` gives it over epochs."""
+    """The inverse temperature of one objective, shared by its terms.
+
+    Args:
+        schedule: of beta, over epochs.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -34,15 +38,20 @@ class Tempering:
         return {"inverse_temperature": self.beta}
 
     def at(self, t_epochs: float) -> float:
-        """Set beta to its value after that many epochs, and return it."""
+        """Set beta to its present value, and return it.
+
+        Args:
+            t_epochs: epochs that have passed, with fractions.
+        """
         self.beta = self.schedule(t_epochs)
         return self.beta
 
 
 def build_tempering(config: ScheduleConfig | None, variational: bool, unit: str, free_nats: bool) -> Tempering | None:
-    """Build the tempering that `config` describes; return None if `config` is None.
+    """Return the tempering that a configuration describes; None if there is none.
 
     Args:
+        config: the schedule of beta; None: no tempering.
         variational: whether the model has latents with a rate.
         unit: of the cost.
         free_nats: whether rates have free nats.

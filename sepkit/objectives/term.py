@@ -14,7 +14,8 @@ class Term(ABC):
     """One part of an objective: a value for each utterance, and a weight.
 
     Attributes:
-        wants: what the model has to return beside estimates: "sources" (their encodings), "reconstructions".
+        wants: what the model has to return beside estimates: "sources" (their encodings), "reconstructions", "stages"
+            (estimates of the masker's inner stages).
         weight: multiplies the term; it may change during training.
         scheduled: the present value of every parameter that follows a schedule, by name.
     """
@@ -24,7 +25,11 @@ class Term(ABC):
 
     @abstractmethod
     def __call__(self, step: Step) -> Tensor:
-        """The value for each utterance, (B,)."""
+        """The value for each utterance, (B,).
+
+        Args:
+            step: a batch, its separation, and what terms share of them.
+        """
 
     @property
     def scheduled(self) -> dict[str, float]:
@@ -32,7 +37,11 @@ class Term(ABC):
         return {}
 
     def set_progress(self, t_epochs: float) -> None:  # noqa: B027
-        """Set every scheduled parameter to its value after that many epochs."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: epochs that have passed, with fractions.
+        """
 
     def statistics(self) -> dict[str, Tensor]:
         """Return numbers of the last call that are worth recording, (B,) each, by name, detached."""

@@ -66,7 +66,11 @@ def draw_audiogram(
 
 
 def audiogram_figure(rows: list[dict[str, str]]) -> Figure:
-    """Draw one audiogram from its rows in an `audiograms.csv`: measured and expected thresholds, the truth dashed."""
+    """Return a figure of one audiogram: measured and expected thresholds, the truth dashed.
+
+    Args:
+        rows: of that audiogram in an `audiograms.csv`.
+    """
     figure = Figure(figsize=(4.2, 3.8), layout="constrained")
     names = [f"{row['ear']}_{row['frequency_hz']}" for row in rows]
 
@@ -81,7 +85,10 @@ def audiogram_figure(rows: list[dict[str, str]]) -> Figure:
 
 
 def read_audiogram_rows(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Read id -> rows of a file `audiograms.csv`.
+    """Return id -> rows of a file `audiograms.csv`.
+
+    Args:
+        path: of the file.
 
     Raises:
         UserError: a column is missing.

@@ -46,7 +46,11 @@ class TestSet:
         return leading_metric([name for evaluation in self.evaluations.values() for name in evaluation.metrics])
 
     def best(self, metric: str) -> float | None:
-        """Return the best mean of several runs; None for a single run, or if the metric is no score."""
+        """Return the best mean of several runs; None for a single run, or if the metric is no score.
+
+        Args:
+            metric: its column.
+        """
         if metric in NO_SCORES:
             return None
         scores = [evaluation.summary["metrics"].get(metric, {}).get("mean") for evaluation in self.evaluations.values()]
@@ -65,7 +69,11 @@ class TestSet:
         return found
 
     def aligned(self, metric: str) -> dict[str, np.ndarray]:
-        """Return run -> (N,) scores in the order of the first run's utterances, NaN for those that a run lacks."""
+        """Return run -> scores in the order of the first run's utterances, (N,), NaN for those that a run lacks.
+
+        Args:
+            metric: its column.
+        """
         keys = self.first.keys()
         aligned = {}
         for run, evaluation in self.evaluations.items():
@@ -75,7 +83,11 @@ class TestSet:
 
 
 def test_sets_of(runs: Sequence[Run]) -> list[TestSet]:
-    """Group evaluations of runs by the name of their manifest, or else of their folder."""
+    """Return the evaluations of runs in groups, by the name of their manifest, or else of their folder.
+
+    Args:
+        runs: in the order of tables.
+    """
     sets: dict[tuple[str, str], TestSet] = {}
     for run in runs:
         taken: set[str] = set()
@@ -93,7 +105,11 @@ test_sets_of.__test__ = False  # type: ignore[attr-defined]
 
 
 def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
-    """Return position -> name, all different: equal names get as many parent folders as needed, or a number."""
+    """Return position -> name, all different: equal names get as many parent folders as needed, or a number.
+
+    Args:
+        runs: in the order of tables.
+    """
     names = [run.name for run in runs]
     for depth in range(2, 6):
         if len(set(names)) == len(names):
@@ -106,7 +122,11 @@ def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
 
 
 def leading_metric(names: Sequence[str]) -> str | None:
-    """Return the metric to lead with; None if there is none."""
+    """Return the metric to lead with; None if there is none.
+
+    Args:
+        names: of the metrics that there are.
+    """
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
@@ -115,10 +135,18 @@ _SMALLER_IS_BETTER = frozenset({"nll", "loss", "error", "rmse", "elbo", "distort
 
 
 def better(metric: str) -> int:
-    """Return 1 if larger is better, -1 if smaller is, as for metrics named after a loss or an error."""
+    """Return 1 if larger is better, -1 if smaller is, as for metrics named after a loss or an error.
+
+    Args:
+        metric: its column.
+    """
     return -1 if _SMALLER_IS_BETTER.intersection(metric.split("_")) else 1
 
 
 def digits_of(metric: str) -> int:
-    """Return the number of digits after the point of a score."""
+    """Return the number of digits after the point of a score.
+
+    Args:
+        metric: its column.
+    """
     return 2 if metric.endswith("_db") or metric.startswith("pesq") else 3

@@ -18,9 +18,12 @@ _STYLES = ("--", "-", ":", "-.")
 
 
 def rate_distortion_curve(curve: Curve) -> Figure:
-    """Draw distortion over rate: a dot per model, the running mean as a line, a star for each condition's best model.
+    """Return a figure of distortion over rate: dots for models, their running mean, a star for each condition's best.
 
     There is one panel per measure. The first condition, that of training, is black.
+
+    Args:
+        curve: of rate_distortion.csv.
 
     Source: thesis, appendix B, figure 2; appendix M, figure 10.
     """
@@ -42,7 +45,11 @@ def rate_distortion_curve(curve: Curve) -> Figure:
 
 
 def calibration_curve(curve: Curve) -> Figure:
-    """Draw measurements over predictions; a calibrated model lies on the dashed line."""
+    """Return a figure of measurements over predictions; a calibrated model lies on the dashed line.
+
+    Args:
+        curve: of calibration.csv.
+    """
     figure, drawn = _panels(curve)
     for axes, name in drawn:
         everything = np.concatenate([values for pair in curve.panels[name].values() for values in pair])
@@ -58,7 +65,11 @@ def calibration_curve(curve: Curve) -> Figure:
 
 
 def risk_coverage_curve(curve: Curve) -> Figure:
-    """Draw the mean score of the outputs kept over their share, one curve per order; the mean of all is dashed."""
+    """Return a figure of the mean score of the outputs kept over their share, one curve per order; dashed: of all.
+
+    Args:
+        curve: of risk_coverage.csv.
+    """
     figure, drawn = _panels(curve)
     for axes, name in drawn:
         for place, (order, (percents, means)) in enumerate(curve.panels[name].items()):
@@ -72,7 +83,11 @@ def risk_coverage_curve(curve: Curve) -> Figure:
 
 
 def information_curve(curve: Curve) -> Figure:
-    """Draw errors of estimates over the number of measurements, one curve per way to choose the next measurement.
+    """Return a figure of errors of estimates over the number of measurements, one curve per way to choose the next one.
+
+    Args:
+        curve: of information.csv.
+
     Source: thesis, appendix A, figure 6.
     """
     figure, drawn = _panels(curve)
@@ -85,14 +100,24 @@ def information_curve(curve: Curve) -> Figure:
 
 
 def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
-    """Return (R,) the mean of each value and its existing neighbors in an odd window; NaN is left out."""
+    """Return the mean of each value and its existing neighbors in a window, (R,); NaN is left out.
+
+    Args:
+        values: (R,).
+        window: how many values it holds, an odd number.
+    """
     half = window // 2
     parts = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
     return np.array([part[~np.isnan(part)].mean() if not np.isnan(part).all() else np.nan for part in parts])
 
 
 def optimum(name: str, values: np.ndarray) -> int | None:
-    """Return the index of the best of (R,) values of a measure, None if there is none."""
+    """Return the index of the best value of a measure; None if there is none.
+
+    Args:
+        name: of the measure, which says whether larger is better.
+        values: (R,).
+    """
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
 
 

@@ -60,7 +60,12 @@ def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
 
 
 def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return number of steps -> name -> (R,) values over runs, of the scores and of "real_time_factor"."""
+    """Return number of steps -> name -> values over runs, (R,), of the scores and of "real_time_factor".
+
+    Args:
+        runs: of one group.
+        test_set: name of the evaluation.
+    """
     found: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         evaluation = run.evaluation(test_set)
@@ -101,9 +106,12 @@ def _mean_and_deviation(values: np.ndarray | None, digits: int) -> str:
 
 
 def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> Figure:
-    """Draw the first score over the real-time factor, or over the width of a step where no time was measured.
+    """Return a figure of the first score over the real-time factor, or over the width of a step without times.
 
     A color is a group; each dot is named by its number of steps.
+
+    Args:
+        found: group -> number of steps -> name -> values, of `by_steps`.
     """
     timed = any(_FACTOR in values for of in found.values() for values in of.values())
     score = next(name for of in found.values() for values in of.values() for name in values)

@@ -72,19 +72,23 @@ def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
 
 
 def evidence_points(mixture_elbo: np.ndarray, log_evidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (M,) negative bounds and (M,) distortions of the mixtures that have both.
+    """Return negative bounds and distortions of the mixtures that have both, (M,) each.
 
-    All are nats per sample, the (N,) arguments NaN where there is no value. `log_evidence` is that of the references
-    given the estimates.
+    All are nats per sample.
+
+    Args:
+        mixture_elbo: (N,) bounds on the evidence of the mixtures, NaN where there is none.
+        log_evidence: (N,), of the references given the estimates, NaN where there is none.
     """
     both = np.isfinite(mixture_elbo) & np.isfinite(log_evidence)
     return -mixture_elbo[both], -log_evidence[both]
 
 
 def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
-    """Draw a panel per test set, a dot per mixture, a color per model.
+    """Return a figure with a panel per test set, a dot per mixture, a color per model.
 
-    `found`: test set -> model -> negative bounds and distortions of its mixtures.
+    Args:
+        found: test set -> model -> negative bounds and distortions of its mixtures.
     """
     figure = panels(
         "negative bound on the mixture's evidence [nats per sample]", ["distortion [nats per sample]"] * len(found)

@@ -19,8 +19,12 @@ def example_html(example: Example, metric: str, name: str) -> str:
     """Return the mixture, then for every source its reference beside each run's estimate, as HTML.
 
     Sounds and waveforms share one scale: the loudest of the mixture and references is at 0.9 of full scale. An estimate
-    that would exceed this is turned down to it, with a note. `metric` is the one by which the example was chosen;
-    `name` is a prefix of identifiers that is unique in the page.
+    that would exceed this is turned down to it, with a note.
+
+    Args:
+        example: one mixture.
+        metric: by which the example was chosen.
+        name: prefix of identifiers, unique in the page.
     """
     entry, rate = example.entry, example.entry.sample_rate
     stop = round(_MAX_SECONDS * rate)

@@ -58,10 +58,14 @@ class Example:
 
 
 def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
-    """Return (kind, position) of the `count` worst, those around the median, and the `count` best utterances.
+    """Return (kind, position) of the worst utterances, those around the median, and the best.
 
     No utterance appears twice, and the order is from worst to best. With fewer than 3 `count` utterances, kinds are
-    filled from the ends. Scores are (N,), larger is better; NaN is never chosen.
+    filled from the ends.
+
+    Args:
+        scores: (N,), larger is better; NaN is never chosen.
+        count: how many of each kind.
     """
     order = [int(place) for place in np.argsort(scores, kind="stable") if np.isfinite(scores[place])]
     count = max(0, count)
@@ -77,7 +81,8 @@ def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
 class Outcomes:
     """Makes examples: reads estimates from disk, or else runs the model.
 
-    `load_separator` makes a separator of a model's name; None: models are not run.
+    Args:
+        load_separator: makes a separator of a model's name; None: models are not run.
     """
 
     def __init__(self, load_separator: LoadSeparator | None) -> None:

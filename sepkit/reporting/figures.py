@@ -38,7 +38,12 @@ _STYLES = ("-", "--", ":", "-.")
 
 
 def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """Draw histograms of (N,) scores over utterances, one per name, on shared bins; each mean is a dashed line."""
+    """Return histograms of scores over utterances, one per name, on shared bins; each mean is a dashed line.
+
+    Args:
+        scores: (N,) each, by name.
+        label: of the scores.
+    """
     figure, axes = _figure()
     kept = {name: _finite(values) for name, values in scores.items()}
     everything = np.concatenate([*kept.values(), np.empty(0)])
@@ -64,7 +69,7 @@ Links = Mapping[str, Mapping[int, str]]
 
 
 def input_output_scatter(points: Points, label: str = "SI-SDR", unit: str = "dB", links: Links | None = None) -> Figure:
-    """Draw a score after separation over that of the mixture; on the dashed line nothing was gained.
+    """Return a figure of a score after separation over that of the mixture; on the dashed line nothing was gained.
 
     Args:
         points: of the mixture, of the estimates.
@@ -76,7 +81,12 @@ def input_output_scatter(points: Points, label: str = "SI-SDR", unit: str = "dB"
 
 
 def predicted_scatter(points: Points, links: Links | None = None) -> Figure:
-    """Draw measured over predicted scores, dB; on the dashed line the model was right."""
+    """Return a figure of measured over predicted scores, dB; on the dashed line the model was right.
+
+    Args:
+        points: predicted, measured.
+        links: as in `input_output_scatter`.
+    """
     return _scatter(points, "predicted SI-SDR [dB]", "measured SI-SDR [dB]", "as predicted", links)
 
 
@@ -109,7 +119,12 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
 
 
 def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """Draw a box (quartiles, whiskers to 5 and 95 %) and all (N,) points for every name, the mean as a diamond."""
+    """Return boxes (quartiles, whiskers to 5 and 95 %) with all points for every name, the mean as a diamond.
+
+    Args:
+        scores: (N,) each, by name.
+        label: of the scores.
+    """
     figure, axes = _figure(height=max(2.2, 0.55 * len(scores) + 1.1))
     generator = np.random.default_rng(0)
     for row, (color, (_, values)) in enumerate(_colored(scores)):
@@ -131,7 +146,12 @@ def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improve
 
 
 def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
-    """Draw waveforms (T,) one below the other on common axes."""
+    """Return a figure of waveforms one below the other on common axes.
+
+    Args:
+        signals: (T,) each, by name.
+        sample_rate: Hz.
+    """
     figure = Figure(figsize=(4.8, max(1.4, 0.95 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True, sharey=True))
     for axes, (color, (name, waveform)) in zip(rows, _colored(signals), strict=False):
@@ -142,9 +162,12 @@ def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
 
 
 def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
-    """Draw spectrograms of signals (T,) one below the other on one scale of colors.
+    """Return a figure of spectrograms one below the other on one scale of colors.
 
-    Colors go down to `range_db` below the loudest bin of all signals.
+    Args:
+        signals: (T,) each, by name.
+        sample_rate: Hz.
+        range_db: colors go down to this far below the loudest bin of all signals, dB.
     """
     figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
@@ -167,7 +190,7 @@ def signal_view(
     top_db: float | None = None,
     range_db: float = 70.0,
 ) -> Figure:
-    """Draw a waveform above its spectrogram.
+    """Return a figure of a waveform above its spectrogram.
 
     Args:
         waveform: (T,).
@@ -191,7 +214,12 @@ def signal_view(
 
 
 def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
-    """Return the level of the loudest bin of the spectrogram of (T,) in dB, for `signal_view`'s `top_db`."""
+    """Return the level of the loudest bin of a spectrogram in dB, for `top_db` of `signal_view`.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+    """
     return float(_level_db(np.asarray(waveform), sample_rate).max())
 
 
@@ -200,6 +228,9 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
 
     Left out are a term of the objective that is all of the loss, quantities that never change, such as the entropy of a
     hard matching, and those equal to an earlier one.
+
+    Args:
+        logs: of one run or several.
     """
     logs = list(logs)
     names = list(dict.fromkeys(name for log in logs for kind in ("epoch", "step") for name in log.names(kind)))
@@ -223,10 +254,13 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
 
 
 def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequence[str]] | None = None) -> Figure:
-    """Draw quantities of training over the optimizer's steps, one panel below the other.
+    """Return a figure of quantities of training over the optimizer's steps, one panel below the other.
 
     A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
-    `panels` maps axis labels to names of quantities; by default all, as `training_panels` finds them.
+
+    Args:
+        logs: run -> log.
+        panels: axis label -> names of quantities; None: all, as `training_panels` finds them.
     """
     panels = training_panels(logs.values()) if panels is None else panels
     figure = Figure(figsize=(4.8, max(1, len(panels)) * 2.6), layout="constrained")
@@ -248,7 +282,13 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
 
 
 def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_label: str) -> Figure:
-    """Draw lines with markers, one per name: ((R,) x, (R,) y)."""
+    """Return a figure of lines with markers, one per name.
+
+    Args:
+        series: name -> (R,) x and (R,) y.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+    """
     figure, axes = _figure()
     for color, (name, (x, y)) in _colored(series):
         axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
@@ -258,7 +298,12 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
 
 
 def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
-    """Make empty axes side by side, one per label of a vertical axis, at least one."""
+    """Return a figure of empty axes side by side, one per label of a vertical axis, at least one.
+
+    Args:
+        x_label: of all horizontal axes.
+        y_labels: of the vertical axes.
+    """
     figure = Figure(figsize=(4.8 * max(1, len(y_labels)), 3.2), layout="constrained")
     for axes, label in zip(np.atleast_1d(figure.subplots(1, max(1, len(y_labels)))), y_labels, strict=False):
         _style(axes)

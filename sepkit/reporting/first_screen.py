@@ -22,6 +22,9 @@ def facts_row(run: Run) -> str:
     """Return a row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, speed.
 
     They are those of the run's first test set. The row is empty if none of them is known.
+
+    Args:
+        run: the one that the report is about.
     """
     facts = [*(_of_scores(run.evaluations[0]) if run.evaluations else ()), *_of_model(run)]
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
@@ -29,7 +32,11 @@ def facts_row(run: Run) -> str:
 
 
 def few_mixtures(run: Run) -> str:
-    """Return a warning about test sets that are too small for reliable means; "" if there are none."""
+    """Return a warning about test sets that are too small for reliable means; "" if there are none.
+
+    Args:
+        run: the one that the report is about.
+    """
     small = [
         f"{evaluation.name} ({evaluation.summary['n_utterances']})"
         for evaluation in run.evaluations

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """Return the table; columns whose indices are not in `words` hold numbers and align right."""
+    """Return a table.
+
+    Args:
+        header: of the columns.
+        rows: as long as the header.
+        words: indices of columns that hold words; others hold numbers and align right.
+    """
     alignments = ["---" if place in words else "---:" for place in range(len(header))]
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, alignments, *rows])
 
 
 def escaped(text: str) -> str:
-    """Escape a text for a table."""
+    """Return a text as a cell of a table can hold it.
+
+    Args:
+        text: without line breaks.
+    """
     return text.replace("|", "\\|")

@@ -16,7 +16,12 @@ from sepkit.reporting.figures import COLORS, curves
 
 
 def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
-    """Draw free hypotheses along the longest axis of (N, d) points while the temperature falls, left to right."""
+    """Return a figure of free hypotheses along the longest axis of points while the temperature falls, left to right.
+
+    Args:
+        points: (N, d).
+        found: result of annealing.
+    """
     figure = curves({}, "temperature", "position on the longest axis")
     axes = figure.axes[0]
     center = points.mean(0)
@@ -34,7 +39,7 @@ def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
 
 
 def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db: float) -> Figure:
-    """Draw the mean number of places of free hypotheses while the temperature falls.
+    """Return a figure of the mean number of places of free hypotheses while the temperature falls.
 
     Args:
         found: result of annealing.
@@ -58,7 +63,7 @@ def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db:
 def entropy_by_temperature(
     temperatures: np.ndarray, entropies: np.ndarray, hypotheses: int, initial: float, share: float, unit: str
 ) -> Figure:
-    """Draw the mean entropy of a soft assignment while the temperature falls, as a share of log n.
+    """Return a figure of the mean entropy of a soft assignment while the temperature falls, as a share of log n.
 
     Args:
         temperatures: (S,).
@@ -82,7 +87,12 @@ def entropy_by_temperature(
 
 
 def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
-    """Draw boxes of (N,) scores: median, quartiles, whiskers up to 1.5 times the box, and the mean as a triangle.
+    """Return boxes of scores: median, quartiles, whiskers up to 1.5 times the box, and the mean as a triangle.
+
+    Args:
+        scores: (N,) each, by name.
+        label: of the scores.
+
     Source: aMCL paper, figure 7.
     """
     figure = curves({}, "", label)
@@ -111,9 +121,13 @@ def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
 def scores_by_temperature(
     series: Mapping[str, tuple[ArrayLike, ArrayLike]], unit: str = "dB", label: str = "negative MCL SI-SDR on dev [dB]"
 ) -> Figure:
-    """Draw scores while the temperature falls, a line with its own markers for each run.
+    """Return a figure of scores while the temperature falls, a line with its own markers for each run.
 
-    `series` maps runs to ((S,) temperatures, (S,) scores); temperatures of zero are left out.
+    Args:
+        series: run -> (S,) temperatures and (S,) scores; temperatures of zero are left out.
+        unit: of temperatures.
+        label: of the scores.
+
     Source: aMCL paper, figure 8.
     """
     positive = {}
@@ -132,7 +146,7 @@ def scores_by_temperature(
 
 
 def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
-    """Draw the tree of hypotheses that split as the temperature falls, from top to bottom.
+    """Return a figure of the tree of hypotheses that split as the temperature falls, from top to bottom.
 
     Hypotheses that split late are neighbors. At each temperature a group stands in the middle of its members.
 

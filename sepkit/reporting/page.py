@@ -23,9 +23,11 @@ _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe
 
 @dataclass
 class Cell:
-    """A cell of a table: its HTML, and its key for sorting.
+    """A cell of a table.
 
-    A key of None sorts last. A number makes the column numeric.
+    Args:
+        html: what it shows.
+        key: for sorting. None sorts last; a number makes the column numeric.
     """
 
     html: str
@@ -33,12 +35,22 @@ class Cell:
 
     @classmethod
     def text(cls, text: object) -> Cell:
-        """Make a cell that shows, and sorts by, a text."""
+        """Return a cell that shows, and sorts by, a text.
+
+        Args:
+            text: anything that has a `str`.
+        """
         return cls(escape(str(text)), str(text))
 
 
 def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
-    """Return a whole page; `navigation` has (identifier, title) of the sections, `body` is HTML."""
+    """Return a whole page.
+
+    Args:
+        title: of the page.
+        navigation: (identifier, title) of the sections.
+        body: HTML.
+    """
     assets = resources.files("sepkit.reporting") / "assets"
     style = (assets / "report.css").read_text(encoding="utf-8")
     script = (assets / "report.js").read_text(encoding="utf-8")
@@ -68,17 +80,35 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
 
 
 def section(name: str, title: str, *content: str) -> str:
-    """Return a section with a heading."""
+    """Return a section with a heading, as HTML.
+
+    Args:
+        name: its identifier, unique in the page.
+        title: its heading.
+        content: HTML.
+    """
     return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
 
 
 def details(title: str, content: str, is_open: bool = False) -> str:
-    """Return content that unfolds."""
+    """Return content that unfolds, as HTML.
+
+    Args:
+        title: what is seen before.
+        content: HTML.
+        is_open: whether it is unfolded at first.
+    """
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table whose columns sort when their heading, a button, is pressed."""
+    """Return a table whose columns sort when their heading, a button, is pressed, as HTML.
+
+    Args:
+        caption: above the table.
+        header: of the columns.
+        rows: as long as the header.
+    """
     rows = list(rows)
     numeric = [any(isinstance(row[place].key, float | int) for row in rows) for place in range(len(header))]
     heads = "".join(
@@ -93,7 +123,13 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -
 
 
 def number(value: float | None, digits: int = 2, signed: bool = False) -> str:
-    """Format a number for a table; a dash stands for None."""
+    """Return a number as text for a table.
+
+    Args:
+        value: the number; a dash stands for None, NaN and infinity.
+        digits: after the point.
+        signed: whether positive numbers have a plus.
+    """
     if value is None or not np.isfinite(value):
         return "-"
     return f"{value:{'+' if signed else ''}.{digits}f}"
@@ -135,7 +171,14 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
 
 
 def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float]) -> str:
-    """Draw a point with its interval on a scale that the rows of a table share."""
+    """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG.
+
+    Args:
+        mean: the point.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        scale: lowest and highest value of the drawing.
+    """
     left, right = scale
     span = (right - left) or 1.0
     x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, low, high))
@@ -148,14 +191,24 @@ def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float
 
 
 def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
-    """Return a player that holds its sound, (T,) with full scale 1.0; `label` serves those who do not see its place."""
+    """Return a player that holds its sound, as HTML.
+
+    Args:
+        waveform: (T,), full scale 1.0.
+        sample_rate: Hz.
+        label: serves those who do not see its place.
+    """
     sound, kind = audio.encode_sound(waveform, sample_rate)
     source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
     return f'<audio controls preload="metadata" aria-label="{escape(label)}" src="{source}"></audio>'
 
 
 def slug(text: str) -> str:
-    """Turn a text into part of an identifier."""
+    """Return a text as part of an identifier.
+
+    Args:
+        text: any.
+    """
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 

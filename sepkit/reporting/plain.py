@@ -16,7 +16,10 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
     """Return the scores of summary.json as an aligned table: one row per metric with mean, 95 % interval and mixtures.
 
     Several manifests stand side by side, each with its mean, and the drop of SI-SDR improvement from the first.
-    `asked` names columns; None: the usual ones.
+
+    Args:
+        summary: of summary.json.
+        asked: names of columns; None: the usual ones.
     """
     parts = summary.get("by_manifest") or []
     names = [
@@ -43,7 +46,11 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of equal length as lines: the first column to the left, others to the right, two blanks between."""
+    """Return rows as lines: the first column aligned to the left, others to the right, two blanks between.
+
+    Args:
+        rows: of equal length, one or more.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -13,7 +13,11 @@ from sepkit.reporting.figures import COLORS
 
 
 def growth_figure(plan: Plan) -> Figure:
-    """Draw the growth exponent I over the initial beta, both ends of the hot phase, and the plan."""
+    """Return a figure of the growth exponent I over the initial beta, both ends of the hot phase, and the plan.
+
+    Args:
+        plan: of `plan_inverse_temperature`.
+    """
     data = plan.data
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -33,6 +37,10 @@ def growth_figure(plan: Plan) -> Figure:
 
 def write_growth_figure(plan: Plan, path: str | os.PathLike[str]) -> Path:
     """Write `growth_figure` as PNG and return its path.
+
+    Args:
+        plan: of `plan_inverse_temperature`.
+        path: of the PNG.
 
     Raises:
         UserError: the folder cannot be written to.

@@ -105,7 +105,10 @@ def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | Non
 def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
     """Return the names of test sets, each once, with the one like the training data first.
 
-    `seen` names that one; None: "test" if it exists, else the first.
+    Args:
+        names: of test sets, with repeats.
+        seen: name of that one; None: "test" if it exists, else the first.
+
     Raises:
         UserError: `seen` is none of them.
     """
@@ -117,7 +120,11 @@ def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
 
 
 def targets_of(run: Run) -> list[Target]:
-    """Return the rates that the training of a run was steered towards; empty if it was not."""
+    """Return the rates that the training of a run was steered towards; empty if it was not.
+
+    Args:
+        run: with its settings and log.
+    """
     settings = run.settings
     per = str(settings.get(f"{_STEERING}.per", "tick"))
     epochs = [record for record in (run.log.records if run.log else ()) if record.get("kind") == "epoch"]
@@ -134,6 +141,11 @@ def targets_of(run: Run) -> list[Target]:
 
 def points_of(runs: Sequence[Run], test_set: str) -> list[Point]:
     """Return the models that were measured on a test set, ordered by their rate there.
+
+    Args:
+        runs: of variational models.
+        test_set: name of the evaluation.
+
     Raises:
         UserError: an evaluation without rates, or with neither distortion nor SI-SDR.
     """

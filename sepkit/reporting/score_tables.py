@@ -21,7 +21,11 @@ _MAX_UTTERANCES = 200
 
 
 def headlines(test_sets: Sequence[TestSet]) -> str:
-    """Return the leading score of every run on every set in large type; a sentence if there are none or too many."""
+    """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many.
+
+    Args:
+        test_sets: of all runs.
+    """
     runs = {run for test_set in test_sets for run in test_set.evaluations}
     cards = [
         _headline(test_set, run, test_set.leading, bool(len(runs) > 1), bool(len(test_sets) > 1))
@@ -52,7 +56,12 @@ def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, n
 
 
 def score_tables(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one."""
+    """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one, as HTML.
+
+    Args:
+        runs: in the order of the report.
+        test_sets: of these runs.
+    """
     if not test_sets:
         return
     metrics = list(dict.fromkeys(name for test_set in test_sets for name in test_set.metrics))
@@ -160,7 +169,11 @@ def _paired_row(
 
 
 def matching_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """Yield tables of the use of hypotheses, and of the number of speakers found, for evaluations that have them."""
+    """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML.
+
+    Args:
+        test_sets: of all runs.
+    """
     told = [
         (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
         for test_set in test_sets
@@ -212,7 +225,11 @@ def _count(count: int | None) -> Cell:
 
 
 def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """Yield the leading metric by every property of the mixtures in utterances.csv."""
+    """Yield the leading metric by every property of the mixtures in utterances.csv, as HTML.
+
+    Args:
+        test_sets: of all runs.
+    """
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:
@@ -234,7 +251,11 @@ def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
 
 
 def utterance_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
-    """Yield the scores of every mixture, worst first, up to 200 of each evaluation."""
+    """Yield the scores of every mixture, worst first, up to 200 of each evaluation, as HTML.
+
+    Args:
+        test_sets: of all runs.
+    """
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:

@@ -37,7 +37,12 @@ _IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "trainer.keep_e
 
 @dataclass
 class SeedGroup:
-    """Runs of one configuration, in the order given, with a name for tables."""
+    """Runs of one configuration.
+
+    Args:
+        name: for tables.
+        runs: in the order given.
+    """
 
     name: str
     runs: list[Run]
@@ -48,19 +53,20 @@ class SeedGroup:
         return [_seed_of(run) for run in self.runs]
 
     def differences(self) -> list[str]:
-        """Keys of the configuration, other than the seed, in which the runs differ although they should not."""
+        """Return the keys of the configuration, other than the seed, in which runs differ although they should not."""
         trees = [run.settings for run in self.runs if run.config is not None]
         keys = {key for tree in trees for key in tree} - set(_IMMATERIAL)
         return sorted(key for key in keys if any(tree.get(key) != trees[0].get(key) for tree in trees))
 
 
 def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGroup]:
-    """Group the runs, in order of appearance.
+    """Return the runs in groups, in order of appearance.
 
     Args:
         runs: one or more.
         pattern: a regular expression on the folder's name; its first group in parentheses, or the whole match, names
             the group. None: the name without `_seed` and the number after it.
+
     Raises:
         UserError: no regular expression, or one that does not fit a folder's name.
     """
@@ -147,6 +153,11 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
     """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
     The last columns name the best and the worst seed by the first metric. A single seed has no deviation.
+
+    Args:
+        groups: the rows.
+        test_set: name of the evaluation.
+        metrics: the columns.
     """
     columns = [
         name for name in _MATCHING if any(_matching(e, name) is not None for e in _evaluations(groups, test_set))
@@ -199,6 +210,11 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
 
     Mean and sample deviation are over seeds, for the drop over each run's own drop. In parentheses is the drop's share
     of the mean score on the seen set, if that is in dB and above zero. If less is better, the drop is the increase.
+
+    Args:
+        groups: the rows.
+        pairs: names of test sets, seen and unseen.
+        metric: its column.
     """
     # A set that several pairs start from has one column.
     columns: list[tuple[str, str | None]] = []
@@ -232,6 +248,11 @@ def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, st
     Runs of one seed share the order of the data and often its easy and hard parts, so their difference varies less than
     the difference of two means. The table has its mean and sample deviation over seeds, and its 95 % confidence
     interval by Student's t with one degree of freedom fewer than seeds. It is empty if no two groups share two seeds.
+
+    Args:
+        groups: the first is compared with all others.
+        pairs: names of test sets, seen and unseen.
+        metric: its column.
     """
     first, *others = groups
     lines = []
@@ -272,9 +293,12 @@ def _paired(differences: Sequence[float], digits: int) -> str:
 
 
 def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return run -> ((E,) temperatures, (E,) negative MCL SI-SDR on dev in dB) of the validated epochs.
+    """Return run -> temperatures and negative MCL SI-SDR on dev in dB, (E,) each, of the validated epochs.
 
     Runs whose log has no temperature are left out.
+
+    Args:
+        runs: with their logs.
 
     Raises:
         UserError: no run has both.

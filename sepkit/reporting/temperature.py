@@ -13,7 +13,11 @@ from sepkit.reporting.matching_figures import bifurcations, entropy_by_temperatu
 
 
 def temperature_figure(findings: Findings) -> Figure:
-    """Draw the splits of hypotheses, or the entropy of their assignment, over temperature."""
+    """Return a figure of the splits of hypotheses, or of the entropy of their assignment, over temperature.
+
+    Args:
+        findings: of points, sources or a model.
+    """
     found = findings.found
     if isinstance(found, PointSplits):
         return bifurcations(found.points.numpy(), found.annealing)
@@ -26,6 +30,10 @@ def temperature_figure(findings: Findings) -> Figure:
 
 def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
     """Write temperature.json and temperature.png, and return their folder.
+
+    Args:
+        findings: of points, sources or a model.
+        folder: made if absent.
 
     Raises:
         UserError: the folder cannot be written to.

@@ -14,6 +14,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
@@ -74,7 +75,10 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
 
 
 def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder with the files of ONNX Runtime Web; fetch them into the user's cache if it is None.
+    """Return the folder with the files of ONNX Runtime Web.
+
+    Args:
+        folder: one that has them; None: they are fetched into the user's cache.
 
     Raises:
         UserError: a file is missing from `folder`, or nothing can be fetched.
@@ -83,7 +87,6 @@ def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
         cache = cache_folder("web")
         folder = cache / WEB_RUNTIME
         if not folder.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
             download(DownloadOptions(name="onnxruntime-web", cache=cache, remove_archives=True))
     folder = Path(folder)
     if absent := sorted(name for name in WEB_RUNTIME_FILES if not (folder / name).is_file()):
@@ -93,7 +96,11 @@ def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
 
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
-    """Serve a folder to this machine alone inside the block, which gets the address; port 0 takes a free one.
+    """Inside the block, serve a folder to this machine alone; yield the address.
+
+    Args:
+        folder: what is served.
+        port: 0 takes a free one.
 
     Raises:
         UserError: a port that another program uses, or that may not be used.
@@ -103,8 +110,6 @@ def serving(folder: Path, port: int) -> Iterator[str]:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {port}: cannot be used ({error}); choose another, or 0 for a free one") from error
-    from threading import Thread
-
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -20,6 +20,10 @@ def import_configurations() -> None:
 
 
 def import_task(name: str) -> None:
-    """Import the class of a task, if a room has it."""
+    """Import the class of a task, if a room has it.
+
+    Args:
+        name: of the task, as in `task: NAME`; other names are ignored.
+    """
     if name in TASKS:
         import_module(f"sepkit.studies.{TASKS[name]}.task")

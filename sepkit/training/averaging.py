@@ -16,6 +16,10 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
     The copy is its attribute `module`. Buffers are those of the model at the last update. No gradient reaches it.
 
     `decay` is d of a long training, at least 0 and less than 1.
+
+    Args:
+        model: the one that is trained.
+        decay: d of a long training, 0 <= decay < 1.
     """
     average = AveragedModel(model, multi_avg_fn=_Average(decay))
     average.requires_grad_(False)
@@ -23,7 +27,12 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
 
 
 def decay_at(update: int, decay: float) -> float:
-    """Return d at this update, from 1 on; it grows, so that the first weights are soon forgotten."""
+    """Return d at this update, from 1 on; it grows, so that the first weights are soon forgotten.
+
+    Args:
+        update: t, from 1 on.
+        decay: the largest d.
+    """
     return min(decay, (1 + update) / (10 + update))
 
 

@@ -31,7 +31,8 @@ class Keeper(Callback):
     """Keep the best and the last model, halve the learning rate on plateaus, and stop early.
 
     Every decision follows from the scores alone, in order, so a resumed run makes the same ones. An epoch that was not
-    validated is not judged.
+    validated is not judged. Scores of another stage, such as a smaller number of hypotheses, do not count: the best
+    model is one of the last stage.
 
     Args:
         out: folder of the experiment.
@@ -44,10 +45,11 @@ class Keeper(Callback):
         self.best_score: float | None = None
         self.epochs_since_best = 0
         self.epochs_since_change = 0
+        self.stage: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score so far, and how long ago it was."""
-        names = ("best_score", "epochs_since_best", "epochs_since_change")
+        names = ("best_score", "epochs_since_best", "epochs_since_change", "stage")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -56,7 +58,7 @@ class Keeper(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Stop again if the run had stopped early."""
-        if self._is_over():
+        if self._is_over(pl_module):
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
@@ -67,6 +69,9 @@ class Keeper(Callback):
             if task.position.epoch + 1 >= self.config.max_epochs and trainer.is_global_zero:
                 self._save_unjudged(task)
             return
+        if self.stage not in (None, task.stage):
+            self.best_score, self.epochs_since_best, self.epochs_since_change = None, 0, 0
+        self.stage = task.stage
         score = None if task.monitor is None else _score(task, task.monitor)
         info = _info(task) | task.validation
         if task.monitor is not None:
@@ -84,7 +89,7 @@ class Keeper(Callback):
         self.epochs_since_change += 1
         if self.epochs_since_change >= self.config.halve_patience and not self.config.decay_share:
             self._halve_learning_rate(trainer)
-        if self._is_over():
+        if self._is_over(task):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
@@ -101,7 +106,9 @@ class Keeper(Callback):
         if every and epoch % every == 0 and trainer.is_global_zero:
             save_model(task.kept_model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
 
-    def _is_over(self) -> bool:
+    def _is_over(self, task: Task) -> bool:
+        if task.more_stages or self.stage not in (None, task.stage):
+            return False
         return 0 < self.config.early_stop_patience <= self.epochs_since_best
 
     def _halve_learning_rate(self, trainer: Trainer) -> None:

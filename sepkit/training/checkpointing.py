@@ -17,8 +17,11 @@ from sepkit.models.maskers.fast.recomputed import is_recomputable
 def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
     """Make each block keep only its input for the backward pass; gradients stay the same.
 
-    Blocks of Conv-TasNet that already do so, faster (see `recomputed`), are left alone. The model has `blocks`, or a
-    masker with `blocks`; it is on the device and in the precision of training.
+    Blocks of Conv-TasNet that already do so, faster (see `recomputed`), are left alone.
+
+    Args:
+        model: has `blocks`, or a masker with `blocks`, and is on the device and in the precision of training.
+
     Raises:
         UserError: the masker has no blocks, or blocks with batch normalization.
     """

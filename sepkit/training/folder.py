@@ -23,13 +23,20 @@ _DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-
 
 
 def resume_file(out: Path) -> Path:
-    """Where the state of the run in the experiment folder `out` is kept."""
+    """Return where the state of a run is kept.
+
+    Args:
+        out: folder of the experiment.
+    """
     return out / "resume" / "last.ckpt"
 
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
     """While the block runs, no other process of this machine trains in the folder; ranks of one run share it.
+
+    Args:
+        out: folder of the experiment.
 
     Raises:
         UserError: another process does.
@@ -53,7 +60,12 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 def write_config(config: TaskConfig, out: Path) -> None:
-    """Write `config.yaml`; the digests of the manifests that the run began with stand in it as comments."""
+    """Write `config.yaml`; the digests of the manifests that the run began with stand in it as comments.
+
+    Args:
+        config: of the run.
+        out: folder of the experiment.
+    """
     import yaml
 
     file = out / "config.yaml"
@@ -69,6 +81,9 @@ def write_config(config: TaskConfig, out: Path) -> None:
 def read_began(out: Path) -> TaskConfig:
     """Return the configuration that the run in a folder began with.
 
+    Args:
+        out: folder of the experiment.
+
     Raises:
         UserError: it is missing or broken.
     """
@@ -83,7 +98,12 @@ def read_began(out: Path) -> TaskConfig:
 
 
 def warn_of_changed_manifests(config: TaskConfig, out: Path) -> None:
-    """Say if a manifest is not the one that the run began with: from here on epochs are others."""
+    """Say if a manifest is not the one that the run began with: from here on epochs are others.
+
+    Args:
+        config: of the run that continues.
+        out: folder of the experiment, whose `config.yaml` has the manifests' digests at the beginning.
+    """
     began = _digests(out / "config.yaml")
     for name, digest in _digests_now(config).items():
         if began.get(name, digest) != digest:
@@ -95,6 +115,9 @@ def warn_of_changed_manifests(config: TaskConfig, out: Path) -> None:
 
 def check_state(file: Path) -> None:
     """Check that a state of a run is whole, before it is loaded.
+
+    Args:
+        file: as `resume_file` names it.
 
     Raises:
         UserError: it is not.
@@ -113,7 +136,13 @@ class DurableStates(TorchCheckpointIO):
     """Writes states beside their final name, as a whole and onto the disk, without the system's temporary folder."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a state."""
+        """Write a state, so that it is whole even after a power cut.
+
+        Args:
+            checkpoint: whatever `torch.save` takes.
+            path: of the file.
+            storage_options: of Lightning; ignored.
+        """
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         with atomic_output(path, durable=True) as temporary:

@@ -16,8 +16,12 @@ def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
 
         min(1, (steps + 1) / warmup_steps) * (1 - (1 - final_rate_share) * share of the decay that has passed)
 
-    The decay is a line over the last `decay_share` of the budget, of which the share `progress` is used up. `steps`
-    were taken before this one.
+    The decay is a line over the last `decay_share` of the budget.
+
+    Args:
+        config: has `warmup_steps`, `decay_share` and `final_rate_share`.
+        steps: number of steps before this one.
+        progress: share of the budget that is used up.
     """
     warm = min(1.0, (steps + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if not config.decay_share:
@@ -30,7 +34,11 @@ class RateSchedule(Callback):
     """Set the learning rate before every step.
 
     The budget is used up when `trainer.max_minutes` or `trainer.max_epochs` is, whichever comes first. A decay by time
-    differs between runs; one by epochs does not. `seconds` returns the time spent in training, earlier runs included.
+    differs between runs; one by epochs does not.
+
+    Args:
+        config: the budget, and the fields that `rate_factor` reads.
+        seconds: returns the time spent in training, earlier runs included.
     """
 
     def __init__(self, config: TrainerConfig, seconds: Callable[[], float]) -> None:
@@ -52,13 +60,22 @@ class RateSchedule(Callback):
 
 
 def set_factor(optimizer: Optimizer, factor: float) -> None:
-    """Set the learning rates to a factor times their value after halvings on plateaus."""
+    """Set the learning rates to a factor times their value after halvings on plateaus.
+
+    Args:
+        optimizer: its groups keep the rate after halvings as "plateau_lr".
+        factor: of `rate_factor`.
+    """
     for group in optimizer.param_groups:
         group["lr"] = factor * group.setdefault("plateau_lr", group["lr"])
 
 
 def halve(optimizer: Optimizer) -> None:
-    """Halve the learning rates permanently."""
+    """Halve the learning rates permanently.
+
+    Args:
+        optimizer: all its groups are halved.
+    """
     for group in optimizer.param_groups:
         group["lr"] *= 0.5
         if "plateau_lr" in group:

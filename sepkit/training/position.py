@@ -14,7 +14,12 @@ class TrainingDiverged(RuntimeError):
 
 
 class Monitor(NamedTuple):
-    """The dev score that picks the best model."""
+    """The dev score that picks the best model.
+
+    Args:
+        name: of the score, such as "dev_si_sdr_db".
+        larger_is_better: whether the best model has the largest score.
+    """
 
     name: str
     larger_is_better: bool = True
@@ -46,7 +51,11 @@ class Position:
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any]) -> Position:
-        """Make the position from plain data of `asdict`."""
+        """Return the position that plain data describe.
+
+        Args:
+            saved: of `asdict`; names of earlier versions are understood.
+        """
         known: dict[str, Any] = dict(saved)
         known["sums"] = {_RENAMED.get(name, name): value for name, value in saved["sums"].items()}
         return cls(**known)

@@ -110,7 +110,11 @@ def _fit(config: TaskConfig, task: Task, out: Path, limit_batches: int | None, r
 
 
 def task_type(config: TaskConfig) -> type[Task]:
-    """Return the class that is registered for a configuration; raise UserError if there is none."""
+    """Return the class that is registered for a configuration; raise UserError if there is none.
+
+    Args:
+        config: of the task.
+    """
     return registered(config)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
+from sepkit.training.averaging import average_of
+from sepkit.training.growth import Growth
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.synthetic import write_synthetic_set
@@ -30,16 +32,25 @@ from sepkit.training.task import Task, matmul_precision, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
 MEASURED_MIXTURES = 256
+SPLIT_MIXTURES = 64
+"""Training mixtures by which the hypothesis to split is chosen."""
 
 _MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}
 
 
 @register(TrainConfig)
 class SeparationTask(Task):
-    """An encoder-masker-decoder, its objective and its mixtures."""
+    """The task of separation: an encoder-masker-decoder, its objective and its mixtures.
+
+    Args:
+        config: of the model, the data, the objective and the trainer.
+        out: folder of the experiment.
+        resuming: whether a saved state will be loaded, so that nothing needs to be measured.
+    """
 
     model_type = EncoderMaskerDecoder
     examples = "mixtures"
+    grows = True
     config: TrainConfig
     train_data: MixtureDataset
     dev_data: MixtureDataset | None
@@ -47,7 +58,9 @@ class SeparationTask(Task):
     def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
         self._cost, self._assignment = _cost_and_assignment(config)
         self.spread = 1.0
+        self.growth = Growth(config)
         super().__init__(config, out, resuming)
+        self.growth.check(self.model)
         self._objective: Objective | None = None
         self._objective_state: dict[str, Any] | None = None
         self._last: tuple[Batch, Tensor] | None = None
@@ -111,6 +124,7 @@ class SeparationTask(Task):
             self.spread,
             scored=self.model.scoring_head is not None,
             latents=latents_of(self.model),
+            staged=self.model.stages > 0,
         )
         if self._objective_state is not None:
             self._objective.load_state_dict(self._objective_state)
@@ -120,6 +134,41 @@ class SeparationTask(Task):
         """The loss and its terms."""
         assert self._objective is not None
         return self._objective
+
+    def before_epoch(self) -> None:
+        """Grow the model, if an epoch with more hypotheses begins."""
+        while self.model.hypotheses < self.growth.hypotheses_at(self.position.epoch):
+            optimizer = self.optimizers()
+            assert not isinstance(optimizer, list)
+            self._use(*self.growth.split(self.model, self.kept_model, optimizer.optimizer, self._fixed_batches()))
+            self.prepare_blocks()
+
+    def _use(self, model: EncoderMaskerDecoder, average: EncoderMaskerDecoder) -> None:
+        """Train another model from here on; `average` has the averaged weights, if there are any."""
+        self.model = model
+        if self.average is not None:
+            updates = self.average.n_averaged.clone()
+            self.average = average_of(average, self.config.trainer.ema or 0.0)
+            self.average.n_averaged.copy_(updates)
+        if self.config.trainer.compile:
+            model.compile()
+
+    def _fixed_batches(self) -> Iterator[Batch]:
+        """Yield some training mixtures, the same whenever this is called."""
+        data, size = self.train_data, self.config.data.batch_size
+        indices = _spread_out(len(data), SPLIT_MIXTURES)
+        for start in range(0, len(indices), size):
+            yield self.collate([data[0, index] for index in indices[start : start + size]]).to(self.device)
+
+    @property
+    def stage(self) -> int:
+        """Return the number of hypotheses."""
+        return self.model.hypotheses
+
+    @property
+    def more_stages(self) -> bool:
+        """Return whether the number of hypotheses will grow."""
+        return self.model.hypotheses < self.growth.final
 
     def before_step(self) -> None:
         """Set the scheduled parameters of the objective, and the steps of a masker of continuous depth."""
@@ -139,7 +188,12 @@ class SeparationTask(Task):
         return result
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
-        """Return the objective in at least float32, outside autocast."""
+        """Return the objective in at least float32, outside autocast.
+
+        Args:
+            batch: the mixtures and their sources.
+            separation: what the model made of them; low-precision estimates are replaced by float32.
+        """
         # Costs are differences of large numbers, for which TF32's three digits are too few.
         with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
             if separation.estimates.dtype in (torch.float16, torch.bfloat16):
@@ -156,8 +210,9 @@ class SeparationTask(Task):
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The scheduled parameters of the objective."""
-        return self.objective.scheduled
+        """The scheduled parameters of the objective, and the number of hypotheses if it grows."""
+        count = {} if self.config.trainer.growth is None else {"hypotheses": float(self.model.hypotheses)}
+        return self.objective.scheduled | count
 
     def means(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return means over mixtures, and `collapse_rate`: the share of hypotheses that were best for no source."""
@@ -174,7 +229,18 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------------- validation
 
     def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
-        """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number."""
+        """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number.
+
+        Every mixture is separated as it is alone: norms and recurrent layers would hear padding. So validation scores
+        are those of `sepkit evaluate`, whatever the size of a batch.
+        """
+        rows: dict[int, dict[str, Any]] = {}
+        for places, part in batch.without_padding():
+            rows |= dict(zip(places, self._scores(model, part), strict=True))
+        return [rows[place] for place in sorted(rows)]
+
+    def _scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
+        """Return the scores of mixtures of one length; see `scores`."""
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
@@ -197,6 +263,10 @@ class SeparationTask(Task):
 
         "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
         there are fewer hypotheses than sources.
+
+        Args:
+            estimates: (B, n, T).
+            batch: the sources that they are compared with.
         """
         with torch.autocast(self.device.type, enabled=False), torch.no_grad():
             return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)
@@ -216,7 +286,7 @@ class SeparationTask(Task):
         assert self.dev_data is not None
         chosen, hypotheses = self.config.trainer.monitor, self.config.model.hypotheses
         if chosen == "auto":
-            one_to_one = self._assignment.one_to_one or self.train_data.num_sources == hypotheses
+            one_to_one = self._assignment.one_to_one or self.train_data.num_sources == self.growth.final
             chosen = "pit" if one_to_one else "mcl"
         if chosen == "pit" and self.dev_data.num_sources > hypotheses:
             raise UserError(
@@ -226,11 +296,11 @@ class SeparationTask(Task):
         return Monitor(_MONITORS[chosen], larger_is_better=chosen != "loss")
 
     def describe_batch(self) -> str:
-        """Describe the number and length of a batch's mixtures."""
+        """Return a description of the number and length of a batch's mixtures."""
         return f"{super().describe_batch()} of {self.config.data.segment_seconds:g} s"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """Describe SI-SDR on dev."""
+        """Return a description of SI-SDR on dev."""
         parts = []
         if "dev_si_sdri_db" in scores:
             parts.append("dev SI-SDR {dev_si_sdr_db:.2f} dB (SI-SDRi {dev_si_sdri_db:.2f} dB)".format(**scores))
@@ -241,18 +311,24 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------- resuming, smoke
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the spread, and the objective's state."""
+        """Add the spread, the number of hypotheses, and the objective's state."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["spread"] = self.spread
+        checkpoint["hypotheses"] = self.model.hypotheses
         checkpoint["objective"] = self.objective.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the saved position, and the objective's state."""
+        """Restore the saved position, the size of a model that had grown, and the objective's state."""
         # sepkit 0.1.0 kept the spread with the position.
         before = checkpoint["position"].pop("spread", 1.0)
         super().on_load_checkpoint(checkpoint)
         self.spread = checkpoint.get("spread", before)
         self._objective_state = checkpoint.get("objective")
+        count = checkpoint.get("hypotheses", self.model.hypotheses)
+        if count != self.model.hypotheses:
+            # Its weights are loaded after this.
+            model = EncoderMaskerDecoder.from_config(replace(self.config.model, hypotheses=count))
+            self._use(model.train(), model)
 
     @classmethod
     def shrink(cls, config: TrainConfig, folder: Path) -> TrainConfig:
@@ -267,6 +343,10 @@ class SeparationTask(Task):
                 mixtures=2 * data.batch_size * config.trainer.accumulate_batches,
             )
             data = replace(data, train=str(manifest), dev=str(manifest), min_seconds=0.0)
+        if config.trainer.growth is not None:
+            # In the second epoch; `smoke` trains two, or three where a model grows.
+            growth = replace(config.trainer.growth, epochs=[1], hypotheses=None)
+            config = replace(config, trainer=replace(config.trainer, growth=growth))
         return replace(config, data=replace(data, segment_seconds=min(data.segment_seconds, 1.0)))
 
     @classmethod
@@ -311,7 +391,11 @@ class SeparationTask(Task):
 
 
 def latents_of(model: EncoderMaskerDecoder) -> Latents:
-    """Return the facts about the model's latents that an objective uses."""
+    """Return the facts about the model's latents that an objective uses.
+
+    Args:
+        model: the one that is trained.
+    """
     return Latents(
         encoding=model.encoding_family.variational,
         masks=model.mask_family.variational,
@@ -345,7 +429,11 @@ def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
 
 
 def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
-    """Return mean and deviation of the samples of (up to `count`) training mixtures, spread over the whole set.
+    """Return mean and deviation of the samples of training mixtures, spread over the whole set.
+
+    Args:
+        data: the training mixtures, as epoch 0 has them.
+        count: at most this many mixtures are measured.
 
     Raises:
         UserError: the mixtures are silent.

@@ -23,7 +23,11 @@ _POLL_SECONDS = 0.2
 
 
 def run_name(target_rate: float) -> str:
-    """Return the name of the folder of the run towards this rate."""
+    """Return the name of the folder of the run towards this rate.
+
+    Args:
+        target_rate: as in `--target-rates`.
+    """
     return f"rate_{target_rate:g}"
 
 
@@ -62,7 +66,9 @@ def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, Train
 def over_seeds(variants: Mapping[str, TaskConfig], seeds: Sequence[int]) -> dict[str, TaskConfig]:
     """Return name -> configuration of each variant with each `trainer.seed`: seed_0, or rate_40_seed_0.
 
-    The variant's name "" is left out of the new names.
+    Args:
+        variants: name -> configuration. A name "" is left out of the new names.
+        seeds: different numbers of 0 or more.
 
     Raises:
         UserError: a seed below 0, or one that stands twice.

@@ -45,7 +45,7 @@ class Task(LightningModule):
     * `losses`: the losses of a batch.
     * `scores` and `summarize`: the dev scores of a batch, and of a whole validation.
     * `begin`: work that a new run does once.
-    * `before_step`, `after_step`, `after_epoch`: changes during training.
+    * `before_epoch`, `before_step`, `after_step`, `after_epoch`: changes during training.
 
     It is registered for its configuration: `@register(MyTaskConfig)`.
 
@@ -62,9 +62,13 @@ class Task(LightningModule):
     """The class of the model, made from `config.model`."""
     examples: ClassVar[str] = "examples"
     """Name of the items of the data sets in printed lines and records."""
+    grows: ClassVar[bool] = False
+    """Whether the model may change its number of hypotheses (`trainer.growth`)."""
 
     def __init__(self, config: Any, out: Path, resuming: bool = False) -> None:
         super().__init__()
+        if config.trainer.growth is not None and not self.grows:
+            raise UserError(f"trainer.growth: task {config.name} has no hypotheses that could grow; leave it out")
         self.automatic_optimization = False
         self.config: Any = config
         self.out = out
@@ -101,10 +105,19 @@ class Task(LightningModule):
 
     @abstractmethod
     def losses(self, model: Any, batch: Any) -> Losses:
-        """Return the losses of a batch under the model that is trained, or under the one that is validated."""
+        """Return the losses of each example of a batch.
+
+        Args:
+            model: the one that is trained, or the one that is validated.
+            batch: as `collate` made it, on the model's device.
+        """
 
     def collate(self, items: Sequence[Any]) -> Any:
-        """Return the batch of some items of the data sets: tensors, or a dataclass, mapping or list of tensors."""
+        """Return a batch: tensors, or a dataclass, mapping or list of tensors.
+
+        Args:
+            items: of the training or dev set.
+        """
         return default_collate(list(items))
 
     def begin(self) -> None:
@@ -116,24 +129,54 @@ class Task(LightningModule):
         if self.config.init_from is not None:
             say(str(load_weights_into(self.model, self.config.init_from)))
 
+    def before_epoch(self) -> None:
+        """Prepare for an epoch (`position.epoch`), or for the rest of one that a resumed run continues."""
+
+    @property
+    def stage(self) -> int:
+        """Return a number that changes when the model becomes another one, with which old scores do not compare."""
+        return 0
+
+    @property
+    def more_stages(self) -> bool:
+        """Return whether the model will become another one, for which training has to go on."""
+        return False
+
     def before_step(self) -> None:
         """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """React to a completed step, given the means of losses, terms and statistics over its examples."""
+        """React to a completed step.
+
+        Args:
+            means: of losses, terms and statistics over the step's examples.
+        """
 
     def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """Return warnings about an epoch, from its means."""
+        """Return warnings about an epoch, each one line.
+
+        Args:
+            means: of losses, terms and statistics over the epoch's examples.
+        """
         return []
 
     def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
-        """Return plain scores of each example of a dev batch, by name; by default the losses."""
+        """Return plain scores of each example of a dev batch, by name; by default the losses.
+
+        Args:
+            model: the one that is validated.
+            batch: of the dev set, on the model's device.
+        """
         result = self.losses(model, batch)
         columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
         return rows_of(columns)
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Return dev scores, named `dev_...`, from the rows of all examples of the dev set."""
+        """Return dev scores, named `dev_...`; by default the means of what every row has.
+
+        Args:
+            rows: of `scores`, one for each example of the dev set.
+        """
         names = set.intersection(*(set(row) for row in rows)) if rows else set()
         return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
 
@@ -158,11 +201,15 @@ class Task(LightningModule):
         return Monitor("dev_loss", larger_is_better=False)
 
     def describe_batch(self) -> str:
-        """Describe a batch of one device."""
+        """Return a description of a batch of one device."""
         return f"{self.config.data.batch_size} {self.examples}"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """Describe dev scores, for the line that is printed after an epoch."""
+        """Return a description of dev scores, for the line that is printed after an epoch.
+
+        Args:
+            scores: of `summarize`.
+        """
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
     has_own_sweep: ClassVar[bool] = False
@@ -170,18 +217,34 @@ class Task(LightningModule):
 
     @classmethod
     def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
-        """Train a model towards each target rate with each seed, and return the folder of their experiments."""
+        """Train a model towards each target rate with each seed, and return the folder of their experiments.
+
+        Args:
+            config: of the runs, each of which changes its target rate or seed.
+            out: folder of the experiments, one folder below it for each.
+            target_rates: nats; None: the sweep is over seeds alone.
+            seeds: of the runs; None: those of the configuration.
+        """
         raise NotImplementedError
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
-        """Change a configuration to a small scale for `sepkit smoke`, and return it; `folder` may hold data."""
+        """Return a configuration on a small scale, for `sepkit smoke`.
+
+        Args:
+            config: may be changed in place.
+            folder: a temporary one, which may hold data.
+        """
         config.data.batch_size = min(config.data.batch_size, 2)
         return config
 
     @classmethod
     def try_out(cls, model: Any) -> None:
-        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`."""
+        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`.
+
+        Args:
+            model: trained and reloaded.
+        """
 
     @property
     def kept_model(self) -> Any:
@@ -242,6 +305,10 @@ class Task(LightningModule):
 
     def on_fit_start(self) -> None:
         """Prepare the blocks, now that the device is known."""
+        self.prepare_blocks()
+
+    def prepare_blocks(self) -> None:
+        """Make blocks keep only their inputs, if the configuration asks for it."""
         if self.config.trainer.gradient_checkpointing:
             with self.trainer.precision_plugin.forward_context():
                 checkpoint_blocks(self.model)
@@ -261,6 +328,7 @@ class Task(LightningModule):
         self.position.enter_epoch()
         assert self._sampler is not None
         self._sampler.set_epoch(self.position.epoch)
+        self.before_epoch()
 
     @property
     def progress(self) -> float:
@@ -391,7 +459,11 @@ class Task(LightningModule):
         return self.means(self.position.sums)
 
     def means(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the means of sums over examples, such as `Position.sums`."""
+        """Return the means of sums over examples.
+
+        Args:
+            sums: by name, with "examples" and "counted" among them, such as `Position.sums`.
+        """
         sums = dict(sums)
         count, counted = sums.pop("examples", 0.0), sums.pop("counted", 0.0)
         if not count:
@@ -432,21 +504,33 @@ class Task(LightningModule):
 
 
 def rows_of(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Turn columns (B,), which move to the host together, into a row for each example."""
+    """Return a row for each example.
+
+    Args:
+        columns: (B,) each, by name; they move to the host together.
+    """
     first = next(iter(columns.values()))
     values = torch.stack([column.to(first) for column in columns.values()], dim=1).tolist()
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of one or more values, independent of their order."""
+    """Return the mean of one or more values, independent of their order.
+
+    Args:
+        values: one or more.
+    """
     values = list(values)
     return math.fsum(values) / len(values)
 
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """Multiply float32 matrices in this precision (see torch.set_float32_matmul_precision) inside the block."""
+    """Inside the block, multiply float32 matrices in a given precision.
+
+    Args:
+        name: as torch.set_float32_matmul_precision takes it, "highest" for full float32.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:

@@ -15,14 +15,14 @@ FOUND = sorted(path for path in CASES.glob("*/*") if path.is_dir())
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_mutated_passes(kind: str) -> None:
-    assert run_case(kind, KINDS[kind]().files) == (KINDS[kind]().passes, [])
+    assert run_case(kind, KINDS[kind]().files)[:2] == (KINDS[kind]().passes, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_inputs(kind: str) -> None:
     """200 of the kinds that come from strangers most, some of the others."""
     cases = [KINDS[kind]().case(number) for number in range(KINDS[kind]().tested)]
-    fell = {number: falls for number, (_, falls) in enumerate(run_cases(kind, cases)) if falls}
+    fell = {number: outcome.falls for number, outcome in enumerate(run_cases(kind, cases)) if outcome.falls}
     assert not fell
 
 
@@ -30,5 +30,4 @@ def test_mutated_inputs(kind: str) -> None:
 def test_what_was_found_before(folder: Path) -> None:
     name = folder.parent.name.replace("_", " ")
     files = KINDS[name]().files | {path.name: path.read_bytes() for path in folder.iterdir()}
-    _, falls = run_case(name, files)
-    assert not falls
+    assert not run_case(name, files).falls

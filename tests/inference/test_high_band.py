@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
-from sepkit.inference import Separator
+from sepkit.inference import Separator, separate_files
 from sepkit.inference.high_band import HighBandSharing, shares_high_band
-from sepkit.inference.options import SeparatorOptions
-from sepkit.models import build_model
+from sepkit.inference.options import HighBand, SeparatorOptions
+from sepkit.inference.recordings import ArrayRecording
+from sepkit.models import EncoderMaskerDecoder, build_model
 
 RATE, MODEL_RATE = 16000, 8000
 
@@ -81,18 +84,41 @@ def test_nothing_is_shared_where_there_is_no_such_band() -> None:
     assert shares_high_band("drop", 16000, 8000, 2) is None
 
 
-def test_separator_shares_whole_and_in_chunks() -> None:
+CHUNKS = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
+
+
+def small_model() -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     masker = RecurrentConfig(hidden_size=8, num_layers=1)
-    model = build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
+    return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
+
+
+def test_separator_shares_whole_and_in_chunks() -> None:
+    model = small_model()
     mixture = noise(1.3)
 
     def separated(**options) -> np.ndarray:
         return np.asarray(Separator(model, options=SeparatorOptions(**options)).separate(mixture, RATE).estimates)
 
-    chunks = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
-    for way in ({}, chunks):
+    for way in ({}, CHUNKS):
         dropped, found = separated(high_band="drop", **way), separated(**way)
         np.testing.assert_allclose(found, shared(mixture, dropped), atol=1e-5)
         together = above(found.sum(0), 4100)
         np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())
+
+
+def test_estimates_of_chunks_can_be_read_again() -> None:
+    """Linking speakers reads them three times, and 16 bits that clip are written anew."""
+    separator = Separator(small_model(), options=SeparatorOptions(**CHUNKS))
+    long = separator.separate_long(ArrayRecording(noise(1.3), RATE))
+    first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
+    assert first.shape == (2, int(1.3 * RATE))
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize(("high_band", "lost"), [("share", False), ("drop", True)])
+def test_a_band_is_only_said_to_be_missing_if_it_is(tmp_path: Path, high_band: HighBand, lost: bool) -> None:
+    audio.write(tmp_path / "talk.wav", noise(0.2), RATE)
+    options = SeparatorOptions(high_band=high_band)
+    report = separate_files([tmp_path / "talk.wav"], Separator(small_model(), options=options), tmp_path / "out")
+    assert ("everything above 4000 Hz is missing" in report.warning) == lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.models.stacked import StackedLinear, join, split
+from sepkit.models.stacked import StackedLinear, StackedModules, join, split
 
 
 def _generators(*seeds: int) -> list[torch.Generator]:
@@ -52,3 +52,24 @@ def test_stacks_are_taken_apart_and_joined() -> None:
     assert all(torch.equal(joined[name], tensor) for name, tensor in state.items())
     with pytest.raises(ValueError, match="different shapes"):
         join([state, StackedLinear(4, 2, _generators(1)).state_dict()])
+
+
+def test_modules_side_by_side_are_what_they_are_alone() -> None:
+    """Convolutions and norms, with inputs of their own and with one for all; gradients stay apart."""
+
+    def network() -> torch.nn.Module:
+        layers = torch.nn.Conv2d(1, 4, 3, stride=2), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(), torch.nn.Flatten()
+        return torch.nn.Sequential(*layers, torch.nn.Linear(4 * 9, 2))
+
+    networks = [network() for _ in range(3)]
+    stack = StackedModules(networks)
+    values, shared = torch.randn(3, 5, 1, 8, 8), torch.randn(1, 5, 1, 8, 8)
+    for place, alone in enumerate(networks):
+        torch.testing.assert_close(stack(values)[place], alone(values[place]))
+        torch.testing.assert_close(stack(shared)[place], alone(shared[0]))
+    stack(values)[1].sum().backward()
+    assert all(bool(p.grad[1].any()) and not p.grad[0].any() for p in stack.parameters() if p.grad is not None)
+    with pytest.raises(ValueError, match="buffers"):
+        StackedModules([torch.nn.BatchNorm1d(2)])
+    with pytest.raises(ValueError, match="shapes"):
+        StackedModules([torch.nn.Linear(1, 2), torch.nn.Linear(2, 2)])

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from sepkit.studies.quantization.config import (
+    DigitsConfig,
     FlowsConfig,
     FreeConfig,
     GaussiansConfig,
+    GeneratorsConfig,
     SinesConfig,
     UCIConfig,
     read_section,
@@ -75,9 +77,38 @@ def test_sines(tmp_path: Path, run) -> None:
     assert str(tmp_path / "exp" / "sines.json") in run(["bash", str(EGS / "cclvq" / "run.sh"), *options])
 
 
+def test_digits_and_generators(tmp_path: Path, run) -> None:
+    """Stage 3 of egs/cclvq without and stage 4 with images; tests/studies runs both commands."""
+    images = np.zeros((8, 98), np.uint8)
+    np.savez(tmp_path / "digits.npz", train=images, valid=images, test=images)
+    conf = tmp_path / "tiny.yaml"
+    conf.write_text(
+        "generators: {targets: [digits], generators: [1], independent: 0, seeds: 1, channels: [4, 4], steps: 1,"
+        " samples: 64, manifold_samples: 8, batch_size: 4}"
+    )
+    options = ["--conf", str(conf), "--exp", str(tmp_path / "exp")]
+    assert "left out" in run(["bash", str(EGS / "cclvq" / "run.sh"), *options, "--stage", "3", "--stop-stage", "3"])
+    found = run(
+        ["bash", str(EGS / "cclvq" / "run.sh"), *options, "--stage", "4", "--mnist", str(tmp_path / "digits.npz")]
+    )
+    assert str(tmp_path / "exp" / "generators.json") in found
+
+
 @pytest.mark.parametrize("name", ["cpu", "paper"])
 def test_cclvq_configurations(name: str) -> None:
     """Ten seeds of all ways of training, and up to 16 flows."""
     path = EGS / "cclvq" / "conf" / f"{name}.yaml"
     assert read_section(SinesConfig, path, "sines").seeds == 10
     assert read_section(FlowsConfig, path, "flows").experts == [1, 2, 4, 8, 16]
+    assert (
+        read_section(FlowsConfig, path, "flows").seeds == read_section(GeneratorsConfig, path, "generators").seeds == 5
+    )
+    assert read_section(DigitsConfig, path, "digits").experts[:3] == [1, 2, 4]
+
+
+def test_generators_of_images_take_an_accelerator() -> None:
+    """What the CPU configurations leave out."""
+    path = EGS / "cclvq" / "conf" / "gpu.yaml"
+    found = read_section(GeneratorsConfig, path, "generators")
+    assert found.targets == ["digits"] and found.device == "cuda"
+    assert read_section(DigitsConfig, path, "digits").channels == [32, 64]

@@ -134,3 +134,8 @@ def test_another_task_in_the_same_folder_is_refused(trained: Path, capfd: pytest
     manifest = trained / "train.jsonl"
     assert main(["train", "--data.train", str(manifest), "--out", str(trained / "line_seed0")]) == 2
     assert "task was line when this training began, now separation" in capfd.readouterr().err
+
+
+def test_only_separators_grow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "exp", "--trainer.growth.epochs", "[1]") == 2
+    assert "trainer.growth: task line has no hypotheses that could grow" in capfd.readouterr().err

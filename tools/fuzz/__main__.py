@@ -32,16 +32,19 @@ def main() -> int:
     options = parser.parse_args()
     fell = 0
     counts: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
+    peaks = dict.fromkeys(options.kinds, 0)
     for kind, numbers in _portions(options.kinds, options.first, options.cases):
         cases = [KINDS[kind]().case(number) for number in numbers]
-        for number, files, (code, falls) in zip(numbers, cases, run_cases(kind, cases), strict=True):
-            counts[kind][code] += 1
-            if falls:
+        for number, files, outcome in zip(numbers, cases, run_cases(kind, cases), strict=True):
+            counts[kind][outcome.code] += 1
+            peaks[kind] = max(peaks[kind], outcome.peak_bytes)
+            if outcome.falls:
                 fell += 1
-                print(f"{kind} {number}: {'; '.join(falls)}", flush=True)
+                print(f"{kind} {number}: {'; '.join(outcome.falls)}", flush=True)
                 keep(kind, number, files)
         told = ", ".join(f"exit {code}: {count}" for code, count in sorted(counts[kind].items()))
-        print(f"{kind}: {sum(counts[kind].values())} cases ({told})", flush=True)
+        total = sum(counts[kind].values())
+        print(f"{kind}: {total} cases ({told}), at most {peaks[kind] >> 20} MiB of memory with imports", flush=True)
     print(f"{fell} fell")
     return min(fell, 1)
 

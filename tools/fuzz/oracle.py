@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sepkit.cli.main import main
 from sepkit.limits import MESSAGE_CHARACTERS
@@ -33,8 +34,21 @@ MOST_BYTES = 2 << 30
 _ADDRESSES = 16 << 30
 
 
-def run_cases(kind: str, cases: Sequence[Files]) -> Iterator[tuple[int, list[str]]]:
-    """Yield for each case the exit code of the command that reads the files, and what should not have been.
+class Outcome(NamedTuple):
+    """How a case ended."""
+
+    code: int
+    """Exit code of the command that reads the files; -1: none."""
+
+    falls: list[str]
+    """What should not have been."""
+
+    peak_bytes: int = 0
+    """Most memory that the process has taken so far, imports included."""
+
+
+def run_cases(kind: str, cases: Sequence[Files]) -> Iterator[Outcome]:
+    """Yield how each case ends.
 
     Expected: exit code 0, 1 or 2; lines of bounded length and no traceback; no `failed:`, which is for defects;
     nothing written outside of the folder of the outputs; less than `SECONDS` of the processor and `MOST_BYTES` more;
@@ -45,18 +59,18 @@ def run_cases(kind: str, cases: Sequence[Files]) -> Iterator[tuple[int, list[str
     while done < len(cases):
         status = None
         for result in _in_fork(kind, cases[done:]):
-            if isinstance(result, int):
-                status = result
-            else:
+            if isinstance(result, Outcome):
                 yield result
                 done += 1
+            else:
+                status = result
         if done < len(cases):
             ends = {-signal.SIGXCPU: f"more than {SECONDS:.0f} s of the processor", -signal.SIGKILL: "did not end"}
-            yield -1, [ends.get(status or 0, f"ended with {status}, as a crash does")]
+            yield Outcome(-1, [ends.get(status or 0, f"ended with {status}, as a crash does")])
             done += 1
 
 
-def run_case(kind: str, files: Files) -> tuple[int, list[str]]:
+def run_case(kind: str, files: Files) -> Outcome:
     """Return what `run_cases` yields for a single case."""
     return next(run_cases(kind, [files]))
 
@@ -68,7 +82,7 @@ def _import_all(kind: str) -> None:
         run_here(kind, KINDS[kind]().files, Path(temporary))
 
 
-def _in_fork(kind: str, cases: Sequence[Files]) -> Iterator[tuple[int, list[str]] | int]:
+def _in_fork(kind: str, cases: Sequence[Files]) -> Iterator[Outcome | int]:
     """Yield the result of each case until one ends the process, then the status that the process ended with."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -96,12 +110,11 @@ def _in_fork(kind: str, cases: Sequence[Files]) -> Iterator[tuple[int, list[str]
                 break
             *lines, before = (before + read).split(b"\n")
             for line in lines:
-                code, falls = json.loads(line)
-                yield code, falls
+                yield Outcome(*json.loads(line))
     yield os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_here(kind: str, files: Files, temporary: Path) -> tuple[int, list[str]]:
+def run_here(kind: str, files: Files, temporary: Path) -> Outcome:
     """Return what `run_cases` yields for a case that runs in this process; `temporary` is an empty folder."""
     falls: list[str] = []
     folder = temporary / "case"
@@ -131,11 +144,11 @@ def run_here(kind: str, files: Files, temporary: Path) -> tuple[int, list[str]]:
     falls += [f"a failure: {said[-600:]}"] if "failed: " in said or "Traceback" in said else []
     falls += [f"nothing said, exit code {code}"] if code not in (0, -1) and not said.strip() else []
     falls += [f"{seconds:.0f} s of the processor"] if seconds > SECONDS else []
-    grown = _peak_bytes() - memory
-    falls += [f"{grown >> 20} MiB more memory"] if grown > MOST_BYTES else []
+    peak = _peak_bytes()
+    falls += [f"{(peak - memory) >> 20} MiB more memory"] if peak - memory > MOST_BYTES else []
     falls += ["wrote outside of its outputs"] if _outside(folder) != before else []
     shutil.rmtree(folder, ignore_errors=True)
-    return code, falls
+    return Outcome(code, falls, peak)
 
 
 def _outside(folder: Path) -> dict[str, bytes]:

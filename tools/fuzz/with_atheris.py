@@ -24,7 +24,7 @@ def main() -> None:
 
     def one_input(data: bytes) -> None:
         with tempfile.TemporaryDirectory() as temporary:
-            _, falls = run_here(name, kind.files | {fuzzed: data}, Path(temporary))
+            falls = run_here(name, kind.files | {fuzzed: data}, Path(temporary)).falls
         if falls:
             raise RuntimeError("; ".join(falls))
 

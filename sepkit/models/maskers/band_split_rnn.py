@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sepkit.config import BandSplitRNNConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.recurrent import run_rnn
 from sepkit.models.norms import StreamState
 from sepkit.registry import register
@@ -87,7 +87,12 @@ class BandSplitRNNMasker(Masker):
         )
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Raw values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
+        """
         # (F, B, bins, parts): real and imaginary part of a bin side by side.
         frames = features.unflatten(1, (self.parts, self.bins)).permute(3, 0, 2, 1)
         inputs = frames.split(self.widths, dim=2)
@@ -113,16 +118,12 @@ class BandSplitRNNMasker(Masker):
         return torch.cat(parts, dim=-2).permute(1, 2, 3, 5, 4, 0).flatten(3, 4)
 
     def stream(self) -> FrameStream:
-        """Start a stream without look-ahead. Its state: that of the LSTM over time of every block and band.
+        """Return a stream without look-ahead. Its state: that of the LSTM over time of every block and band.
 
         Raises:
             UserError: bidirectional, or with norms over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this band_split_rnn masker (bidirectional: true)")
-        if self.norm == "global_layer_norm":
-            raise looks_ahead("this band_split_rnn masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "band_split_rnn", self.bidirectional, self.norm == "global_layer_norm")
 
 
 class BandSplitBlock(nn.Module):
@@ -146,7 +147,12 @@ class BandSplitBlock(nn.Module):
         self.band_output = nn.Linear(2 * units, channels)
 
     def forward(self, z: Tensor, state: StreamState | None = None) -> Tensor:
-        """(F, B, bands, N) -> the same shape."""
+        """Return the next values of all bands, of the shape of `z`.
+
+        Args:
+            z: (F, B, bands, N).
+            state: that of a stream, updated in place; None: `z` is the whole recording.
+        """
         sizes = z.shape[1:3]
         over_time = run_rnn(self.time, self.time_norm(z).flatten(1, 2), state)
         z = z + self.time_output(over_time).unflatten(1, sizes)
@@ -205,6 +211,10 @@ def band_widths(layout: str, bins: int) -> list[int]:
     """Return the bins in each band, from the lowest on; the first band also has the bin at 0 Hz.
 
     "8k": 16 bands of 62.5 Hz, 8 of 125 Hz and 8 of 250 Hz. "16k": 8 of 500 Hz above these.
+
+    Args:
+        layout: "8k" or "16k".
+        bins: of a frame, from 0 Hz to half the sample rate: kernel_size / 2 + 1.
 
     Raises:
         UserError: no such layout, or one that cuts bins.

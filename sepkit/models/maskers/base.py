@@ -39,11 +39,19 @@ class FramewiseEnd(Protocol):
     """
 
     def trunk(self, features: Tensor) -> Tensor:
-        """The input of `values`, (B, C, F), of features (B, K, F)."""
+        """Return the input of `values`, (B, C, F).
+
+        Args:
+            features: (B, K, F).
+        """
         ...
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F') of any frames of the trunk's output, (B, C, F')."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C, F'), any frames of the trunk's output.
+        """
         ...
 
 
@@ -60,11 +68,34 @@ class DepthMasker(Protocol):
     trained_steps: list[int]
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Take this number of steps from now on; None: those of the configuration."""
+        """Set how many steps the masker takes from now on.
+
+        Args:
+            steps: at least 1; None: those of the configuration.
+        """
         ...
 
     def set_training_share(self, share: float) -> None:
-        """Set the share of the training that is over."""
+        """Set the share of the training that is over.
+
+        Args:
+            share: 0 at the start of training, 1 at its end.
+        """
+        ...
+
+
+@runtime_checkable
+class StagedMasker(Protocol):
+    """A masker whose inner stages can make masks, too, for a loss of their own in training.
+
+    Attributes:
+        stages: how many do; 0: none.
+    """
+
+    stages: int
+
+    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return raw mask values of features (B, K, F), and a mask of the encoding, (B, n, K, F), for each stage."""
         ...
 
 
@@ -104,6 +135,10 @@ class Masker(nn.Module, ABC):
     small_steps: ClassVar[bool] = False
     """Whether the work is cut into steps so small that threads wait for each other longer than they work."""
 
+    hypothesis_layers: ClassVar[tuple[str, ...]] = ()
+    """Names of the layers that hold all parameters of single hypotheses. Along the first axis of each parameter come
+    those of hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
+
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
         require_at_least(1, encoding_dim=encoding_dim, hypotheses=hypotheses, values_per_dimension=values_per_dimension)
@@ -118,10 +153,14 @@ class Masker(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F), for every F >= 1."""
+        """Return raw mask values (B, n, P, K, F), for every F >= 1.
+
+        Args:
+            features: (B, K, F), what the masker sees of the encoding.
+        """
 
     def stream(self) -> MaskerStream:
-        """Start a stream, whose values, block by block, are those of `forward` for the whole recording.
+        """Return a stream whose values, block by block, are those of `forward` for the whole recording.
 
         Raises:
             UserError: the masker needs the whole recording.
@@ -129,7 +168,11 @@ class Masker(nn.Module, ABC):
         raise looks_ahead(f"the masker {type(self).__name__}")
 
     def unflatten(self, raw: Tensor) -> Tensor:
-        """(B, n*P*K, F) -> (B, n, P, K, F)."""
+        """Return raw values as (B, n, P, K, F).
+
+        Args:
+            raw: (B, n * P * K, F), the output of a last layer with `output_channels`.
+        """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 
 
@@ -147,7 +190,12 @@ class FrameStream:
         self._state: StreamState = {}
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        """Take the next frames; return their raw mask values (B, n, P, K, F).
+
+        Args:
+            features: (B, K, F), the next frames; F >= 0.
+            end: whether the recording ends here; it changes nothing, since no frame waits for others.
+        """
         if features.shape[-1] == 0:
             masker = self._masker
             return features.new_zeros(
@@ -156,8 +204,31 @@ class FrameStream:
         return self._masker(features, self._state)
 
 
+def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_hears_all: bool) -> FrameStream:
+    """Return a stream without look-ahead of a recurrent masker.
+
+    Args:
+        masker: takes features and a `StreamState`.
+        name: of the masker, for messages.
+        bidirectional: whether it is.
+        norm_hears_all: whether its norm is over the whole recording.
+
+    Raises:
+        UserError: either of the two.
+    """
+    if bidirectional:
+        raise looks_ahead(f"this {name} masker (bidirectional: true)")
+    if norm_hears_all:
+        raise looks_ahead(f"this {name} masker (norm: global_layer_norm)")
+    return FrameStream(masker)
+
+
 def looks_ahead(what: str) -> UserError:
-    """The error to raise if `what`, which needs the whole recording, is to stream."""
+    """Return the error to raise if something that needs the whole recording is to stream.
+
+    Args:
+        what: names the masker and the setting, such as "this conv_tasnet (causal: false)".
+    """
     return UserError(
         f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
         " with causal: true, and recurrent, gated_recurrence, band_split_rnn or dual_path_rnn with"
@@ -166,7 +237,11 @@ def looks_ahead(what: str) -> UserError:
 
 
 def require_at_least(minimum: int, **fields: Any) -> None:
-    """Raise UserError unless all sizes are at least `minimum`.
+    """Raise UserError unless all sizes are large enough.
+
+    Args:
+        minimum: the smallest size that is allowed.
+        fields: the sizes, by the names of their fields in `model.masker`.
 
     Raises:
         UserError: names the first field that is too small.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sepkit.config import ContinuousDepthConfig
 from sepkit.errors import UserError, shown
 from sepkit.models.latent_sde import BrownianPath, DiffusionPath, LearnedDiffusion, check_depth_steps, depth_grid, solve
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -45,6 +45,8 @@ class ContinuousDepthMasker(Masker):
     Sources: A. Queiruga et al., "Continuous-in-Depth Neural Networks", 2020; thesis, part C (images); nobody has shown
     it for separation.
     """
+
+    hypothesis_layers = ("output",)
 
     def __init__(
         self,
@@ -90,23 +92,45 @@ class ContinuousDepthMasker(Masker):
         return self._chosen or self.trained_steps[len(self.trained_steps) // 2]
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Take this number of steps from now on; None: those of the configuration."""
+        """Set how many steps the masker takes from now on.
+
+        Args:
+            steps: 1 or more; None: those of the configuration.
+        """
         self._chosen = None if steps is None else check_depth_steps(steps)
 
     def set_training_share(self, share: float) -> None:
-        """Set the share of the training that is over, which `coarse_to_fine` follows."""
+        """Set the share of the training that is over, which `coarse_to_fine` follows.
+
+        Args:
+            share: 0 at the start of training, 1 at its end.
+        """
         self._share = share
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F), without noise; see `stream` for the state."""
+        """Return raw mask values (B, n, P, K, F), without noise.
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
+        """
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the normalized state at the last depth, (B, model_dim, F), for features (B, K, F), without noise."""
+        """Return the normalized state at the last depth, (B, model_dim, F), without noise.
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; None: the features are the whole recording.
+        """
         return self._summary(self._solve(features, state=state))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F') of frames of the output of `trunk`, (B, model_dim, F')."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, model_dim, F'), any frames of the output of `trunk`.
+        """
         return self.unflatten(self.output(summary.transpose(1, 2)).transpose(1, 2))
 
     def with_rate(self, features: Tensor, sample: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -167,16 +191,12 @@ class ContinuousDepthMasker(Masker):
         )
 
     def stream(self) -> FrameStream:
-        """Start a stream without look-ahead. Its state: the last frame of the recurrence at every depth, norm's sums.
+        """Return a stream without look-ahead. Its state: the last frame of the recurrence at every depth, norm's sums.
 
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this continuous_depth masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this continuous_depth masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "continuous_depth", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 class _PriorDrift(nn.Module):

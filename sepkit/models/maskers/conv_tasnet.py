@@ -51,9 +51,11 @@ class TemporalBlock(nn.Module):
         self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return residual and skip, (B, channels + skip_channels, F), of x (B, channels, F).
+        """Return residual and skip, (B, channels + skip_channels, F).
 
-        With the state of a stream, which is updated in place, x continues a recording; without, x is all of it.
+        Args:
+            x: (B, channels, F).
+            state: that of a stream, updated in place; x continues a recording. None: x is all of it.
         """
         widen, activation, norm = self.expand
         hidden = normalize(norm, activation(widen(x)), state)
@@ -81,6 +83,8 @@ class ConvTasNetMasker(Masker):
     Raises:
         UserError: a size below 1, or `causal` with a norm that sees the future.
     """
+
+    hypothesis_layers = ("output",)
 
     def __init__(
         self,
@@ -128,17 +132,32 @@ class ConvTasNetMasker(Masker):
         self.output = nn.Conv1d(skip_channels or bottleneck_channels, self.output_channels, 1)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
+        """
         return self.values(self.trunk(features, state))
 
     @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """The output of `process`, (B, C, F), of features (B, K, F)."""
+        """Return the output of `process`, (B, C, F).
+
+        Args:
+            features: (B, K, F).
+            state: as in `forward`.
+        """
         return self.process(self.bottleneck(normalize(self.norm, features, state)), state)
 
     @replaceable
     def process(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """The sum of skip outputs (without a skip path, of residuals), (B, C', F), of x (B, C, F)."""
+        """Return the sum of skip outputs (without a skip path, of residuals), (B, C', F).
+
+        Args:
+            x: (B, C, F), the output of the bottleneck.
+            state: as in `forward`.
+        """
         skip_sum = x.new_zeros(())
         for block in self.blocks:
             residual, skip = block(x, state).split([self.bottleneck_channels, self.skip_channels], dim=1)
@@ -147,11 +166,16 @@ class ConvTasNetMasker(Masker):
         return skip_sum * self.skip_scale if self.skip_channels else x
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C, F'), any frames of the trunk's output.
+        """
         return self.unflatten(self.output(self.activation(summary)))
 
     def stream(self) -> FrameStream:
-        """Start a stream without look-ahead. Its state: the norms' sums, and past frames of the depthwise convolutions.
+        """Return a stream without look-ahead. Its state: the norms' sums, and past frames of the depthwise
+        convolutions.
 
         Raises:
             UserError: the masker is not causal.

@@ -16,9 +16,14 @@ from sepkit.registry import register
 
 
 def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    """Cut x (B, C, F) into S overlapping chunks of Q = chunk_size frames, (Q, B, S, C).
+    """Return x, cut into S overlapping chunks of Q = chunk_size frames, (Q, B, S, C).
 
     A chunk of zeros is added at both ends. If the hop divides the chunk, every frame lies in equally many chunks.
+
+    Args:
+        x: (B, C, F).
+        chunk_size: Q, frames in a chunk.
+        hop_size: frames from the start of a chunk to that of the next.
     """
     return _cut(functional.pad(x, (chunk_size, chunk_size)), chunk_size, hop_size)
 
@@ -29,7 +34,13 @@ def _cut(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
 
 
 def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
-    """Return the plain sum (B, C, F), F = frames, of overlapping chunks (B, C, S, Q) as `segment` cut them."""
+    """Return the plain sum (B, C, F) of overlapping chunks.
+
+    Args:
+        chunks: (B, C, S, Q), as `segment` cut them.
+        frames: F, of the signal before it was cut.
+        hop_size: frames from the start of a chunk to that of the next.
+    """
     return _fold(chunks, frames, hop_size, padding=chunks.shape[-1])
 
 
@@ -76,15 +87,23 @@ class Path(nn.Module):
         self.low_precision = False
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Map (time, B, *, C) to (*, B, time, C): axes are exchanged for the path along the other axis.
+        """Return x after this path, (*, B, time, C): axes are exchanged for the path along the other axis.
 
-        With a state, sequences continue those of the block before; without, they start here.
+        Args:
+            x: (time, B, *, C); the network runs along time.
+            state: that of a stream, updated in place; sequences continue those of the block before. None: they start
+                here.
         """
         normalized = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
         return (x + normalized).transpose(0, 2).contiguous()
 
     def update(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the input of the norm, of the shape of `x`."""
+        """Return the input of the norm, of the shape of `x`.
+
+        Args:
+            x: (time, B, *, C).
+            state: as in `forward`.
+        """
         sequences = x.flatten(1, 2)
         if not self.low_precision:
             return self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
@@ -109,7 +128,12 @@ class DualPathBlock(nn.Module):
         self.inter = Path(bidirectional=bidirectional, **path)  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """(Q, B, S, C) -> (Q, B, S, C). With a state, the chunks continue those before."""
+        """Return chunks of the same shape, after the path inside chunks and the one across them.
+
+        Args:
+            chunks: (Q, B, S, C).
+            state: that of a stream, updated in place; the chunks continue those before. None: they are all.
+        """
         return self.inter(self.intra(chunks), state)
 
 
@@ -128,6 +152,8 @@ class DualPathRNNMasker(Masker):
     Raises:
         UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
     """
+
+    hypothesis_layers = ("spread.1",)
 
     def __init__(
         self,
@@ -201,30 +227,47 @@ class DualPathRNNMasker(Masker):
             path.low_precision = value
 
     def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        """Return raw mask values (B, n, P, K, F)."""
         return self.values(self.trunk(features))
 
     @replaceable
     def trunk(self, features: Tensor) -> Tensor:
-        """Sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
+        """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F).
+
+        Args:
+            features: (B, K, F).
+        """
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
 
     @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """Run chunks (Q, B, S, C) through all blocks. With a state, they continue those before."""
+        """Return the chunks after all blocks, (Q, B, S, C).
+
+        Args:
+            chunks: (Q, B, S, C).
+            state: that of a stream, updated in place; the chunks continue those before. None: they are all.
+        """
         for block in self.blocks:
             chunks = block(chunks, state)
         return chunks
 
     def ready_to_add(self, chunks: Tensor) -> Tensor:
-        """Activated chunks (B, C + 1, S, Q) of chunks (Q, B, S, C). Their last row is 1, to count chunks."""
+        """Return activated chunks, (B, C + 1, S, Q). Their last row is 1, to count chunks.
+
+        Args:
+            chunks: (Q, B, S, C), processed.
+        """
         active = self.spread[0](chunks).permute(1, 3, 2, 0)
         return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
 
     @replaceable
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C + 1, F)."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C + 1, F'), any frames of the trunk's output.
+        """
         # The hypotheses' convolution is linear, and cheaper after the sum. Its bias counts once per chunk.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
@@ -234,7 +277,7 @@ class DualPathRNNMasker(Masker):
         return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, x.shape[-1])
 
     def stream(self) -> DualPathRNNStream:
-        """Start a stream, which looks ahead by a chunk less one frame.
+        """Return a stream, which looks ahead by a chunk less one frame.
 
         Raises:
             UserError: the masker is bidirectional across chunks, or has a norm over the whole recording.
@@ -270,7 +313,12 @@ class DualPathRNNStream:
         self._heard = 0
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Take the next frames; return raw mask values (B, n, P, K, F') of the frames that no later chunk reaches."""
+        """Take the next frames; return raw mask values (B, n, P, K, F') of the frames that no later chunk reaches.
+
+        Args:
+            features: (B, K, F), the next frames; F >= 0.
+            end: whether the recording ends here, so that all remaining values are final.
+        """
         masker = self._masker
         chunk_size, hop_size = masker.chunk_size, masker.hop_size
         batch, channels = len(features), masker.bottleneck.out_channels

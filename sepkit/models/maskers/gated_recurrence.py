@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import GatedRecurrenceConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_scan import gated_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -85,11 +85,21 @@ class GatedRecurrenceMasker(Masker):
         self.output = _BandLinear(bands, model_dim, hypotheses * values_per_dimension * self.band_size)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
+        """
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the blocks' output, (B, bands * model_dim, F), for features (B, K, F)."""
+        """Return the blocks' output, (B, bands * model_dim, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; None: the features are the whole recording.
+        """
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         missing = self.bands * self.band_size - self.encoding_dim
         if missing:
@@ -100,7 +110,11 @@ class GatedRecurrenceMasker(Masker):
         return self.output_norm(x).flatten(-2).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F') of frames of the output of `trunk`, (B, bands * model_dim, F')."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, bands * model_dim, F'), any frames of the output of `trunk`.
+        """
         bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
         sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
         # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
@@ -108,16 +122,12 @@ class GatedRecurrenceMasker(Masker):
         return values[..., : self.encoding_dim, :]
 
     def stream(self) -> FrameStream:
-        """Start a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
+        """Return a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
 
         Raises:
             UserError: bidirectional, or with a norm over the whole recording.
         """
-        if self.bidirectional:
-            raise looks_ahead("this gated_recurrence masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this gated_recurrence masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "gated_recurrence", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 class GatedRecurrenceBlock(nn.Module):
@@ -155,7 +165,12 @@ class GatedRecurrenceBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """(F, B, bands, model_dim) -> the same shape."""
+        """Return the next values of all bands, of the shape of `x`.
+
+        Args:
+            x: (F, B, bands, model_dim).
+            state: that of a stream, updated in place; None: `x` is the whole recording.
+        """
         x = x + self.dropout(self.time(self.time_norm(x), state))
         if self.over_bands is not None and self.band_norm is not None:
             over_bands = self.over_bands(self.band_norm(x).movedim(2, 0))
@@ -193,7 +208,13 @@ class GatedRecurrence(nn.Module):
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Map inputs (T, ..., model_dim) to outputs of the same shape; a state continues the block before."""
+        """Return outputs of the shape of the inputs.
+
+        Args:
+            x: (T, ..., model_dim).
+            state: that of a stream, updated in place; the inputs continue the block before. None: they are the whole
+                recording.
+        """
         value, forget, gate = self.gates(x).chunk(3, dim=-1)
         forget = torch.sigmoid(forget)
         if self.bidirectional:

@@ -15,13 +15,13 @@ from sepkit.models.maskers.fast.guard import is_tracing
 
 
 def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:
-    """h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
+    """Return h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
 
     Args:
         forget: f, (T, ...), between 0 and 1.
         value: v, (T, ...).
         initial: h_(-1), (...); None: zeros.
-        backwards: from the last step to the first, h_t = f_t h_(t+1) + (1 - f_t) v_t.
+        backwards: go from the last step to the first, h_t = f_t h_(t+1) + (1 - f_t) v_t.
     """
     if value.dtype in (torch.float16, torch.bfloat16):
         forget, value = forget.float(), value.float()

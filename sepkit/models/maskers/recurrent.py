@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -26,6 +26,7 @@ class RecurrentMasker(Masker):
     """
 
     small_steps = True
+    hypothesis_layers = ("output",)
 
     def __init__(
         self,
@@ -47,33 +48,49 @@ class RecurrentMasker(Masker):
         self.output = nn.Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F); see `stream` for the state."""
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
+        """
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """The output of the recurrent layers, (B, C, F), of features (B, K, F)."""
+        """Return the output of the recurrent layers, (B, C, F).
+
+        Args:
+            features: (B, K, F).
+            state: that of a stream, updated in place; None: the features are the whole recording.
+        """
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C, F'), any frames of the trunk's output.
+        """
         return self.unflatten(self.output(summary.permute(2, 0, 1)).permute(1, 2, 0))
 
     def stream(self) -> FrameStream:
-        """Start a stream without look-ahead. Its state: the recurrent state, and the norm's sums.
+        """Return a stream without look-ahead. Its state: the recurrent state, and the norm's sums.
 
         Raises:
             UserError: the masker is bidirectional, or has a norm over the whole recording.
         """
-        if self.rnn.bidirectional:
-            raise looks_ahead("this recurrent masker (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this recurrent masker (norm: global_layer_norm)")
-        return FrameStream(self)
+        return stream_frames(self, "recurrent", self.rnn.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
-    """The output of a recurrent network for x. With a state, it continues from the block before."""
+    """Return the output of a recurrent network, (time, batch, units).
+
+    Args:
+        rnn: an nn.LSTM or nn.GRU.
+        x: (time, batch, input_size).
+        state: that of a stream, updated in place; x continues the block before. None: the network starts from zero.
+    """
     hidden, after = rnn(x, None if state is None else state.get(rnn))
     if state is not None:
         state[rnn] = after
@@ -83,7 +100,15 @@ def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
 def build_rnn(
     kind: str, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, dropout: float
 ) -> nn.RNNBase:
-    """Build an nn.LSTM or nn.GRU over (time, batch, input_size).
+    """Return an nn.LSTM or nn.GRU over (time, batch, input_size).
+
+    Args:
+        kind: "lstm" or "gru".
+        input_size: values in a frame.
+        hidden_size: units of each direction.
+        num_layers: how many are stacked.
+        bidirectional: whether it runs over time both ways.
+        dropout: probability between layers; 0 <= dropout < 1.
 
     Raises:
         UserError: an unknown kind, or dropout with one layer, which would have no effect.

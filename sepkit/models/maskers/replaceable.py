@@ -28,7 +28,7 @@ _replacements: dict[Callable[..., Tensor], list[tuple[Condition, Callable[..., T
 
 
 def replaceable(method: Method) -> Method:
-    """Decorator: the method runs unless a registered function applies.
+    """Return the method, for a decorator: it runs unless a registered function applies.
 
     Args:
         method: takes one tensor and, optionally, the state of a stream. Streams always run the method.
@@ -49,7 +49,7 @@ def replaceable(method: Method) -> Method:
 
 
 def replaces(method: Callable[..., Tensor], when: Condition) -> Callable[[Method], Method]:
-    """Decorator: the function runs instead of a `replaceable` method of a class wherever `when` is true.
+    """Return a decorator: its function runs instead of a `replaceable` method of a class wherever `when` is true.
 
     Args:
         method: `Class.method`.

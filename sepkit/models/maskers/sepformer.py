@@ -23,6 +23,8 @@ class SepFormerMasker(Masker):
         UserError: speechbrain is not installed, or sizes do not fit.
     """
 
+    hypothesis_layers = ("network.conv2d",)
+
     def __init__(
         self,
         encoding_dim: int,
@@ -92,7 +94,7 @@ class SepFormerMasker(Masker):
         return self.network.dual_mdl
 
     def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F).
+        """Return raw mask values (B, n, P, K, F).
 
         Raises:
             UserError: more frames than speechbrain's table of positions has chunks for.

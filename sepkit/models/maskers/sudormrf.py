@@ -46,7 +46,11 @@ class Resolutions(nn.Module):
         self.merge = nn.Sequential(GlobalLayerNorm(hidden_channels), nn.PReLU(hidden_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, F) -> (B, hidden_channels, F)."""
+        """Return the merged resolutions, (B, hidden_channels, F).
+
+        Args:
+            x: (B, channels, F); F is a multiple of 2^(depth - 1).
+        """
         x = self.expand(x)
         resolutions = []
         for level in self.levels:
@@ -60,7 +64,13 @@ class Resolutions(nn.Module):
 
 
 class SuDoRMRFBlock(nn.Module):
-    """A block of the first version: the residual sum is normalized and activated."""
+    """A block of the first version: the residual sum is normalized and activated.
+
+    Args:
+        channels: between blocks.
+        hidden_channels: inside the block.
+        depth: number of resolutions, each half the one before.
+    """
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()
@@ -69,12 +79,22 @@ class SuDoRMRFBlock(nn.Module):
         self.output = nn.Sequential(GlobalLayerNorm(channels), nn.PReLU(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, F) -> (B, channels, F)."""
+        """Return (B, channels, F).
+
+        Args:
+            x: (B, channels, F).
+        """
         return self.output(self.project(self.resolutions(x)) + x)
 
 
 class ImprovedSuDoRMRFBlock(nn.Module):
-    """A block of the improved version: a plain residual sum."""
+    """A block of the improved version: a plain residual sum.
+
+    Args:
+        channels: between blocks.
+        hidden_channels: inside the block.
+        depth: number of resolutions, each half the one before.
+    """
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()
@@ -82,7 +102,11 @@ class ImprovedSuDoRMRFBlock(nn.Module):
         self.project = nn.Conv1d(hidden_channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, F) -> (B, channels, F)."""
+        """Return (B, channels, F).
+
+        Args:
+            x: (B, channels, F).
+        """
         return self.project(self.resolutions(x)) + x
 
 
@@ -104,7 +128,11 @@ class SlidingFilters(nn.Conv2d):
         self.encoding_dim = encoding_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, K, F) -> (B, O * K, F)."""
+        """Return (B, O * K, F).
+
+        Args:
+            input: (B, K, F).
+        """
         dim = self.encoding_dim
         before = dim - dim // 2
         taps = functional.pad(self.weight[:, 0, :, 0], (dim - 1 - before, before - 1))
@@ -179,15 +207,24 @@ class SuDoRMRFMasker(_SuDoRMRF):
     """
 
     block = SuDoRMRFBlock
+    hypothesis_layers = ("output",)
 
     def make_output(self, channels: int) -> None:
-        """Make the expansion to the encoding dimensions, and the sliding filters."""
+        """Make the expansion to the encoding dimensions, and the sliding filters.
+
+        Args:
+            channels: of the blocks' output.
+        """
         dim = self.encoding_dim
         self.expand = nn.Identity() if channels == dim else nn.Conv1d(channels, dim, 1)
         self.output = SlidingFilters(dim, self.hypotheses * self.values_per_dimension)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C, F'), any frames of the trunk's output.
+        """
         return self.unflatten(self.output(self.expand(summary)))
 
 
@@ -199,11 +236,20 @@ class ImprovedSuDoRMRFMasker(_SuDoRMRF):
     """
 
     block = ImprovedSuDoRMRFBlock
+    hypothesis_layers = ("output.1",)
 
     def make_output(self, channels: int) -> None:
-        """Make the activation and the 1x1 convolution."""
+        """Make the activation and the 1x1 convolution.
+
+        Args:
+            channels: of the blocks' output.
+        """
         self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(channels, self.output_channels, 1))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, C, F'), any frames of the trunk's output.
+        """
         return self.unflatten(self.output(summary))

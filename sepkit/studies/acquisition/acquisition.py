@@ -45,14 +45,22 @@ def rewards(vae: TrainedVAE, prediction: Prediction, kind: Reward = "largest_var
 
 
 def next_dimension(worth: np.ndarray) -> np.ndarray:
-    """Return (B,) places of the largest rewards; the first of equal ones."""
+    """Return places of the largest rewards, (B,); the first of equal ones.
+
+    Args:
+        worth: (B, D) rewards; -inf where nothing can be measured.
+    """
     return worth.argmax(1)
 
 
 def acquisition_value(vae: TrainedVAE, prediction: Prediction) -> np.ndarray:
-    """Return (B,) the mean variance over all measurable dimensions: predictive, or a measurement's own if observed.
+    """Return the mean variance over all measurable dimensions, (B,): predictive, or a measurement's own if observed.
 
     A mean over unobserved dimensions alone would jump between measurements, and have nothing left at the end.
+
+    Args:
+        vae: the model.
+        prediction: its belief about B data.
     """
     return np.square(prediction.deviation)[:, vae.measurable].mean(1)
 

@@ -70,6 +70,10 @@ class Audiograms:
 def check_value(dimension: DimensionConfig, value: float) -> str | None:
     """Return a note about a value off the dimension's grid, None for one on it.
 
+    Args:
+        dimension: what is measured.
+        value: in its unit.
+
     Raises:
         UserError: a value beyond the dimension's limits, or not finite.
     """
@@ -140,13 +144,22 @@ def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
 
 
 def truth_file(path: str | Path) -> Path:
-    """Return the path of the noise-free values of the data in `path`: dev_truth.csv for dev.csv."""
+    """Return the path of the noise-free values of data: dev_truth.csv for dev.csv.
+
+    Args:
+        path: of the data.
+    """
     path = Path(path)
     return path.with_name(f"{path.stem}_truth{path.suffix}")
 
 
 def write_audiograms(path: str | Path, data: Audiograms) -> Path:
-    """Write a CSV file (id, dimensions, split), with its truth beside it if that is known; return its path."""
+    """Write a CSV file (id, dimensions, split), with its truth beside it if that is known; return its path.
+
+    Args:
+        path: of the file.
+        data: its rows.
+    """
     tables = [(Path(path), data.values)]
     if data.truth is not None:
         tables.append((truth_file(path), data.truth))
@@ -165,7 +178,7 @@ def read_audiograms(
     dimensions: Sequence[DimensionConfig] | None = None,
     refused: list[str] | None = None,
 ) -> Audiograms:
-    """Read the audiograms in a CSV file with the columns id, those of the dimensions, and optionally split.
+    """Return the audiograms in a CSV file with the columns id, those of the dimensions, and optionally split.
 
     The noise-free values are read from FILE_truth.csv if that exists.
 

@@ -47,7 +47,12 @@ def calibrate(model: str | Path, manifest: str | Path, first: int | None = None)
 
 
 def read_for(vae: TrainedVAE, manifest: str | Path, refused: list[str] | None = None) -> Audiograms:
-    """Read the data in a CSV file that has the dimensions of a model.
+    """Return the data in a CSV file that has the dimensions of a model.
+
+    Args:
+        vae: the model.
+        manifest: the file.
+        refused: as in `read_audiograms`.
 
     Raises:
         UserError: see `read_audiograms`.
@@ -61,16 +66,26 @@ def read_for(vae: TrainedVAE, manifest: str | Path, refused: list[str] | None = 
 
 
 def complete_data(data: Audiograms, first: int | None = None) -> Audiograms:
-    """Return the complete data: all of them, or the first."""
+    """Return the complete data: all of them, or the first.
+
+    Args:
+        data: with missing values or without.
+        first: how many of the complete ones; None: all.
+    """
     complete = np.flatnonzero(data.complete)
     return data[complete if first is None else complete[:first]]
 
 
 def low_elbos(vae: TrainedVAE, values: np.ndarray, draws: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return (D + 1,) the partial ELBO that 1 % of these data are below, by the number of observed dimensions.
+    """Return the partial ELBO that 1 % of these data are below, by the number of observed dimensions, (D + 1,).
 
-    For each number, random dimensions of each datum are observed, those known from the beginning first. Values are
-    (N, D) complete data, draws are samples of z.
+    For each number, random dimensions of each datum are observed, those known from the beginning first.
+
+    Args:
+        vae: the model.
+        values: (N, D), complete data.
+        draws: (S, L), samples of z.
+        seed: of the dimensions that are observed.
     """
     dimensions = values.shape[1]
     numbers = np.random.default_rng([seed, 1]).random(values.shape)

@@ -37,12 +37,17 @@ class DimensionConfig:
 
 
 def threshold_name(ear: str, frequency_hz: int) -> str:
-    """Name of a threshold: `right_1000`."""
+    """Return the name of a threshold: `right_1000`.
+
+    Args:
+        ear: "right" or "left".
+        frequency_hz: of the tone.
+    """
     return f"{ear}_{frequency_hz}"
 
 
 def audiogram_dimensions() -> list[DimensionConfig]:
-    """Age, and the thresholds of both ears from 500 Hz to 8 kHz, dB HL: 15 dimensions."""
+    """The 15 dimensions of an audiogram: age, and the thresholds of both ears from 500 Hz to 8 kHz, dB HL."""
     age = DimensionConfig(AGE, noise=5.0, step=0.0, lowest=0.0, highest=120.0, known=True, unit="years")
     return [age, *(DimensionConfig(threshold_name(ear, hz)) for ear in EARS for hz in FREQUENCIES_HZ)]
 
@@ -52,6 +57,7 @@ class PartialVAEConfig:
     """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder)."""
 
     dimensions: list[DimensionConfig] = field(default_factory=audiogram_dimensions)
+    """What is measured, in order."""
     latent: int = 4
     """Dimensions of the latent variable."""
     embedding: int = 16
@@ -87,9 +93,11 @@ class AudiogramDataConfig:
     dev: str | None = None
     """CSV file of validation data; none: no validation."""
     batch_size: int = 64
+    """Data in a batch, of each model."""
     workers: int = 0
     """Processes that load data; the data are in memory, so that more only cost time."""
     missingness: MissingnessConfig = field(default_factory=MissingnessConfig)
+    """What each datum hides in training."""
 
 
 @dataclass
@@ -117,9 +125,13 @@ class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
     """Train partial VAEs, one or a stack of them."""
 
     model: PartialVAEConfig = field(default_factory=PartialVAEConfig)
+    """The partial VAE."""
     objective: PartialVAEObjectiveConfig = field(default_factory=PartialVAEObjectiveConfig)
+    """The rate's weight, or its target."""
     data: AudiogramDataConfig = field(default_factory=AudiogramDataConfig)
+    """The data that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimization, budget and devices."""
     init_from: str | None = None
     """MODEL whose weights training starts from."""
     lower_after: float = 0.6
@@ -127,9 +139,14 @@ class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
     lower_to: float = 0.2
     """Factor on the learning rate from then on."""
     stack: StackConfig = field(default_factory=StackConfig)
+    """Seeds and target rates of models that are trained together."""
 
     def steered_to(self, rate: float) -> SteeringConfig:
-        """Return steering towards a rate in nats: the configuration's, or else from a weight of 0.05."""
+        """Return steering towards a rate: the configuration's, or else from a weight of 0.05.
+
+        Args:
+            rate: nats.
+        """
         return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
 
     def check(self) -> None:

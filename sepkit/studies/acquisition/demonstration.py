@@ -83,6 +83,11 @@ def example_sequence(
 def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRESHOLD_DB) -> str:
     """Write sequences for people typed in by hand to the Markdown file OUT; return the text.
 
+    Args:
+        model: as in `load_audiogram_model`.
+        out: the Markdown file.
+        stop_at_db: expected error at which a session stops, dB.
+
     Raises:
         UserError: no such model, or one of other dimensions.
     """
@@ -121,7 +126,11 @@ def write_examples(model: str | Path, out: str | Path, stop_at_db: float = _THRE
 
 
 def told_after(steps: Sequence[dict[str, object]]) -> str:
-    """After how many measurements a person is said to be out of range, such as "3, 5 to 14"; "never"."""
+    """Return after how many measurements a person is said to be out of range, such as "3, 5 to 14"; "never".
+
+    Args:
+        steps: of `example_sequence`.
+    """
     runs: list[list[int]] = []
     for place in (place for place, step in enumerate(steps) if step["out_of_range"]):
         if runs and place == runs[-1][-1] + 1:

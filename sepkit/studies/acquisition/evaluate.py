@@ -87,7 +87,7 @@ class Simulation:
 
 
 def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: Audiograms | None = None) -> Simulation:
-    """Play whole sessions by each strategy, and find where rules stop those of the first one.
+    """Return whole sessions by each strategy, and where rules stop those of the first one.
 
     Args:
         model: chooses and estimates.
@@ -178,7 +178,14 @@ def _stopping(
 def rate_and_distortion(
     vae: TrainedVAE, values: np.ndarray, observed: np.ndarray, samples: int = 16
 ) -> dict[str, float]:
-    """Return mean rate, partial distortion and negative partial ELBO of (N, D) partly observed data, nats."""
+    """Return mean rate, partial distortion and negative partial ELBO of partly observed data, nats.
+
+    Args:
+        vae: the model.
+        values: (N, D).
+        observed: (N, D) bool.
+        samples: of z for each datum; rounded up to an even number above twice the latents.
+    """
     draws = latent_draws(_even(samples, vae.config.latent), vae.config.latent)
     rates, distortions = [], []
     for start in range(0, len(values), 1024):
@@ -310,7 +317,13 @@ def _rates(
 
 
 def write_simulation(folder: Path, simulation: Simulation, model: AudiogramModel) -> Path:
-    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json; return the folder."""
+    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json; return the folder.
+
+    Args:
+        folder: made if absent.
+        simulation: what is written.
+        model: the one that played.
+    """
     names = model.vae.names
     _write_rows(folder / "information.csv", _information_rows(simulation))
     _write_rows(folder / "sequences.csv", _sequence_rows(simulation, names))

@@ -17,7 +17,12 @@ from sepkit.studies.acquisition.simulation import Sessions
 
 
 def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
-    """Draw the (A, D) archetypes that synthetic data are combinations of (thesis, figure 1a)."""
+    """Return a figure of the archetypes that synthetic data are combinations of (thesis, figure 1a).
+
+    Args:
+        vae: has names and places of the dimensions.
+        archetypes: (A, D).
+    """
     figure = Figure(figsize=(2.6 * len(archetypes), 2.9), layout="constrained")
     for axes, row in zip(np.atleast_1d(figure.subplots(1, len(archetypes), sharey=True)), archetypes, strict=True):
         draw_audiogram(axes, {vae.names[place]: float(row[place]) for place in vae.measurable})
@@ -27,9 +32,13 @@ def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
 
 
 def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray, side: int = 5) -> Figure:
-    """Draw encodings of data and archetypes, and the decoded grid of latent values (thesis, figure 1b and 1c).
+    """Return a figure of encodings of data and archetypes, and the decoded grid of latents (thesis, figure 1b and 1c).
 
-    The model has two latent dimensions; values are (N, D), archetypes (A, D), and the grid has `side` points a side.
+    Args:
+        vae: has two latent dimensions.
+        values: (N, D), data.
+        archetypes: (A, D).
+        side: points on a side of the grid.
     """
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     grid_of_two = figure.add_gridspec(1, 2)
@@ -60,7 +69,7 @@ def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.nd
 def session_figure(
     vae: TrainedVAE, predictions: Sequence[Prediction], reference: np.ndarray, full: Prediction, chosen: Sequence[int]
 ) -> Figure:
-    """Draw a session, one row per step: estimate and truth, predicted deviation, posterior (thesis, figure 2).
+    """Return a figure of a session, one row per step: estimate and truth, deviation, posterior (thesis, figure 2).
 
     Args:
         vae: the model; its first two latents are drawn.
@@ -108,7 +117,7 @@ def _draw_posterior(axes: Axes, prediction: Prediction, color: str) -> None:
 
 
 def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None = None) -> Figure:
-    """Draw RMSE by number of measurements, and relative to one of the curves (thesis, figures 3b and 6).
+    """Return a figure of RMSE by number of measurements, and relative to one of the curves (thesis, figures 3b and 6).
 
     Args:
         curves: name -> (models, M + 1) dB; lines are means, bands standard deviations.
@@ -128,9 +137,11 @@ def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None
 
 
 def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
-    """Draw errors over their predictors; a dot is a moment of a session (thesis, figure 4).
+    """Return a figure of errors over their predictors; a dot is a moment of a session (thesis, figure 4).
 
-    `predicted` is (N, M + 1) by the stopping rule, dB.
+    Args:
+        sessions: N of them.
+        predicted: (N, M + 1) errors, by the stopping rule, dB.
     """
     count, columns = sessions.rmse.shape
     numbers = np.tile(np.arange(columns), (count, 1))
@@ -152,7 +163,12 @@ def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
 
 
 def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figure:
-    """Draw histograms of how far each rule's stopping index (N,) is from the oracle's (thesis, figure 5)."""
+    """Return histograms of how far each rule's stopping index is from the oracle's (thesis, figure 5).
+
+    Args:
+        stops: rule -> (N,) stopping indices.
+        oracle: (N,).
+    """
     figure = Figure(figsize=(4 * len(stops), 3.0), layout="constrained")
     reach = int(max(np.abs(values - oracle).max() for values in stops.values()))
     bins = np.arange(-reach - 0.5, reach + 1.5)
@@ -169,7 +185,11 @@ def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figu
 
 
 def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw how much larger the distortion on test data is than on training data: (epochs, nats) pairs by name."""
+    """Return a figure of how much larger the distortion on test data is than on training data.
+
+    Args:
+        curves: name -> (epochs, nats) pairs.
+    """
     figure = panels("epochs", ["test minus training distortion [nats]"])
     for place, (name, points) in enumerate(curves.items()):
         x, y = zip(*sorted(points), strict=True)

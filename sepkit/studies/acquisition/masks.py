@@ -15,10 +15,17 @@ _MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 
 
 def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
-    """Return (count, dimensions) bool, what each datum shows in an epoch; static missingness is the same in all.
+    """Return what each datum shows in an epoch, (count, dimensions) bool; static missingness is the same in all.
 
     For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho. Then a share of data is hidden
     entirely and another share not at all.
+
+    Args:
+        config: kind and shares of missingness.
+        count: of data.
+        dimensions: D.
+        seed: of the training.
+        epoch: from 0 on.
 
     Source: thesis, part A, section 3.1.
     """
@@ -31,17 +38,37 @@ def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: in
 
 
 def dequantization(steps: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return (count, D) uniform in +- half a step of each dimension; drawn anew every epoch."""
+    """Return uniform numbers in +- half a step of each dimension, (count, D); drawn anew every epoch.
+
+    Args:
+        steps: (D,), 0 where a dimension has no grid.
+        count: of data.
+        seed: of the training.
+        epoch: from 0 on.
+    """
     return (_generator(_DEQUANTIZATION, seed, epoch).random((count, len(steps))) - 0.5) * steps
 
 
 def order_of(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return (count,) the order of the data in an epoch."""
+    """Return the order of the data in an epoch, (count,).
+
+    Args:
+        count: of data.
+        seed: of the training.
+        epoch: from 0 on.
+    """
     return _generator(_ORDER, seed, epoch).permutation(count)
 
 
 def latent_noise(rows: int, latent: int, seed: int, step: int) -> np.ndarray:
-    """Return (rows, latent) standard normal numbers of a training step."""
+    """Return standard normal numbers of a training step, (rows, latent).
+
+    Args:
+        rows: data in the batch.
+        latent: L.
+        seed: of the training.
+        step: its number.
+    """
     return _generator(_LATENT, seed, step).standard_normal((rows, latent))
 
 

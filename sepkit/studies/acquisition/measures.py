@@ -6,7 +6,12 @@ import numpy as np
 
 
 def rmse(estimate: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return (B,) root mean squared error over all D dimensions, in the unit of the data: thesis, eq. 4."""
+    """Return the root mean squared error over all D dimensions, (B,), in the unit of the data: thesis, eq. 4.
+
+    Args:
+        estimate: (B, D).
+        reference: (B, D).
+    """
     return np.sqrt(np.square(estimate - reference).mean(-1))
 
 
@@ -35,5 +40,10 @@ def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def mean_offset(stops: np.ndarray, oracle: np.ndarray) -> float:
-    """Return O, the mean of |s - s_hat| over sequences: thesis, eq. 7."""
+    """Return O, the mean of |s - s_hat| over sequences: thesis, eq. 7.
+
+    Args:
+        stops: s_hat, (N,).
+        oracle: s, (N,).
+    """
     return float(np.abs(stops - oracle).mean())

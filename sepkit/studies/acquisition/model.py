@@ -101,12 +101,21 @@ class PartialVAE(SavedModel):
         return len(self.center)
 
     def draw(self, seeds: Sequence[int]) -> None:
-        """Draw the weights of each model anew from its own seed."""
+        """Draw the weights of each model anew.
+
+        Args:
+            seeds: S, one for each model.
+        """
         fresh = PartialVAE(self.config, seeds)
         self.load_state_dict(dict(fresh.named_parameters()), strict=False)
 
     def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
-        """Set the mean and the deviation of the training data, (S or 1, D) each, in the data's units."""
+        """Set the mean and the deviation of the training data, in the data's units.
+
+        Args:
+            center: mean, (S or 1, D).
+            scale: deviation, (S or 1, D).
+        """
         for name, values in (("center", center), ("scale", scale)):
             buffer = getattr(self, name)
             buffer.copy_(torch.as_tensor(np.asarray(values), dtype=buffer.dtype).unsqueeze(1).expand_as(buffer))
@@ -143,7 +152,10 @@ class PartialVAE(SavedModel):
 
     @classmethod
     def stacked(cls, models: Sequence[PartialVAE]) -> PartialVAE:
-        """Join all models of these stacks in one.
+        """Return all models of several stacks as one.
+
+        Args:
+            models: the stacks, in order.
 
         Raises:
             ValueError: models of different shapes.
@@ -154,7 +166,11 @@ class PartialVAE(SavedModel):
         return made
 
     def set_low_elbo(self, values: np.ndarray) -> None:
-        """Set (S, D + 1) the partial ELBOs that 1 % of the training data are below."""
+        """Set the partial ELBOs that 1 % of the training data are below.
+
+        Args:
+            values: (S, D + 1) nats, by the number of observed dimensions.
+        """
         self.low_elbo.copy_(torch.as_tensor(values, dtype=self.low_elbo.dtype))
 
     def trained(self) -> TrainedVAE:

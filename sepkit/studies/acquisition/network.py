@@ -54,7 +54,14 @@ def decode(weights: Weights, z: Any, noise: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def layers(weights: Weights, name: str, values: Any, xp: Any) -> Any:
-    """Apply the fully connected layers NAME.0, NAME.1 ... with rectified values between them."""
+    """Return values after the fully connected layers NAME.0, NAME.1 ... with rectified values between them.
+
+    Args:
+        weights: by name, as in the model's state.
+        name: NAME.
+        values: (S, B, in).
+        xp: torch or numpy.
+    """
     place = 0
     while f"{name}.{place}.weight" in weights:
         if place:
@@ -65,7 +72,12 @@ def layers(weights: Weights, name: str, values: Any, xp: Any) -> Any:
 
 
 def softplus(values: Any, xp: Any) -> Any:
-    """Return log(1 + exp(values)), without overflow."""
+    """Return log(1 + exp(values)), without overflow.
+
+    Args:
+        values: of any shape.
+        xp: torch or numpy.
+    """
     return xp.logaddexp(values, xp.zeros_like(values))
 
 

@@ -30,13 +30,22 @@ _HEADER = b"HEADER RECORD*******LIBRARY HEADER RECORD"
 
 @dataclass
 class NHANESReport:
-    """Findings for the user, one fact per line."""
+    """Findings for the user.
+
+    Args:
+        lines: one fact each.
+    """
 
     lines: list[str]
 
 
 def nhanes_column(ear: str, frequency_hz: int) -> str:
-    """Return the name of a threshold in the files: AUXU500R, AUXU1K1L (the first test at 1 kHz), AUXU2KR ..."""
+    """Return the name of a threshold in the files: AUXU500R, AUXU1K1L (the first test at 1 kHz), AUXU2KR ...
+
+    Args:
+        ear: "right" or "left".
+        frequency_hz: of the tone.
+    """
     tone = {500: "500", 1000: "1K1"}.get(frequency_hz, f"{frequency_hz // 1000}K")
     return f"AUXU{tone}{ear[0].upper()}"
 

@@ -20,10 +20,14 @@ _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
 
 def latent_draws(samples: int, latent: int, seed: int = 0) -> np.ndarray:
-    """Return (samples, latent) standard normal numbers whose mean is exactly 0 and whose covariance is exactly 1.
+    """Return standard normal numbers whose mean is exactly 0 and whose covariance is exactly 1, (samples, latent).
 
     They are the same for every question, so answers do not depend on chance, and values linear in z come out exactly.
-    The number of samples is even and more than twice that of latents.
+
+    Args:
+        samples: an even number, more than twice that of latents (else ValueError).
+        latent: L.
+        seed: of the numbers.
     """
     if samples % 2 or samples <= 2 * latent:
         raise ValueError(f"found {samples} samples for {latent} latents, expected an even number above {2 * latent}")
@@ -132,7 +136,12 @@ class TrainedVAE:
         return np.array([place for place, d in enumerate(self.config.dimensions) if not d.known])
 
     def posterior(self, values: np.ndarray, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of q(z | x_O), (B, L) each, for values and observed as in `predict`."""
+        """Return mean and deviation of q(z | x_O), (B, L) each.
+
+        Args:
+            values: as in `predict`.
+            observed: as in `predict`.
+        """
         x = (np.where(observed, values, self.center) - self.center) / self.scale
         seen = observed.astype(np.float32)
         mean, raw = network.encode(self.weights, x.astype(np.float32)[None], seen[None], np)
@@ -165,14 +174,24 @@ class TrainedVAE:
 
 
 def from_arrays(config: PartialVAEConfig, state: Mapping[str, np.ndarray]) -> TrainedVAE:
-    """Make the model from weights and buffers by name, without torch."""
+    """Return the model that weights and buffers make, without torch.
+
+    Args:
+        config: of the model.
+        state: weights and buffers by name.
+    """
     buffers = {name: state[name].reshape(-1) for name in ("center", "scale", "low_elbo")}
     weights = {name: array for name, array in state.items() if "." in name}
     return TrainedVAE(config, weights, **buffers)
 
 
 def normal_kl(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> np.ndarray:
-    """Return KL(first || second), nats, of normal distributions (mean, deviation), summed over the last axis."""
+    """Return KL(first || second) of normal distributions, summed over the last axis, nats.
+
+    Args:
+        first: mean and deviation.
+        second: mean and deviation.
+    """
     (mean, deviation), (other_mean, other_deviation) = first, second
     squares = (np.square(deviation) + np.square(mean - other_mean)) / (2 * np.square(other_deviation))
     return (squares - 0.5 + np.log(other_deviation) - np.log(deviation)).sum(-1)

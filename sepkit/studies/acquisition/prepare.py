@@ -26,6 +26,9 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
     Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Unusable rows of a
     user's file are left out, listed in refused.txt, and reported as a mistake after all others are written.
 
+    Args:
+        options: how audiograms are made, or where they are.
+
     Raises:
         UserError: numbers out of their range, a file that cannot be used, rows that were left out, or a folder that
             cannot be written to.
@@ -43,6 +46,9 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
 
 def prepare_nhanes(options: NHANESOptions) -> Path:
     """Write the people of NHANES who have an age and all thresholds, print a report, and return the folder.
+
+    Args:
+        options: where the files of the survey are.
 
     Raises:
         UserError: see `read_nhanes`, or a folder that cannot be written to.
@@ -71,7 +77,11 @@ def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
 
 
 def say_notes(notes: Sequence[str]) -> None:
-    """Print notes about accepted values on standard error."""
+    """Print notes about accepted values on standard error.
+
+    Args:
+        notes: a line each.
+    """
     for note in notes[:_SHOWN_LINES]:
         print(note, file=sys.stderr)
     if len(notes) > _SHOWN_LINES:

@@ -29,7 +29,10 @@ _EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config au
 
 
 def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
-    """Load the model in a folder that `sepkit train` wrote (EXP or EXP/model), with its calibration beside it.
+    """Return the model in a folder, with its calibration beside it.
+
+    Args:
+        model: EXP or EXP/model that `sepkit train` wrote.
 
     Raises:
         UserError: not there, damaged, or another kind of model.
@@ -40,7 +43,10 @@ def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
 
 
 def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
-    """Load the partial VAE in a model's folder, without torch.
+    """Return the partial VAE in a model's folder, without torch.
+
+    Args:
+        model: EXP or EXP/model that `sepkit train` wrote.
 
     Raises:
         UserError: not there, damaged, or another kind of model.
@@ -97,7 +103,10 @@ class AudiogramModel:
         return latent_draws(max(SAMPLES, 4 * self.vae.config.latent), self.vae.config.latent)
 
     def session(self, age: float | None = None) -> Session:
-        """Start a session with nothing measured; an unknown age is marginalized.
+        """Return a session with nothing measured.
+
+        Args:
+            age: years; None: unknown, and marginalized.
 
         Raises:
             UserError: an impossible age, or one for a model without age.
@@ -146,7 +155,10 @@ class Session:
         return self.measured_all({threshold_name(ear, hz): float(db)})
 
     def measured_all(self, measured: Any) -> Session:
-        """Return the session with all of these measured: name -> value, or words such as `right_1000=35`.
+        """Return the session with all of these measured.
+
+        Args:
+            measured: name -> value, or words such as `right_1000=35`.
 
         Raises:
             UserError: a name that does not exist, or an impossible value; then nothing is accepted.
@@ -166,21 +178,25 @@ class Session:
         return sum(not self._dimensions[name].known for name in self._values)
 
     def next(self, reward: Reward = "largest_variance") -> str | None:
-        """Return the name of the threshold to measure next (`left_4000`); None if all are measured."""
+        """Return the name of the threshold to measure next (`left_4000`); None if all are measured.
+
+        Args:
+            reward: by which the threshold is chosen.
+        """
         vae = self.model.vae
         worth = rewards(vae, self.prediction, reward)[0]
         return vae.names[int(worth.argmax())] if np.isfinite(worth).any() else None
 
     def estimate(self) -> dict[str, float]:
-        """Name -> threshold, dB HL: the measured value, or the expected one."""
+        """Return name -> threshold, dB HL: the measured value, or the expected one."""
         return self._thresholds(self.prediction.estimate[0])
 
     def deviation(self) -> dict[str, float]:
-        """Name -> standard deviation, dB: of a measurement, or of the prediction."""
+        """Return name -> standard deviation, dB: of a measurement, or of the prediction."""
         return self._thresholds(self.prediction.deviation[0])
 
     def expected_error_db(self) -> float | None:
-        """Expected root mean squared error of the estimates, dB; None if the model is not calibrated."""
+        """Return the expected root mean squared error of the estimates, dB; None if the model is not calibrated."""
         if self.model.stopping is None:
             return None
         features = {
@@ -191,7 +207,10 @@ class Session:
         return float(self.model.stopping.predict(features)[0])
 
     def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
-        """Whether the estimates are good enough: all is measured, or some is and the expected error is below the limit.
+        """Whether the estimates are good enough: all is measured, or some is and the expected error is small.
+
+        Args:
+            stop_at_db: the session stops when the expected error is below this, dB.
 
         Returns:
             None if the model is not calibrated and something is left to measure.
@@ -207,7 +226,12 @@ class Session:
         return bool(math.isfinite(limit) and self.prediction.partial_elbo[0] < limit)
 
     def answer(self, stop_at_db: float = DEFAULT_STOP_DB, reward: Reward = "largest_variance") -> dict[str, Any]:
-        """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ..."""
+        """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ...
+
+        Args:
+            stop_at_db: the session stops when the expected error is below this, dB.
+            reward: by which the next threshold is chosen.
+        """
         if not 0 < stop_at_db < math.inf:
             raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
         expected, notes = self.expected_error_db(), list(self.notes)

@@ -56,7 +56,7 @@ def play(
     order: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Sessions:
-    """Play a session with each datum, from nothing measured to everything.
+    """Return sessions with each datum, from nothing measured to everything.
 
     Args:
         vae: the model.
@@ -132,7 +132,13 @@ def _beliefs(
 
 
 def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
-    """Return (count, M) places of the measurable dimensions, in a different order for each datum."""
+    """Return places of the measurable dimensions, in a different order for each datum, (count, M).
+
+    Args:
+        vae: the model.
+        count: of data.
+        seed: of the orders.
+    """
     numbers = np.random.default_rng([seed, 0]).random((count, len(vae.measurable)))
     return vae.measurable[numbers.argsort(axis=1)]
 
@@ -140,7 +146,10 @@ def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
 def greedy_order(vae: TrainedVAE, data: Audiograms, draws: np.ndarray) -> list[int]:
     """Return the single order that lowers the mean error most at each step: places of the M measurable dimensions.
 
-    `data` are complete, and not used for tests later.
+    Args:
+        vae: the model.
+        data: complete, and not used for tests later.
+        draws: (S, L), samples of z.
     """
     reference = data.values if data.truth is None else data.truth
     observed = np.ones(data.values.shape, bool)

@@ -43,6 +43,10 @@ class Member:
 def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Member]:
     """Return the models of a sweep: each seed with each rate.
 
+    Args:
+        seeds: of the sweep, different ones.
+        rates: target rates, nats, different ones; None: those of the configuration.
+
     Raises:
         UserError: seeds or rates that stand twice or are out of range.
     """

@@ -68,7 +68,11 @@ class StoppingRule:
     format: int = FORMAT
 
     def predict(self, features: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the expected error, dB, of the shape of each feature; never below 0."""
+        """Return the expected error, dB; never below 0.
+
+        Args:
+            features: by name, all of one shape, which is that of the result.
+        """
         total = np.full(np.shape(features[self.features[0]]), self.intercept)
         for name, mean, scale, coefficient in zip(
             self.features, self.means, self.scales, self.coefficients, strict=True
@@ -78,7 +82,11 @@ class StoppingRule:
 
 
 def features_of(sessions: Sessions) -> dict[str, np.ndarray]:
-    """Return (N, M + 1) each: the features of a rule after 0, 1 ... M measurements."""
+    """Return the features of a rule after 0, 1 ... M measurements, (N, M + 1) each.
+
+    Args:
+        sessions: N of them.
+    """
     count, columns = sessions.acquisition.shape
     return {
         "measurements": np.tile(np.arange(columns, dtype=float), (count, 1)),
@@ -88,7 +96,7 @@ def features_of(sessions: Sessions) -> dict[str, np.ndarray]:
 
 
 def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> StoppingRule:
-    """Fit the rule that predicts the error of these sessions best, from one measurement on.
+    """Return the rule that predicts the error of these sessions best, from one measurement on.
 
     Args:
         sessions: with validation data.
@@ -125,7 +133,12 @@ def _limit() -> float:
 
 
 def best_index(sessions: Sessions, threshold: float) -> int:
-    """Return the single number of measurements whose mean offset from the oracle's is least on these sessions."""
+    """Return the single number of measurements whose mean offset from the oracle's is least on these sessions.
+
+    Args:
+        sessions: N of them.
+        threshold: error that is good enough, dB.
+    """
     oracle = stopping_index(sessions.rmse, threshold)
     candidates = range(1, sessions.rmse.shape[1])
     return min(candidates, key=lambda index: mean_offset(np.full(len(oracle), index), oracle))
@@ -158,7 +171,11 @@ def stopping_scores(
 
 
 def fingerprint(vae: TrainedVAE) -> str:
-    """Return the hexadecimal digest of a model's weights."""
+    """Return the hexadecimal digest of a model's weights.
+
+    Args:
+        vae: the model.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(vae.weights):
         digest.update(name.encode())
@@ -169,6 +186,10 @@ def fingerprint(vae: TrainedVAE) -> str:
 def write_stopping(rule: StoppingRule, folder: Path) -> Path:
     """Write the rule to a model's folder; return its path.
 
+    Args:
+        rule: of the model in that folder.
+        folder: of the model.
+
     Raises:
         UserError: the folder cannot be written to.
     """
@@ -176,7 +197,11 @@ def write_stopping(rule: StoppingRule, folder: Path) -> Path:
 
 
 def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
-    """Read the rule in a model's folder; return None if there is none.
+    """Return the rule in a model's folder; None if there is none.
+
+    Args:
+        folder: of the model.
+        weights: `fingerprint` of the model.
 
     Raises:
         UserError: a file that is damaged, of another version, or for another model.

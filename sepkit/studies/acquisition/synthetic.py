@@ -41,9 +41,12 @@ def archetype_correlation() -> np.ndarray:
 
 
 def draw_archetypes(count: int, spread_db: float, seed: int) -> np.ndarray:
-    """Draw (count, 15) age and thresholds of archetypes, within their limits.
+    """Return age and thresholds of archetypes, within their limits, (count, 15).
 
-    `spread_db` is the standard deviation of a threshold over archetypes.
+    Args:
+        count: of archetypes.
+        spread_db: standard deviation of a threshold over archetypes.
+        seed: of the draws.
     """
     mean = np.array([MEAN_AGE, *MEAN_THRESHOLDS_DB * len(EARS)])
     deviation = np.array([AGE_DEVIATION, *[spread_db] * (len(mean) - 1)])
@@ -61,7 +64,7 @@ def synthetic_audiograms(
     corruption: float = 0.0,
     seed: int = 0,
 ) -> tuple[Audiograms, np.ndarray]:
-    """Make synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
+    """Return synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
 
     Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond the limits are cut
     to them, as by an audiometer.

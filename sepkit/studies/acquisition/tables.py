@@ -51,7 +51,11 @@ class Group:
     summaries: list[dict[str, Any]]
 
     def values(self, *keys: str) -> np.ndarray:
-        """Return (models, ...) the values of each summary under these keys."""
+        """Return the values of each summary under some keys, (models, ...).
+
+        Args:
+            keys: one after the other, from the outside in.
+        """
         found = []
         for folder, summary in zip(self.folders, self.summaries, strict=True):
             value: Any = summary
@@ -66,7 +70,10 @@ class Group:
 
 
 def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
-    """Load a group for each folder, which is one simulation or holds several.
+    """Return a group for each folder.
+
+    Args:
+        simulations: folders; each is one simulation, or holds several.
 
     Raises:
         UserError: a folder without any.
@@ -86,6 +93,11 @@ def write_tables(
 ) -> str:
     """Write tables in Markdown to the file OUT, with figures beside it; return the text.
 
+    Args:
+        simulations: folders, as in `load_groups`.
+        out: the file.
+        kind: which tables.
+
     Raises:
         UserError: a folder without simulations, or ones that lack values for the tables.
     """
@@ -98,7 +110,12 @@ def write_tables(
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file and return its path."""
+    """Write a figure as a PNG file and return its path.
+
+    Args:
+        figure: what is written.
+        path: of the PNG.
+    """
     with atomic_output(path) as temporary:
         figure.savefig(temporary, format="png", dpi=_DPI)
     return path

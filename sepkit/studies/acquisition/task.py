@@ -100,6 +100,11 @@ class PartialVAETask(Task):
 
     A model learns the same in a stack as alone: order, masks, dequantization and latent noise follow from its own seed,
     and Adam works elementwise. By default gradients are not clipped, because their norm would be shared.
+
+    Args:
+        config: of the models, the data and the trainer.
+        out: folder of the experiment.
+        resuming: whether a saved state will be loaded.
     """
 
     model_type = PartialVAE

@@ -127,14 +127,22 @@ class AnnealedInferenceConfig:
     seed: int = 0
     """Of starts and samples; every cell has a seed of its own that follows from it."""
     formulas: FormulasConfig = field(default_factory=FormulasConfig)
+    """Flows of the means, and closed forms."""
     agreement: AgreementConfig = field(default_factory=AgreementConfig)
+    """The full update against the reduced one."""
     phase_diagram: PhaseDiagramConfig = field(default_factory=PhaseDiagramConfig)
+    """Collapse over initial temperature and annealing time."""
     runs: RunsConfig = field(default_factory=RunsConfig)
+    """Single runs of several strategies."""
     flows: FlowsConfig = field(default_factory=FlowsConfig)
+    """Normalizing flows as students."""
 
 
 def read_config(path: str | Path) -> AnnealedInferenceConfig:
-    """Read the configuration in a YAML file.
+    """Return the configuration in a YAML file.
+
+    Args:
+        path: of the file.
 
     Raises:
         UserError: unreadable, an unknown key, or a number out of its range.

@@ -45,7 +45,12 @@ def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: in
 
 
 def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms."""
+    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms.
+
+    Args:
+        config: its section `formulas`, and the target.
+        folder: where cells are kept.
+    """
     own = config.formulas
 
     def compute(temperature: float, steps: int, starts: int, after: int, seed: int, **_: Any) -> dict[str, Any]:
@@ -94,7 +99,12 @@ def _flow_collapse(
 
 
 def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Compare collapse under the full and the reduced update, cell by cell, and the cost of a step of either."""
+    """Return the collapse under the full and the reduced update, cell by cell, and the cost of a step of either.
+
+    Args:
+        config: its section `agreement`, and the target.
+        folder: where cells are kept.
+    """
     own = config.agreement
 
     def compute(
@@ -207,7 +217,12 @@ def _fit_reduced(
 
 
 def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms."""
+    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms.
+
+    Args:
+        config: its section `phase_diagram`, and the target.
+        folder: where cells are kept.
+    """
     own = config.phase_diagram
 
     def compute(temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any) -> dict[str, Any]:
@@ -239,7 +254,12 @@ def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[st
 
 
 def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start."""
+    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start.
+
+    Args:
+        config: its section `runs`, and the target.
+        folder: where cells are kept.
+    """
     own = config.runs
     annealing = InverseTemperature(1 / own.temperature, own.steps)
     hot = {"initial_variance": own.temperature}

@@ -76,7 +76,12 @@ def adapt(
 
 
 def adapted_config(config: SpeakerEncoderConfig, speakers: int) -> SpeakerEncoderConfig:
-    """Return the configuration of MiCE on the trunk of an encoder with one head."""
+    """Return the configuration of MiCE on the trunk of an encoder.
+
+    Args:
+        config: of the encoder, which has one head.
+        speakers: K, the number of experts.
+    """
     return replace(config, experts=speakers, gate="fixed")
 
 

@@ -34,6 +34,11 @@ _PAUSE_SECONDS = 0.3
 def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: ClusterOptions) -> dict[str, Any]:
     """Find who speaks when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
 
+    Args:
+        inputs: recordings, folders of them, or what `sepkit separate` wrote.
+        out: folder of the results.
+        options: the encoder, and the number of speakers.
+
     Returns:
         The summary.
 
@@ -158,7 +163,11 @@ def _write_rttms(heard: Heard, labels: Sequence[int], out: Path) -> None:
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return turns of one speaker with those joined that overlap or have hardly a pause between them."""
+    """Return turns with those joined that overlap or have hardly a pause between them.
+
+    Args:
+        turns: of one speaker: beginnings and lengths, seconds.
+    """
     joined: list[tuple[float, float]] = []
     for start, length in sorted(turns):
         if joined and start <= joined[-1][0] + joined[-1][1] + _PAUSE_SECONDS:

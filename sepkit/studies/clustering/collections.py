@@ -27,6 +27,9 @@ from sepkit.studies.clustering.options import VoicesOptions
 def prepare_voices(options: VoicesOptions) -> Path:
     """Write the utterances and return `voices.csv`.
 
+    Args:
+        options: the recordings, and whose are taken.
+
     Raises:
         UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds other ones.
     """
@@ -60,7 +63,14 @@ def prepare_voices(options: VoicesOptions) -> Path:
 def with_channel(
     waveform: np.ndarray, snr_db: tuple[float, float], generator: np.random.Generator, tilt_nepers: float = 0.3
 ) -> np.ndarray:
-    """Return a waveform with a smooth band tilt and white noise of its own, below full scale."""
+    """Return a waveform with a smooth band tilt and white noise of its own, below full scale.
+
+    Args:
+        waveform: (T,).
+        snr_db: range of the signal-to-noise ratio, dB.
+        generator: of the draws.
+        tilt_nepers: standard deviation of each of the tilt's four cosines.
+    """
     size = len(waveform)
     tilted = np.fft.irfft(np.fft.rfft(waveform) * color(size, tilt_nepers, generator), size)
     noise = generator.standard_normal(size)

@@ -45,6 +45,7 @@ class StretchDataConfig:
     dev: str | None = None
     """The same with labels, for validation: the speaker is the first folder, or the column `speaker`."""
     batch_size: int = 64
+    """Stretches in a batch."""
     workers: int = 0
     """Processes that make views; recordings are in memory."""
     min_seconds: float = 0.5
@@ -52,6 +53,7 @@ class StretchDataConfig:
     max_seconds: float = 20.0
     """Longer stretches are cut into several."""
     views: ViewConfig = field(default_factory=ViewConfig)
+    """Crops and augmentation."""
 
 
 @dataclass
@@ -79,11 +81,15 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
     """Train an encoder of voices without labels."""
 
     model: SpeakerEncoderConfig = field(default_factory=SpeakerEncoderConfig)
+    """The encoder of voices."""
     loss: Loss = "moco"
     """moco: InfoNCE, one head. mice: a mixture of contrastive experts, one for each cluster."""
     objective: ContrastiveObjectiveConfig = field(default_factory=ContrastiveObjectiveConfig)
+    """Temperatures, the queue and the teacher."""
     data: StretchDataConfig = field(default_factory=StretchDataConfig)
+    """The stretches that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimization, budget and devices."""
     init_from: str | None = None
     """Folder of an encoder whose weights training starts from."""
 

@@ -90,6 +90,11 @@ def load_stretches(
 ) -> tuple[list[Segment], list[np.ndarray], int]:
     """Return the stretches of a folder or CSV file, their samples as 16-bit integers, and how many were left out.
 
+    Args:
+        source: folder or CSV file.
+        config: the lengths of stretches.
+        sample_rate: Hz of the samples.
+
     Raises:
         UserError: recordings that cannot be read.
     """
@@ -139,9 +144,15 @@ def _ratio(signal: np.ndarray, other: np.ndarray, level_db: float) -> np.float32
 
 
 def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
-    """Return a waveform (T,) with reverberation, color, noise and gain of its own.
+    """Return a waveform with reverberation, color, noise and gain of its own, (T,).
 
     All is done to its spectrum, so that a view takes two Fourier transforms.
+
+    Args:
+        waveform: (T,).
+        views: how strong all that is.
+        sample_rate: Hz.
+        generator: of the draws.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -195,6 +206,10 @@ def _room(length: int, sample_rate: int, generator: np.random.Generator) -> np.n
 
 
 def speakers_of(segments: Sequence[Segment]) -> list[str] | None:
-    """Return who speaks in each stretch; None unless that is known of all."""
+    """Return who speaks in each stretch; None unless that is known of all.
+
+    Args:
+        segments: with or without a speaker.
+    """
     names = [segment.speaker for segment in segments]
     return None if any(name is None for name in names) else [str(name) for name in names]

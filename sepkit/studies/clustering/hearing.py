@@ -41,7 +41,11 @@ class Heard:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
-        """Yield the samples of all stretches at a rate, Hz."""
+        """Yield the samples of all stretches, (T,) each.
+
+        Args:
+            sample_rate: Hz of the samples.
+        """
         for source, own in zip(self.sources, self.stretches, strict=True):
             yield from waveforms_of(source, own, sample_rate)
 
@@ -68,6 +72,10 @@ class Heard:
 
 def hear(inputs: Sequence[str | Path], out: Path) -> Heard:
     """Return the stretches of all inputs; a recording that cannot be used is noted, and the rest goes on.
+
+    Args:
+        inputs: recordings, folders of them, or what `sepkit separate` wrote.
+        out: folder of the outputs, which is no input.
 
     Raises:
         UserError: an input that does not exist, or nothing is heard anywhere.

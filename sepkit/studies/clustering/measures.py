@@ -50,7 +50,12 @@ class Voices:
 
 @torch.inference_mode()
 def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> Voices:
-    """Return what an encoder says of waveforms at its rate, one by one."""
+    """Return what an encoder says of waveforms, one by one.
+
+    Args:
+        encoder: of voices.
+        waveforms: (T,) each, at its rate.
+    """
     embeddings, features, experts, gates = [], [], [], []
     for waveform in waveforms:
         trunk = encoder.features(encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None]))
@@ -100,7 +105,14 @@ def cluster_by(
 def posterior_of_experts(
     encoder: SpeakerEncoder, voices: Voices, temperature: float, gate_temperature: float
 ) -> np.ndarray:
-    """Return (N, K) MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10)."""
+    """Return MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10), (N, K).
+
+    Args:
+        encoder: with K experts.
+        voices: what the encoder says of N stretches.
+        temperature: of the experts.
+        gate_temperature: of the gate.
+    """
     experts = torch.from_numpy(voices.experts)
     count, heads, dimensions = experts.shape
     queue = ContrastiveQueue(max(1, count), heads, dimensions)
@@ -120,13 +132,23 @@ def posterior_of_experts(
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
-    """Return columns with mean 0 and deviation 1 over the rows."""
+    """Return columns with mean 0 and deviation 1 over the rows.
+
+    Args:
+        values: (N, D).
+    """
     deviation = values.std(0)
     return (values - values.mean(0)) / np.where(deviation > 0, deviation, 1.0)
 
 
 def plain_features(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int) -> np.ndarray:
-    """Return (N, D) standardized means over time of the log mel spectrum, or of mel cepstra, of each waveform."""
+    """Return standardized means over time of the log mel spectrum, or of mel cepstra, of each waveform, (N, D).
+
+    Args:
+        kind: of `BASELINES`: "mean_mfcc" for cepstra, "mean_log_mel" for the spectrum.
+        waveforms: (T,) each.
+        sample_rate: Hz.
+    """
     from scipy.fft import dct
 
     frame, hop = round(_FRAME_SECONDS * sample_rate), round(_HOP_SECONDS * sample_rate)

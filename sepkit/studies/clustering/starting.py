@@ -62,7 +62,12 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
 
 
 def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> Tensor:
-    """Return (N, D) the mean outputs of an encoder's head over some crops of each stretch, without augmentation."""
+    """Return the mean outputs of an encoder's head over some crops of each stretch, without augmentation, (N, D).
+
+    Args:
+        encoder: of voices.
+        stretches: N of them.
+    """
     length = round(stretches.config.views.crop_seconds * stretches.sample_rate)
     outputs = []
     for waveform in stretches.waveforms:
@@ -74,6 +79,11 @@ def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> Tensor:
 
 
 def procrustes(points: Tensor, targets: Tensor) -> Tensor:
-    """Return the (D, D) orthogonal R that minimizes |points R - targets| for (K, D) of both."""
+    """Return the orthogonal R that minimizes |points R - targets|, (D, D).
+
+    Args:
+        points: (K, D).
+        targets: (K, D).
+    """
     left, _, right = torch.linalg.svd(points.T @ targets)
     return left @ right

@@ -43,6 +43,11 @@ class ContrastiveTask(Task):
 
     The teacher is the exponential moving average of the student's weights. It normalizes with the statistics of its
     batch. The queue is written after each step, and validation leaves it as it is.
+
+    Args:
+        config: of the encoder, the views, the loss and the trainer.
+        out: folder of the experiment.
+        resuming: whether a saved state will be loaded.
     """
 
     model_type = SpeakerEncoder

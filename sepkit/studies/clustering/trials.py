@@ -49,12 +49,19 @@ class Collection:
         return np.array([len(waveform) / _RATE for waveform in self.waveforms])
 
     def at(self, sample_rate: int) -> list[np.ndarray]:
-        """Return the samples at a rate, Hz."""
+        """Return the samples of each segment at a rate, (T,) each.
+
+        Args:
+            sample_rate: Hz.
+        """
         return [audio.resample(waveform, _RATE, sample_rate) for waveform in self.waveforms]
 
 
 def read_collection(table: str | Path) -> Collection:
     """Return the segments of the utterances of a table with speakers.
+
+    Args:
+        table: CSV file, or the folder of voices.csv.
 
     Raises:
         UserError: an unreadable table, without speakers, or a recording that cannot be read.
@@ -77,7 +84,12 @@ def read_collection(table: str | Path) -> Collection:
 
 
 def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
-    """Return segments of 1.5 s of speech, without frames 20 dB below the loud ones and without a short rest."""
+    """Return segments of 1.5 s of speech, without frames 20 dB below the loud ones and without a short rest.
+
+    Args:
+        waveform: (T,).
+        sample_rate: Hz.
+    """
     frame, length = round(_FRAME_SECONDS * sample_rate), round(WINDOW_SECONDS * sample_rate)
     frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
     energies = np.square(frames, dtype=np.float64).sum(1)
@@ -149,7 +161,12 @@ class CountOptions:
 
 
 def draw_collections(collection: Collection, options: CountOptions) -> list[np.ndarray]:
-    """Return the numbers of the stretches of each drawn collection: whole utterances until the seconds are full."""
+    """Return the numbers of the stretches of each drawn collection: whole utterances until the seconds are full.
+
+    Args:
+        collection: from which stretches are drawn.
+        options: how many collections, of how many speakers and seconds.
+    """
     generator = np.random.default_rng(options.seed)
     names = sorted(set(collection.speakers))
     by_speaker = {name: np.flatnonzero(np.array(collection.speakers) == name) for name in names}
@@ -175,7 +192,14 @@ def draw_collections(collection: Collection, options: CountOptions) -> list[np.n
 def count_all(
     embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray], thresholds: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found)."""
+    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found).
+
+    Args:
+        embeddings: (N, D), of all stretches.
+        collection: who speaks in them.
+        drawn: numbers of the stretches of each drawn collection.
+        thresholds: of distances in the tree of voices.
+    """
     names, seconds = np.array(collection.speakers), collection.seconds
     true = np.array([len(set(names[numbers])) for numbers in drawn])
     trees = [VoiceTree(embeddings[numbers], seconds[numbers]) for numbers in drawn]
@@ -200,7 +224,13 @@ def count_all(
 def calibrate_counting(
     embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray]
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the threshold that counts best in drawn collections, and how well: shares within one and exact, added."""
+    """Return the threshold that counts best in drawn collections, and how well: shares within one and exact, added.
+
+    Args:
+        embeddings: (N, D), of all stretches.
+        collection: who speaks in them.
+        drawn: numbers of the stretches of each drawn collection.
+    """
     results = count_all(embeddings, collection, drawn, _THRESHOLDS.tolist())
     values = np.array([result["within_one"] + result["exact"] for result in results])
     # The middle of the best thresholds is the safest.
@@ -210,7 +240,12 @@ def calibrate_counting(
 
 
 def embeddings_of(model: str, collection: Collection) -> np.ndarray:
-    """Return (N, D) the embeddings of a collection under an encoder, or its plain features."""
+    """Return the embeddings of a collection under an encoder, or its plain features, (N, D).
+
+    Args:
+        model: folder or name of an encoder, or a name of `BASELINES`.
+        collection: N segments.
+    """
     if model in BASELINES:
         return plain_features(model, collection.waveforms, _RATE)
     encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
@@ -244,7 +279,12 @@ def count_trial(
 
 
 def keep(folder: Path, info: Mapping[str, Any]) -> None:
-    """Add plain data to what stands beside an encoder."""
+    """Add plain data to what stands beside an encoder's weights.
+
+    Args:
+        folder: of the encoder.
+        info: what is added.
+    """
     encoder = load_checkpoint(folder, of=SpeakerEncoder)
     from sepkit.models.checkpoints import find_checkpoint
 
@@ -257,7 +297,8 @@ def keep(folder: Path, info: Mapping[str, Any]) -> None:
 def table_of(files: Sequence[str | Path]) -> str:
     """Return a Markdown table of scores: a row for each method and rule, mean and deviation over its files.
 
-    The method of FILE is the name of its folder.
+    Args:
+        files: of scores; the name of a file's folder is its method.
     """
     groups: dict[tuple[str, str], list[dict[str, float]]] = {}
     for file in files:

@@ -52,6 +52,7 @@ class ImageDataConfig:
     dev: str | None = None
     """File of validation images; none: no validation."""
     batch_size: int = 128
+    """Images in a batch, each device."""
     workers: int = 0
     """Processes that load data; the data are in memory, so that more only cost time."""
 
@@ -73,9 +74,13 @@ class ImageVAETaskConfig(TaskConfig, name=KIND):
     """Train a continuously deep variational autoencoder of images."""
 
     model: ImageVAEConfig = field(default_factory=ImageVAEConfig)
+    """The variational autoencoder."""
     objective: ImageObjectiveConfig = field(default_factory=ImageObjectiveConfig)
+    """Weights, targets and free nats of the rates."""
     data: ImageDataConfig = field(default_factory=ImageDataConfig)
+    """The images that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimization, budget and devices."""
     init_from: str | None = None
     """MODEL whose weights training starts from."""
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sepkit.errors import UserError, shown
+from sepkit.corpora.images import SPLITS, is_binary, read_mnist, read_npz
+from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.studies.continuous_depth.options import ImagesOptions
 
-SPLITS = ("train", "dev", "test")
-MNIST_SIZE = 28
 FREQUENCIES = (1, 3)
 """a = b of the two sources of the Poisson set, half of the images each."""
 _SHARES = (0.8, 0.9)
-_LARGEST_FILE_BYTES = 4_000_000_000
 
 
 @dataclass
@@ -53,14 +50,23 @@ def poisson_floor(pixels: int, noise: float) -> float:
     """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
 
     The two images are many deviations apart, so that which of them it is can always be told.
+
+    Args:
+        pixels: of an image.
+        noise: deviation of each pixel's noise.
     """
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 
 
 def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
-    """Return (size, size) values of h with -laplace h = sin(a pi x) sin(a pi y) and h = 0 on the unit square's edge.
+    """Return h with -laplace h = sin(a pi x) sin(a pi y), and h = 0 on the unit square's edge, (size, size).
 
     h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2).
+
+    Args:
+        frequency: a.
+        size: pixels on a side.
+        grid: "edges": from edge to edge; "cells": at centers of pixels.
 
     Source: thesis, part C, appendix A.2.
     """
@@ -70,7 +76,11 @@ def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
 
 
 def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
-    """Return (N, H, W) noisy solutions in random order, and the deviation of their noise after scaling."""
+    """Return noisy solutions in random order, (N, H, W), and the deviation of their noise after scaling.
+
+    Args:
+        options: number and size of images, and their noise.
+    """
     generator = np.random.default_rng(options.seed)
     solutions = np.stack([poisson_solution(a, options.size, options.grid) for a in FREQUENCIES])
     clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
@@ -81,6 +91,9 @@ def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
 
 def prepare_images(options: ImagesOptions) -> Path:
     """Write train.npz, dev.npz and test.npz, and return their folder.
+
+    Args:
+        options: kind of the images, and where they come from.
 
     Raises:
         UserError: a source that cannot be used, or a folder that cannot be written to.
@@ -105,7 +118,12 @@ def prepare_images(options: ImagesOptions) -> Path:
 
 
 def write_images(path: Path, images: ImageSet) -> None:
-    """Write a set of images as an .npz file, binary ones as packed bits."""
+    """Write a set of images as an .npz file, binary ones as packed bits.
+
+    Args:
+        path: of the file.
+        images: what is written.
+    """
     values = images.images
     fields: dict[str, np.ndarray] = {"kind": np.array(images.kind), "shape": np.array(values.shape)}
     if images.kind == "mnist":
@@ -117,7 +135,7 @@ def write_images(path: Path, images: ImageSet) -> None:
 
 
 def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
-    """Read a set of images that `sepkit prepare images` wrote.
+    """Return a set of images that `sepkit prepare images` wrote.
 
     Args:
         path: file.
@@ -129,7 +147,7 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             not binary.
     """
     path = Path(path)
-    fields = _read_npz(path)
+    fields = read_npz(path)
     missing = {"kind", "shape"} - fields.keys() or {"bits", "images"} <= {"bits", "images"} - fields.keys()
     if missing:
         raise UserError(
@@ -144,69 +162,16 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             raise UserError(f"{path}: found bits of shape {fields['bits'].shape}, which are not {shape[0]} images")
         images = np.unpackbits(fields["bits"], axis=1)[:, :pixels].reshape(shape).astype(np.float32)
     else:
-        images = fields["images"].astype(np.float32).reshape(shape)
+        if fields["images"].shape != shape:
+            raise UserError(
+                f"{path}: found images of shape {fields['images'].shape}, expected {shape} as it says itself"
+            )
+        images = fields["images"].astype(np.float32)
     if not np.isfinite(images).all():
         raise UserError(f"{path}: found values that are not finite; prepare the images again")
-    if binary and not _is_binary(images):
+    if binary and not is_binary(images):
         raise UserError(
             f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
         )
     noise = float(fields["noise"]) if "noise" in fields else None
     return ImageSet(images, str(fields["kind"]), noise, str(path))
-
-
-def read_mnist(source: Path) -> dict[str, np.ndarray]:
-    """Return split -> (N, 28, 28) binary images of binarized MNIST.
-
-    Args:
-        source: an .npz file with train, valid and test, as packed bits (N, 98) or pixels (N, 784) or (N, 28, 28); or a
-            folder with binarized_mnist_train.amat, ..._valid.amat and ..._test.amat, text of zeros and ones.
-
-    Raises:
-        UserError: no such file, images of another size, or values other than 0 and 1.
-    """
-    found: dict[str, np.ndarray] = {}
-    for name, theirs in zip(SPLITS, ("train", "valid", "test"), strict=True):
-        if source.is_dir():
-            where = source / f"binarized_mnist_{theirs}.amat"
-            if not where.is_file():
-                raise UserError(f"{where}: no such file, expected text of zeros and ones")
-            try:
-                values = np.loadtxt(where, dtype=np.uint8, ndmin=2)
-            except ValueError as error:
-                raise UserError(f"{where}: found something else than numbers ({str(error)[:80]})") from error
-        else:
-            fields, where = _read_npz(source), f"{source}, {theirs}"
-            if theirs not in fields:
-                raise UserError(
-                    f"{source}: found {', '.join(sorted(fields)) or 'nothing'}, expected train, valid and test"
-                )
-            values = fields[theirs]
-            if values.ndim == 2 and values.shape[1] == MNIST_SIZE**2 // 8:
-                values = np.unpackbits(values.astype(np.uint8), axis=1)
-        values = values.reshape(len(values), -1)
-        if values.shape[1] != MNIST_SIZE**2:
-            raise UserError(f"{where}: found images of {values.shape[1]} pixels, expected {MNIST_SIZE} x {MNIST_SIZE}")
-        if not _is_binary(values):
-            raise UserError(
-                f"{where}: found values such as {shown(values.max().item())}, expected binary images of 0 and 1"
-            )
-        found[name] = values.reshape(-1, MNIST_SIZE, MNIST_SIZE)
-    return found
-
-
-def _is_binary(values: np.ndarray) -> bool:
-    return not bool(((values != 0) & (values != 1)).any())
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file, expected an .npz file of images")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _LARGEST_FILE_BYTES:
-                raise UserError(f"{path}: holds more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
-        with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read as .npz ({str(error)[:80]}); prepare the images again") from error

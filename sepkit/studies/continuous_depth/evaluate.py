@@ -163,7 +163,11 @@ def _seed(seed: int, start: int, sample: int) -> int:
 
 
 def report_lines(summary: dict[str, Any]) -> list[str]:
-    """Return a table to print: a row per number of steps."""
+    """Return a table to print: a row per number of steps.
+
+    Args:
+        summary: of summary.json.
+    """
     names = list(next(iter(summary["by_depth_steps"].values()))["metrics"])
     rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
     for steps, values in summary["by_depth_steps"].items():

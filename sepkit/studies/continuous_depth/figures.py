@@ -22,7 +22,13 @@ _ROWS: tuple[tuple[str, Source | None], ...] = (
 
 @torch.inference_mode()
 def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) -> Path:
-    """Write rows of images, their reconstructions, images that share their first state, and samples of the prior.
+    """Write rows of images, reconstructions, images that share their first state, and prior samples; return the path.
+
+    Args:
+        model: the one that makes them.
+        images: the first of them are shown.
+        path: of the PNG.
+        seed: of the noise.
 
     Source: thesis, part C, figure 8.
     """

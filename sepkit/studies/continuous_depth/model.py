@@ -62,13 +62,22 @@ class Noise:
         self._paths: dict[int, BrownianPath] = {}
 
     def initial(self, like: Tensor) -> Tensor:
-        """Return standard normal values of the shape of `like`."""
+        """Return standard normal values; the same at every call.
+
+        Args:
+            like: has their shape.
+        """
         if self._initial is None:
             self._initial = torch.empty_like(like).normal_(generator=self.generator)
         return self._initial
 
     def path(self, level: int, like: Tensor) -> BrownianPath:
-        """Return the Brownian motion of a level, of the shape of `like`."""
+        """Return the Brownian motion of a level; the same at every call.
+
+        Args:
+            level: its number.
+            like: has its shape.
+        """
         if level not in self._paths:
             self._paths[level] = BrownianPath(like.shape, self.generator, like)
         return self._paths[level]
@@ -105,7 +114,11 @@ class ConvBlock(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, H, W) -> (B, out, H, W)."""
+        """Return (B, out, H, W).
+
+        Args:
+            x: (B, channels, H, W).
+        """
         y = x
         for place, layer in enumerate(self.layers):
             y = layer(functional.gelu(y) if place or self.residual else y)
@@ -113,14 +126,27 @@ class ConvBlock(nn.Module):
 
 
 class ConvDrift(nn.Module):
-    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel."""
+    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel.
+
+    Args:
+        channels: of the state.
+        context: channels of the context; 0: there is none.
+        hidden: channels inside the block.
+        resolution: height and width.
+    """
 
     def __init__(self, channels: int, context: int, hidden: int, resolution: int) -> None:
         super().__init__()
         self.block = ConvBlock(channels + context + 1, hidden, channels, resolution, zero=True)
 
     def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
-        """Return the drift, of the state's shape."""
+        """Return the drift, of the state's shape.
+
+        Args:
+            state: (B, channels, H, W).
+            depth: s, 0 to 1.
+            context: (B, context, H, W); None: there is none.
+        """
         depths = state.new_full((len(state), 1, *state.shape[2:]), depth)
         parts = [state, depths] if context is None else [state, depths, context]
         return self.block(torch.cat(parts, 1))
@@ -131,6 +157,13 @@ class DiscreteLevel(nn.Module):
 
         prior and a part of the update from the state x;  posterior from x and the context;
         z ~ posterior or prior;  x = x + update + projection(z);  x = residual block(x)
+
+    Args:
+        blocks: how many, one after the other.
+        channels: of the state.
+        context: channels of the context.
+        hidden: channels inside a block.
+        resolution: height and width.
 
     Source: R. Child, "Very Deep VAEs Generalize Autoregressive Models and Can Outperform Them on Images", 2021.
     """
@@ -154,7 +187,13 @@ class DiscreteLevel(nn.Module):
     def forward(
         self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state, the rate (of its shape) and the log ratio (B,); without context, prior samples."""
+        """Return the state, the rate (of its shape) and the log ratio (B,).
+
+        Args:
+            state: (B, channels, H, W).
+            context: (B, context, H, W); None: samples of the prior are drawn.
+            generator: of the samples; None: torch's own.
+        """
         rate, log_ratio = torch.zeros_like(state), state.new_zeros(len(state))
         for prior, posterior, project, after in zip(self.prior, self.posterior, self.project, self.after, strict=True):
             mean, raw, update = prior(state).chunk(3, dim=1)
@@ -232,7 +271,10 @@ class ImageVAE(SavedModel):
         return self._chosen or self.trained_steps[len(self.trained_steps) // 2]
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Take this number of steps from now on; None: those of the configuration.
+        """Set how many steps the model takes from now on.
+
+        Args:
+            steps: 1 or more; None: those of the configuration.
 
         Raises:
             UserError: discrete blocks, whose number is fixed, or no number of steps.
@@ -246,7 +288,11 @@ class ImageVAE(SavedModel):
         return [level.diffusion for level in self.levels if isinstance(level, DiffusionBlock)]
 
     def contexts(self, images: Tensor) -> list[Tensor]:
-        """Return what the image says at each resolution, (B, width, H, W), coarse to fine."""
+        """Return what the image says at each resolution, (B, width, H, W), coarse to fine.
+
+        Args:
+            images: (B, 1, H, W).
+        """
         x = self.input(images)
         found = []
         for place, blocks in enumerate(self.bottom_up):
@@ -299,7 +345,11 @@ class ImageVAE(SavedModel):
         return raw[:, :1].sigmoid() if self.config.likelihood == "bernoulli" else raw[:, :1]
 
     def decode(self, state: Tensor) -> Tensor:
-        """Return the raw parameters of the likelihood, (B, 1 or 2, H, W), of the last state (B, C, H, W)."""
+        """Return the raw parameters of the likelihood, (B, 1 or 2, H, W).
+
+        Args:
+            state: (B, C, H, W), the last one.
+        """
         return self.output(functional.gelu(self.decoder(self.expand(state))))
 
     def _descend(

@@ -29,7 +29,13 @@ _DEV_SEED = 2**31
 
 @register(ImageVAETaskConfig)
 class ImageVAETask(Task):
-    """Minimizes distortion + weighted rates with free nats; validates by minus the evidence lower bound itself."""
+    """Minimizes distortion + weighted rates with free nats; validates by minus the evidence lower bound itself.
+
+    Args:
+        config: of the model, the rates, the data and the trainer.
+        out: folder of the experiment.
+        resuming: whether a saved state will be loaded.
+    """
 
     model_type = ImageVAE
     examples = "images"
@@ -160,7 +166,11 @@ class ImageVAETask(Task):
 
 
 def parts_of(parts: ImageELBO) -> dict[str, Tensor]:
-    """Return distortion, initial rate and path rate of each image, (B,) nats, by name, without free nats."""
+    """Return distortion, initial rate and path rate of each image, (B,) nats, by name, without free nats.
+
+    Args:
+        parts: of a batch of images.
+    """
     path = torch.stack([rate.flatten(1).sum(1) for rate in parts.path_rates]).sum(0)
     return {
         "distortion_nats": parts.distortion,

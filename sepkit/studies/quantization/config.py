@@ -13,14 +13,15 @@ from sepkit.files import read_yaml
 
 T = TypeVar("T")
 
-SECTIONS = {"gaussians", "free", "sines", "flows"}
+SECTIONS = {"gaussians", "free", "sines", "flows", "digits", "generators"}
 """Of the configuration files of recipes with several experiments."""
 
 _POSITIVE = {
     "hypotheses", "hidden", "hidden_large", "seeds", "epochs", "steps_per_epoch", "batch_size", "check_every",
     "check_every_mcl", "record_every", "test_points", "probe_points", "points", "split_points", "split_hypotheses",
     "split_seeds", "lloyd_inputs", "experts", "examples", "test_examples", "steps", "couplings", "samples",
-    "transport_samples",
+    "transport_samples", "channels", "classifier_channels", "masked_rows", "window", "generators", "latent",
+    "discriminator_steps", "manifold_samples", "neighbors", "most_steps",
 }  # fmt: skip
 
 
@@ -228,6 +229,108 @@ class FlowsConfig:
     """Of everything."""
 
 
+@dataclass
+class DigitsConfig:
+    """Experts that restore digits: binarized MNIST with missing pixels or noise.
+
+    Source: CCLVQ paper, section 5.2 and appendix B.1; where it is silent, the choices are ours.
+    """
+
+    tasks: list[str] = field(default_factory=lambda: ["upper", "noise"])
+    """upper: upper rows are missing; window: a square at a random place is missing; noise: Gaussian noise."""
+    experts: list[int] = field(default_factory=lambda: [1, 2, 4])
+    """n."""
+    independent: int = 4
+    """Independent networks of which the best counts; 0: none."""
+    seeds: int = 3
+    """Runs of each."""
+    training: Literal["plain", "noisy", "split"] = "split"
+    """plain: all experts from the start; noisy: the same with noise in the assignment; split: grown from one expert."""
+    examples: int = 20_000
+    """Training images, from the first one on."""
+    test_examples: int = 2000
+    """Unseen images."""
+    masked_rows: int = 20
+    """upper: missing rows, of 28."""
+    window: int = 14
+    """window: side of the square, pixels."""
+    noise: float = 1.0
+    """noise: deviation."""
+    channels: list[int] = field(default_factory=lambda: [32, 64])
+    """Of an expert's first convolution and of its bottleneck."""
+    classifier_channels: list[int] = field(default_factory=lambda: [16, 32, 64])
+    """Of the classifier's three stages."""
+    norm: Literal["group", "batch"] = "group"
+    """Group norm sees one image; batch norm the images of a batch that an expert has won."""
+    steps: int = 1000
+    """Of training, whatever n."""
+    batch_size: int = 128
+    """Images of a step."""
+    learning_rate: float = 1e-3
+    """Of Adam, for experts and classifier."""
+    assignment_noise: float = 0.3
+    """noisy: deviation in units of the median winner cost."""
+    growth_share: float = 0.6
+    """split: share of the steps when the last expert wakes; phases before are equal."""
+    split_by: Literal["distortion", "samples"] = "distortion"
+    """split: which expert is doubled."""
+    jitter: float = 0.01
+    """split: size of the push, in units of the RMS of each tensor."""
+    shown: int = 8
+    """Images in the figures."""
+    seed: int = 0
+    """Of everything."""
+
+
+@dataclass
+class GeneratorsConfig:
+    """Several generators under one hinge discriminator; the one it believes most learns from each latent.
+
+    Source: CCLVQ paper, section 5.4; where it is silent, the choices are ours.
+    """
+
+    targets: list[str] = field(default_factory=lambda: ["ring", "grid"])
+    """ring, grid: Gaussians in the plane; digits: binarized MNIST (--images)."""
+    generators: list[int] = field(default_factory=lambda: [1, 2, 4])
+    """n."""
+    independent: int = 2
+    """Generators with a discriminator each, sampled in equal parts; 0: none."""
+    seeds: int = 5
+    """Runs of each, trained as one stack."""
+    deviation: float = 0.3
+    """Of each mode in the plane."""
+    latent: int = 2
+    """Dimension of the latents."""
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
+    """Widths of all networks in the plane, of the classifier everywhere."""
+    channels: list[int] = field(default_factory=lambda: [64, 32])
+    """digits: of the generators' two inner layers; of the discriminator's, in reverse."""
+    steps: int = 2000
+    """Batches that each generator learns from; with n generators, training goes on until each has had that many."""
+    most_steps: float = 1.5
+    """Training ends after n times this times `steps`, if a generator still lacks some."""
+    batch_size: int = 128
+    """Latents of a step, and real samples."""
+    learning_rate: float = 5e-4
+    """Of Adam, for generators, discriminator and classifier."""
+    first_decay: float = 0.5
+    """Of Adam's first moments, for generators and discriminator."""
+    discriminator_steps: int = 2
+    """Of each step of the generators."""
+    choice: Literal["classifier", "uniform"] = "classifier"
+    """Which generator makes a sample: drawn from the classifier's distribution given the latent, or any."""
+    samples: int = 5000
+    """Drawn from each trained run."""
+    manifold_samples: int = 2000
+    """Real and generated samples of precision and recall."""
+    neighbors: int = 3
+    """k of precision and recall."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where networks are trained; latents and samples are drawn on the CPU."""
+    seed: int = 0
+    """Of everything."""
+
+
 def read_section(cls: type[T], path: str | Path | None, section: str | None = None) -> T:
     """The configuration of one experiment from a YAML file; the defaults without one.
 
@@ -260,7 +363,11 @@ def read_section(cls: type[T], path: str | Path | None, section: str | None = No
 
 
 def numbers_of(config: Any) -> list[tuple[str, float]]:
-    """Every number of a configuration with its name."""
+    """Every number of a configuration with its name.
+
+    Args:
+        config: any of the dataclasses here.
+    """
     numbers: list[tuple[str, float]] = []
     for known in fields(config):
         value = getattr(config, known.name)

@@ -10,6 +10,15 @@ from torch import Tensor
 
 from sepkit.errors import UserError
 
+# A sample is off every mode if it is farther from all centers than this many deviations.
+_OFF = 3.0
+# A mode is hit if it has this share of its own share of the samples.
+_HIT = 0.1
+
+FLOOR_OFF_MODES = math.exp(-(_OFF**2) / 2)
+"""Share of true samples that count as off every mode: a Gaussian in the plane is farther than r deviations with
+probability exp(-r^2 / 2)."""
+
 MEANS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 """Of the three Gaussians, at input 1 in the moving case."""
 
@@ -29,23 +38,36 @@ class ThreeGaussians:
     moving: bool = False
 
     def sample(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """(..., 2) targets at inputs (...)."""
+        """Return targets, (..., 2).
+
+        Args:
+            inputs: (...), between 0 and 1.
+            generator: of the samples.
+        """
         means = torch.tensor(MEANS)[torch.randint(3, inputs.shape, generator=generator)]
         noise = torch.randn(*inputs.shape, 2, generator=generator)
         return (inputs.unsqueeze(-1) * means if self.moving else means) + self.deviation * noise
 
     def covariance(self, x: float = 1.0) -> Tensor:
-        """(2, 2) covariance of y given x: that of the means plus that of one Gaussian."""
+        """The covariance of y given x, (2, 2): that of the means plus that of one Gaussian.
+
+        Args:
+            x: the input; of no effect where the Gaussians do not move.
+        """
         means = torch.tensor(MEANS, dtype=torch.float64) * (x if self.moving else 1.0)
         centered = means - means.mean(0)
         return centered.mT @ centered / 3 + self.deviation**2 * torch.eye(2, dtype=torch.float64)
 
     def critical_temperature(self, x: float = 1.0) -> float:
-        """2 lambda_max of the covariance: where free hypotheses for y given x split first (eq. 14)."""
+        """2 lambda_max of the covariance: where free hypotheses for y given x split first (eq. 14).
+
+        Args:
+            x: the input; of no effect where the Gaussians do not move.
+        """
         return 2 * float(torch.linalg.eigvalsh(self.covariance(x))[-1])
 
     def entropy_nats(self, seed: int = 0, count: int = 200_000) -> float:
-        """Differential entropy of y at input 1, by sampling; its standard error is about 0.002.
+        """Return the differential entropy of y at input 1, by sampling; its standard error is about 0.002.
 
         Args:
             seed: of the samples.
@@ -72,11 +94,20 @@ class Sines:
     slopes: tuple[float, ...] = (-1.0, 0.0, 1.0)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """(..., 3) of I given x (...)."""
+        """The distribution of the mode I given x, (..., 3).
+
+        Args:
+            x: (...).
+        """
         return (x.unsqueeze(-1) * torch.tensor(self.slopes, dtype=x.dtype)).softmax(-1)
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs (N,), targets (N,) and the index of the mode of each, 0, 1 or 2."""
+        """Return inputs (N,), targets (N,) and the index of the mode of each, 0, 1 or 2.
+
+        Args:
+            count: N.
+            generator: of the samples.
+        """
         x = torch.randn(count, generator=generator)
         mode = torch.multinomial(self.probabilities(x), 1, generator=generator)[:, 0]
         number = mode + 1
@@ -85,7 +116,10 @@ class Sines:
 
 
 def mode_centers(name: str) -> Tensor:
-    """(K, 2) centers of the modes: "ring", 8 on a circle of radius 4; "grid", 5 x 5, 2 apart.
+    """The centers of the modes, (K, 2).
+
+    Args:
+        name: "ring": 8 on a circle of radius 4. "grid": 5 x 5, 2 apart.
 
     Raises:
         UserError: another name.
@@ -100,6 +134,31 @@ def mode_centers(name: str) -> Tensor:
 
 
 def sample_modes(centers: Tensor, deviation: float, count: int, generator: torch.Generator) -> Tensor:
-    """(N, 2) points of Gaussians around the centers, equally likely."""
+    """Return N points of Gaussians around the centers, equally likely, (N, 2).
+
+    Args:
+        centers: (K, 2).
+        deviation: of each Gaussian, in both dimensions.
+        count: N.
+        generator: of the samples.
+    """
     chosen = centers[torch.randint(len(centers), (count,), generator=generator)]
     return chosen + deviation * torch.randn(count, 2, generator=generator)
+
+
+def mode_coverage(samples: Tensor, centers: Tensor, deviation: float) -> tuple[float, int]:
+    """Return the share of samples that are off every mode, and the number of modes that are hit.
+
+    Args:
+        samples: (N, 2).
+        centers: (K, 2).
+        deviation: of each mode.
+
+    Returns:
+        The share of samples farther than three deviations from all centers, and the number of modes that have at least
+        a tenth of their share of the samples.
+    """
+    nearest = torch.cdist(samples, centers).min(1)
+    near = nearest.values <= _OFF * deviation
+    hits = torch.bincount(nearest.indices[near], minlength=len(centers)) / len(samples)
+    return 1 - float(near.float().mean()), int((hits > _HIT / len(centers)).sum())

@@ -52,17 +52,21 @@ class RowAdam:
 
     @torch.no_grad()
     def step(self, rows: Tensor) -> None:
-        """One step of the networks in `rows`, (S,) bool; the others stay as they are, bit for bit."""
+        """Take one step of some of the networks; the others stay as they are, bit for bit.
+
+        Args:
+            rows: (S,) bool, which of them.
+        """
         if not bool(rows.any()):
             return
-        self.steps += rows
+        self.steps += rows.cpu()
         decays = [1 - beta ** self.steps.clamp_min(1) for beta in self.betas]
         for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
             if parameter.grad is None:
                 continue
             shape = (-1, *[1] * (parameter.ndim - 1))
-            moving = rows.view(shape)
-            one, two = (decay.view(shape).to(parameter.dtype) for decay in decays)
+            moving = rows.view(shape).to(parameter.device)
+            one, two = (decay.view(shape).to(parameter) for decay in decays)
             new_first = first.lerp(parameter.grad, 1 - self.betas[0])
             new_second = self.betas[1] * second + (1 - self.betas[1]) * parameter.grad.square()
             change = self.learning_rate * (new_first / one) / (new_second.sqrt() / two.sqrt() + self.eps)
@@ -72,7 +76,12 @@ class RowAdam:
 
     @torch.no_grad()
     def copy_rows(self, source: Tensor, target: Tensor) -> None:
-        """Give networks `target` the parameters, moments and number of steps of `source`, both (K,) indices."""
+        """Give some networks the parameters, moments and number of steps of others.
+
+        Args:
+            source: (K,) indices of networks.
+            target: (K,) indices of those that become equal to them.
+        """
         for tensor in (*self.parameters, *self.first, *self.second, self.steps):
             tensor[target] = tensor[source]
 
@@ -119,7 +128,7 @@ def winner_losses(
     """
     runs, batch, n = cost.shape
     if awake is None:
-        awake = torch.ones(runs, n, dtype=torch.bool)
+        awake = torch.ones(runs, n, dtype=torch.bool, device=cost.device)
     judged = cost.detach()
     noise = torch.as_tensor(noise, dtype=cost.dtype).expand(runs)
     if bool((noise > 0).any()):
@@ -140,7 +149,12 @@ def winner_losses(
 
 
 def class_probabilities(logits: Tensor, awake: Tensor | None = None) -> Tensor:
-    """The classifier's distribution (R, B, n) over the experts that are awake, (R, n)."""
+    """The classifier's distribution over the experts that are awake, (R, B, n).
+
+    Args:
+        logits: (R, B, n).
+        awake: (R, n) bool; None: all are.
+    """
     if awake is not None:
         logits = logits.where(awake[:, None], _NO_LOGIT)
     return logits.softmax(-1)

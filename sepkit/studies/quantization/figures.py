@@ -41,7 +41,7 @@ def write_figures(drawn: dict[str, Callable[[], Figure]], folder: Path) -> list[
 
 
 def gaussians_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Figures 1 and 5 (predictions), 2 (rate and distortion) and 3 (distortion against temperature).
+    """Return figures 1 and 5 (predictions), 2 (rate and distortion) and 3 (distortion against temperature).
 
     Args:
         table: of `gaussians`.
@@ -102,7 +102,7 @@ def _by_temperature(rows: Sequence[dict[str, Any]], critical: dict[str, float]) 
 
 
 def free_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Predicted against seen temperatures of splits.
+    """Return figures of predicted against seen temperatures of splits.
 
     Args:
         table: of `free`.
@@ -123,13 +123,45 @@ def _splits(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def uci_figures(rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[], Figure]]:
-    """Figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
+    """Return figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
 
     Args:
         rows: of `uci`.
     """
     names = dict.fromkeys(row["set"] for row in rows)
     return {f"figure_6_{name}": lambda name=name: _trade_off([r for r in rows if r["set"] == name]) for name in names}
+
+
+def digits_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """What the experts of the first seed make of unseen digits, one figure a task and number of experts.
+
+    Args:
+        table: of `digits`.
+
+    Returns:
+        Name -> function that draws the figure.
+    """
+    shown = [row for row in table["rows"] if "examples" in row and row["run"] == 0]
+    return {f"digits_{row['task']}_{row['experts']}": lambda row=row: _restored(row) for row in shown}
+
+
+def _restored(row: dict[str, Any]) -> Figure:
+    """Rows: truth, what the experts see, and what each makes of it, with its probability below."""
+    examples = row["examples"]
+    restored = np.array(examples["restored"])  # (shown, n, pixels)
+    lines = [("truth", np.array(examples["truth"])[:, 0]), ("seen", np.array(examples["spoiled"])[:, 0])]
+    lines += [(f"expert {k + 1}", restored[:, k]) for k in range(restored.shape[1])]
+    count, side = len(restored), math.isqrt(restored.shape[2])
+    figure = Figure(figsize=(0.8 * count + 0.8, 0.95 * len(lines)), layout="constrained")
+    for place, axes in enumerate(figure.subplots(len(lines), count, squeeze=False).flat):
+        (line, images), column = lines[place // count], place % count
+        axes.imshow(images[column].reshape(side, side), cmap="gray_r", vmin=0, vmax=255)
+        axes.set(xticks=[], yticks=[])
+        if column == 0:
+            axes.set_ylabel(line, fontsize=8)
+        if place >= 2 * count:
+            axes.set_xlabel(f"{examples['probabilities'][column][place // count - 2]:.2f}", fontsize=8)
+    return figure
 
 
 def _trade_off(rows: Sequence[dict[str, Any]]) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,13 @@ from sepkit.cells import cell_seed, run_cells
 from sepkit.models.coupling import RealNVP
 from sepkit.objectives.assignment import MCL
 from sepkit.studies.quantization.config import FlowsConfig
-from sepkit.studies.quantization.data import mode_centers, sample_modes
+from sepkit.studies.quantization.data import FLOOR_OFF_MODES, mode_centers, mode_coverage, sample_modes
 from sepkit.studies.quantization.experts import RowAdam
 from sepkit.studies.quantization.measures import matched_squared_wasserstein
 
-# A sample is off every mode if it is farther from all centers than this many deviations.
-_OFF = 3.0
-# A mode is hit if it has this share of its own share of the samples.
-_HIT = 0.1
-
 
 def flows(config: FlowsConfig, folder: Path) -> dict[str, Any]:
-    """For each target and number of experts: share of samples off every mode, modes hit, transport and likelihood.
+    """Return share of samples off every mode, modes hit, transport and likelihood, per target and number of experts.
 
     Trainings are cells below the folder: the same call again continues.
 
@@ -48,15 +42,14 @@ def flows(config: FlowsConfig, folder: Path) -> dict[str, Any]:
     compute = lambda target, experts, **_: train_flows(config, target, experts)  # noqa: E731
     rows = run_cells(cells, compute, folder / "cells", config.seed)
     return {
-        # A Gaussian in the plane is farther than r deviations with probability exp(-r^2 / 2).
-        "floor_off_modes": math.exp(-(_OFF**2) / 2),
+        "floor_off_modes": FLOOR_OFF_MODES,
         "floors_wasserstein": {target: _wasserstein_floor(config, target) for target in config.targets},
         "rows": list(rows.values()),
     }
 
 
 def train_flows(config: FlowsConfig, target: str, experts: int) -> dict[str, Any]:
-    """Train the mixtures of all seeds as one stack, and measure samples of them.
+    """Train the mixtures of all seeds as one stack, and return measures of samples of them.
 
     A sample is assigned to the expert of highest likelihood, which alone is trained on it; weights of the mixture are
     shares of the assignments in the last tenth of training.
@@ -143,11 +136,9 @@ def _measure(flow: RealNVP, weights: Tensor, centers: Tensor, config: FlowsConfi
     for run in range(runs):
         chosen = torch.multinomial(weights[run], config.samples, replacement=True, generator=generator)
         samples = drawn[run, chosen, torch.arange(config.samples)]
-        nearest = torch.cdist(samples, centers).min(1)
-        near = nearest.values <= _OFF * config.deviation
-        hits = torch.bincount(nearest.indices[near], minlength=len(centers)) / config.samples
-        found["off_modes"].append(1 - float(near.float().mean()))
-        found["modes_hit"].append(int((hits > _HIT / len(centers)).sum()))
+        off, hit = mode_coverage(samples, centers, config.deviation)
+        found["off_modes"].append(off)
+        found["modes_hit"].append(hit)
         count = config.transport_samples
         found["squared_wasserstein"].append(matched_squared_wasserstein(samples[:count], truth[:count]))
     return found | {

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from sepkit.annealing.settling import settle_points
-from sepkit.annealing.split_delay import Cooling, split_temperature
+from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
 from sepkit.annealing.temperature import three_gaussians
 from sepkit.cells import run_cells
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
@@ -55,7 +55,7 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
 
 
 def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
-    """Soft distortion and rate of settled hypotheses for N(0, 1) at each temperature, beside T / 2 and the bound.
+    """Return distortion (soft) and rate of settled hypotheses for N(0, 1) per temperature, beside T / 2 and the bound.
 
     Below T_c = 2 the rate-distortion function of a Gaussian has slope -1/T at D = T / 2.
 
@@ -109,9 +109,9 @@ def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
     places = config.start_spread * noise
     lengths = [math.log(config.seen_spread / float(spread)) for spread in _spread(places, axis)]
     predicted = [split_temperature(cooling, critical, length / (2 * config.step_size)) for length in lengths]
-    # The closed form is for small steps; this sums what each step does.
-    growth = np.cumsum([math.log1p(2 * config.step_size * (critical / schedule(t) - 1)) for t in range(steps)])
-    by_steps = [schedule(min(steps - 1, int((growth < length).sum()))) for length in lengths]
+    # The closed form is for small steps; this adds up what each step does.
+    times = [split_time(cooling, critical, Steps(config.step_size, length)) for length in lengths]
+    by_steps = [schedule(steps - 1 if time is None else min(steps - 1, math.floor(time))) for time in times]
     seen = [math.nan] * config.split_seeds
     for step in range(steps):
         places = _descend(places, centered, schedule(step), config.step_size)

@@ -48,12 +48,40 @@ def gaussians(config: GaussiansConfig, folder: Path) -> dict[str, Any]:
     found = run_cells(floors, lambda **cell: _floor(cell["kind"], config), folder / "cells", config.seed)
     law = ThreeGaussians(config.deviation, moving=True)
     return {
-        "rows": list(rows.values()),
+        "rows": [row | {"split_temperatures": split_temperatures(row, config)} for row in rows.values()],
         "floors": {kind: found[f"floor_{kind}"]["distortion"] for kind in kinds},
         "critical_temperatures": {f"{x:g}": law.critical_temperature(x) for x in config.probes},
         "entropy_nats": ThreeGaussians(config.deviation).entropy_nats(config.seed),
         "plateau": float(np.mean([float(law.covariance(x).trace()) for x in np.linspace(0, 1, 1001)])),
     }
+
+
+def split_temperatures(row: dict[str, Any], config: GaussiansConfig) -> dict[str, list[float | None]]:
+    """Return, by probe, the temperature at which the hypotheses of each network were seen to part.
+
+    While they are at one place their hard distortion is the trace of the covariance. They have parted for good after
+    the last record with at least nine tenths of it.
+
+    Args:
+        row: records of a training, see `_Watch`.
+        config: of the experiment.
+
+    Returns:
+        Probe -> one temperature a network; None if its hypotheses were never together, or never parted. Nothing for a
+        training without temperatures.
+    """
+    law = ThreeGaussians(config.deviation, row["kind"] == "moving")
+    found: dict[str, list[float | None]] = {}
+    for place, probe in enumerate(row["probes"] if row["groups"] else []):
+        together = 0.9 * float(law.covariance(probe).trace())
+        distortions = np.array(row["distortions"])[:, place]  # (records, networks)
+        of_networks = []
+        for values in distortions.T:
+            last = np.flatnonzero(values >= together)
+            parted = last[-1] + 1 if len(last) else len(values)
+            of_networks.append(row["temperatures"][parted] if parted < len(values) else None)
+        found[f"{probe:g}"] = of_networks
+    return found
 
 
 def _method(name: str, config: GaussiansConfig) -> Assignment:

@@ -38,6 +38,10 @@ class Annealing:
 def build_method(name: str, annealing: Annealing) -> Assignment:
     """The assignment of this name; `set_progress(epoch)` moves it along its schedule.
 
+    Args:
+        name: of `METHODS`; "relaxed_wta_0.1" has epsilon 0.1.
+        annealing: the schedules of temperature and epsilon; methods without one ignore it.
+
     Raises:
         UserError: an unknown name, or an epsilon outside [0, 1].
     """

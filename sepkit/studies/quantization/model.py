@@ -45,7 +45,11 @@ class HypothesisNetworks(nn.Module):
         self.outputs, self.bounded = outputs, bounded
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The points (S, B, n, d_y) and the logits of their scores (S, B, n) for x (S or 1, B, d_x)."""
+        """The points (S, B, n, d_y) and the logits of their scores (S, B, n).
+
+        Args:
+            x: (S or 1, B, d_x).
+        """
         for layer in self.hidden:
             x = layer(x).relu()
         points = self.points(x).unflatten(-1, (-1, self.outputs))
@@ -68,7 +72,12 @@ class PointLosses:
 
 
 def squared_distances(points: Tensor, targets: Tensor) -> Tensor:
-    """|f_k - y|^2, (..., n), of points (..., n, d) and targets (..., d)."""
+    """Return |f_k - y|^2, (..., n).
+
+    Args:
+        points: f, (..., n, d).
+        targets: y, (..., d).
+    """
     return (points - targets.unsqueeze(-2)).square().sum(-1)
 
 
@@ -91,9 +100,13 @@ def point_losses(points: Tensor, scores: Tensor, targets: Tensor, assignment: As
 
 
 def weighted_mean(points: Tensor, scores: Tensor) -> Tensor:
-    """The mean (..., d) of points (..., n, d), weighted with the sigmoids of their scores (..., n) over their sum.
+    """The mean of points, weighted with the sigmoids of their scores over their sum, (..., d).
 
     The paper prints the sum without normalization, the reference code divides.
+
+    Args:
+        points: (..., n, d).
+        scores: (..., n) logits.
     """
     weights = scores.sigmoid()
     return (weights.unsqueeze(-1) * points).sum(-2) / weights.sum(-1, keepdim=True)

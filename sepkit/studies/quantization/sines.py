@@ -44,7 +44,11 @@ class TanhNetworks(nn.Module):
         self.last = StackedLinear(hidden, outputs, generators)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs of all networks."""
+        """The outputs of all networks, (S, B, outputs).
+
+        Args:
+            x: (S or 1, B, inputs).
+        """
         return self.last(self.first(x).tanh())
 
 
@@ -77,13 +81,24 @@ class ExpertRuns:
         self.generator = torch.Generator().manual_seed(cell_seed(config.seed, "noise and jitter"))
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
-        """(R, B, n) squared errors of all experts for x, y (R, B)."""
+        """The squared errors of all experts, (R, B, n).
+
+        Args:
+            x: (R, B) inputs.
+            y: (R, B) targets.
+        """
         inputs = x.unsqueeze(-1).repeat_interleave(self.config.experts, 0)
         predictions = self.experts(inputs).view(self.runs, self.config.experts, -1)
         return (predictions - y.unsqueeze(1)).square().transpose(1, 2)
 
     def step(self, number: int, x: Tensor, y: Tensor) -> None:
-        """Train experts and classifiers on a batch, x, y (R, B)."""
+        """Train experts and classifiers on a batch.
+
+        Args:
+            number: of the step, from 0 on; the temperature follows it.
+            x: (R, B) inputs.
+            y: (R, B) targets.
+        """
         self.assignment.set_progress(number)
         variance = self.variance[:, None, None]
         losses = winner_losses(
@@ -103,7 +118,12 @@ class ExpertRuns:
 
     @torch.no_grad()
     def grow(self, x: Tensor, y: Tensor) -> None:
-        """Wake one more expert in every run, by the shares on these samples, (R, N)."""
+        """Wake one more expert in every run.
+
+        Args:
+            x: (R, N) inputs, by whose shares the expert to split is chosen.
+            y: (R, N) targets.
+        """
         runs = torch.arange(self.runs)
         source = expert_to_split(self.cost(x, y), self.awake, self.config.split_by)
         target = self.awake.sum(1)
@@ -120,7 +140,8 @@ def _generators(config: SinesConfig, name: str, count: int) -> list[torch.Genera
 
 
 def sines(config: SinesConfig, folder: Path) -> dict[str, Any]:
-    """Purity, distortion and the classifier's distance from the truth, run by run, for each kind and scale of targets.
+    """Return purity, distortion and the classifier's distance from the truth, run by run, per kind and scale of
+    targets.
 
     Args:
         config: the experiment.
@@ -145,7 +166,7 @@ def sines(config: SinesConfig, folder: Path) -> dict[str, Any]:
 
 
 def train_sines(config: SinesConfig, kind: str, standardize: bool) -> dict[str, Any]:
-    """Train all runs of one kind, and measure them on fresh samples.
+    """Train all runs of one kind, and return measures of them on fresh samples.
 
     Args:
         config: the experiment.

@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sepkit.studies.quantization.experts import RowAdam
 
@@ -51,6 +51,20 @@ def jitter_rows(optimizer: RowAdam, rows: Tensor, size: float, generator: torch.
 
 
 @torch.no_grad()
+def jitter_network(network: nn.Module, size: float, generator: torch.Generator) -> None:
+    """The same as `jitter_rows` for a network of its own.
+
+    Args:
+        network: whose parameters are pushed.
+        size: in units of the RMS of each of its tensors.
+        generator: of the noise.
+    """
+    for parameter in network.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter += size * parameter.square().mean().sqrt() * noise
+
+
+@torch.no_grad()
 def split_classes(
     optimizer: RowAdam, weight: Tensor, bias: Tensor, runs: Tensor, source: Tensor, target: Tensor
 ) -> None:
@@ -72,3 +86,20 @@ def split_classes(
                 tensor[runs, :, target] = tensor[runs, :, source]
     bias[runs, 0, source] -= math.log(2)
     bias[runs, 0, target] -= math.log(2)
+
+
+@torch.no_grad()
+def split_last_layer(optimizer: torch.optim.Optimizer, last: nn.Linear, source: int, target: int) -> None:
+    """The same as `split_classes` for the last layer of a classifier of its own.
+
+    Args:
+        optimizer: of the classifier; the row's moments are copied, too.
+        last: its last layer.
+        source: class whose mass is divided.
+        target: class that gets half of it.
+    """
+    for parameter in (last.weight, last.bias):
+        moments = [m for m in optimizer.state.get(parameter, {}).values() if m.shape == parameter.shape]
+        for tensor in (parameter, *moments):
+            tensor[target] = tensor[source]
+    last.bias[[source, target]] -= math.log(2)

@@ -138,7 +138,11 @@ class SplitStack:
         return torch.Generator().manual_seed(seed)
 
     def train_epoch(self, epoch: int) -> None:
-        """One pass over the training rows of every split."""
+        """Pass once over the training rows of every split.
+
+        Args:
+            epoch: from 0 on; temperatures and the order of rows follow it.
+        """
         self.assignment.set_progress(epoch)
         for rows in self._batches(epoch):
             points, scores = self.networks(rows.features)
@@ -169,7 +173,11 @@ class SplitStack:
 
     @torch.no_grad()
     def score(self, rows: _Rows) -> Scores:
-        """What the networks do on these rows at the temperature of the present epoch."""
+        """What the networks do on these rows at the temperature of the present epoch.
+
+        Args:
+            rows: of one part of every split, such as `test_rows`.
+        """
         points, scores = self.networks(rows.features)
         losses = point_losses(points, scores, rows.target, self.assignment)
         error = (weighted_mean(points, scores) - rows.target).square().sum(-1)
@@ -207,13 +215,13 @@ class _Rows:
 
 
 def train_splits(table: Table, method: str, config: UCIConfig, held_out: bool) -> dict[str, Any]:
-    """Train the networks of all splits; for each selection the chosen epoch, distortion and RMSE of each split.
+    """Train the networks of all splits; return the epoch, distortion and RMSE of each split for each selection.
 
     Args:
         table: the set.
         method: name of the assignment.
         config: the experiment.
-        held_out: train on fewer rows and select by the others; else `last` and `reference`.
+        held_out: whether to train on fewer rows and select by the others; else by `last` and `reference`.
     """
     hidden = config.hidden_large if table.name == _LARGE else config.hidden
     stack = SplitStack(standardized_splits(table, config, held_out), method, config, hidden)
@@ -250,7 +258,7 @@ def uci(
     folder: Path,
     drop_constant: bool = False,
 ) -> list[dict[str, Any]]:
-    """Rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
+    """Return rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
 
     Trainings are cells below the folder: the same call again, or one with more sets or methods, continues.
 
@@ -261,7 +269,7 @@ def uci(
         selections: of `SELECTIONS`.
         config: the experiment.
         folder: of the cells.
-        drop_constant: leave out features that never change.
+        drop_constant: whether to leave out features that never change.
 
     Raises:
         UserError: a bad set, or an unknown method.

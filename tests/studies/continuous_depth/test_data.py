@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
+from sepkit.corpora.images import read_mnist
 from sepkit.errors import UserError
 from sepkit.studies.continuous_depth.data import (
     poisson_floor,
     poisson_images,
     poisson_solution,
     read_images,
-    read_mnist,
 )
 from sepkit.studies.continuous_depth.options import ImagesOptions
 
@@ -79,14 +79,6 @@ def test_mnist_in_every_form_the_field_has(tmp_path: Path) -> None:
     assert (out / "dev.npz").stat().st_size < 2000 and images[7, 2].shape == (1, 28, 28)
 
 
-def test_real_mnist(data_folder: Path) -> None:
-    found = read_mnist(data_folder / "mnist_binarized" / "mnist_binarized.npz")
-    assert {name: images.shape for name, images in found.items()} == {
-        "train": (50000, 28, 28), "dev": (10000, 28, 28), "test": (10000, 28, 28),
-    }  # fmt: skip
-    assert 0.12 < found["test"].mean() < 0.14
-
-
 def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"train\.npz: found images of shape \(64, 8, 8\), expected \(N, 16, 16\)"):
         read_images(poisson / "train.npz", 16, binary=False)
@@ -98,6 +90,9 @@ def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.C
     np.savez(tmp_path / "other.npz", something=np.zeros(3))
     with pytest.raises(UserError, match=r"other\.npz: found something, expected what sepkit prepare images wrote"):
         read_images(tmp_path / "other.npz", 8, binary=True)
+    np.savez(tmp_path / "short.npz", kind="poisson", shape=(3, 8, 8), images=np.zeros((2, 8, 8)))
+    with pytest.raises(UserError, match=r"short\.npz: found images of shape \(2, 8, 8\), expected \(3, 8, 8\)"):
+        read_images(tmp_path / "short.npz", 8, binary=False)
     np.savez(tmp_path / "grey.npz", **{name: np.full((2, 784), 3, np.uint8) for name in ("train", "valid", "test")})
     for arguments, message in (
         (["--kind", "mnist"], "--source: nothing given"),

@@ -21,19 +21,18 @@ def test_gaussian_rate_and_distortion() -> None:
         assert row["hard_distortion"] < row["distortion"]
 
 
-@pytest.mark.parametrize(
-    "cooling",
-    [
-        Cooling("linear", 0.6, 200),
-        Cooling("linear", 0.6, 1000),
-        Cooling("exponential", 0.6, math.inf, 0.99),
-        Cooling("exponential", 1.0, math.inf, 0.99),
-    ],
-    ids=str,
-)
+SCHEDULES = [Cooling("linear", t, e) for t, e in FreeConfig().linear]
+SCHEDULES += [Cooling("exponential", t, math.inf, d) for t, d in FreeConfig().exponential]
+
+
+@pytest.mark.parametrize("cooling", SCHEDULES, ids=str)
 def test_delay_of_splits(cooling: Cooling) -> None:
-    """Mean of five seeds within 5 % of the closed form, and within 1 % of the sum over steps."""
-    found = delayed_split(FreeConfig(split_points=300), cooling)
-    assert found["mean_seen"] == pytest.approx(found["mean_predicted"], rel=0.05)
+    """Mean of five seeds within 1 % of the sum over steps; of the closed form within 5 %, where steps are small."""
+    found = delayed_split(FreeConfig(split_points=200), cooling)
     assert found["mean_seen"] == pytest.approx(found["mean_predicted_by_steps"], rel=0.01)
     assert found["mean_seen"] < 0.9 * found["critical"]
+    fast = cooling.kind == "exponential" and cooling.decay == 0.9
+    hot = cooling.kind == "linear" and cooling.initial == 1.0
+    within = 0.1 if fast or hot else 0.05
+    assert found["mean_seen"] == pytest.approx(found["mean_predicted"], rel=within)
+    assert found["mean_seen"] <= found["mean_predicted"]

@@ -31,7 +31,11 @@ def is_traced() -> bool:
 
 
 def in_evaluation(*own: type[nn.Module]) -> Condition:
-    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded."""
+    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded.
+
+    Args:
+        own: as in `plain`.
+    """
     is_plain = plain(*own)
     return lambda masker, x: not masker.training and not torch.is_grad_enabled() and is_plain(masker, x)
 
@@ -40,8 +44,10 @@ def plain(*own: type[nn.Module]) -> Condition:
     """Return a condition: the masker runs only its own operations, on a CPU.
 
     It is false under autocast, while a model is traced, exported or compiled, on other devices, with hooks, with norms
-    other than the global one, and if modules or weights were replaced. `own` lists the types of the masker's modules
-    beside convolutions, PReLU, containers and norms.
+    other than the global one, and if modules or weights were replaced.
+
+    Args:
+        own: types of the masker's modules beside convolutions, PReLU, containers and norms.
     """
     types = _SHARED + own
 

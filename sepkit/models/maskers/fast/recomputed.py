@@ -58,7 +58,12 @@ _is_plain = plain(ConvTasNetMasker, TemporalBlock)
 
 
 def is_recomputable(masker: ConvTasNetMasker, x: Tensor) -> bool:
-    """Whether gradients are recorded and `temporal_blocks` equals the blocks for the bottleneck's x (B, C, F)."""
+    """Whether gradients are recorded and `temporal_blocks` equals the masker's own blocks.
+
+    Args:
+        masker: the one whose blocks would be replaced.
+        x: (B, C, F), the output of its bottleneck.
+    """
     if not torch.is_grad_enabled() or not _is_plain(masker, x) or not x.numel():
         return False
     if not x.requires_grad and not any(weight.requires_grad for weight in masker.blocks.parameters()):
@@ -80,9 +85,13 @@ def _is_usual(block: nn.Module) -> bool:
 
 @replaces(ConvTasNetMasker.process, when=is_recomputable)
 def temporal_blocks(masker: ConvTasNetMasker, x: Tensor) -> Tensor:
-    """`ConvTasNetMasker.process`, (B, C', F), of x (B, C, F).
+    """Return what `ConvTasNetMasker.process` does, (B, C', F).
 
     Gradients are recorded, once: gradients of gradients are refused.
+
+    Args:
+        masker: one for which `is_recomputable` is true.
+        x: (B, C, F), the output of its bottleneck.
     """
     blocks: list[Any] = list(masker.blocks)
     shapes = [

@@ -1,0 +1,297 @@
+"""Digits of which a part is missing or under noise: several experts restore them, beside independent networks."""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from sepkit.cells import cell_seed, run_cells
+from sepkit.corpora.images import MNIST_SIZE, read_mnist
+from sepkit.errors import UserError
+from sepkit.objectives.assignment import MCL
+from sepkit.studies.quantization.config import DigitsConfig
+from sepkit.studies.quantization.experts import class_probabilities, winner_losses
+from sepkit.studies.quantization.image_networks import ResNet9, RestoringExpert
+from sepkit.studies.quantization.splitting import expert_to_split, jitter_network, split_last_layer
+
+TASKS = ("upper", "window", "noise")
+"""Upper rows missing; a square at a random place missing; Gaussian noise."""
+
+# Images by whose distortion the expert to split is chosen.
+_PROBE = 1024
+_BATCH = 500
+Spoil = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def spoil(task: str, config: DigitsConfig) -> Spoil:
+    """Return the function that spoils images (B, 1, 28, 28), with a generator for what is random in it.
+
+    Args:
+        task: of `TASKS`.
+        config: its numbers.
+
+    Returns:
+        The function; pixels that are missing are 0.
+
+    Raises:
+        UserError: an unknown task.
+    """
+    if task == "upper":
+        return lambda images, _: torch.cat(
+            [torch.zeros_like(images[:, :, : config.masked_rows]), images[:, :, config.masked_rows :]], 2
+        )
+    if task == "window":
+        return lambda images, generator: _without_window(images, config.window, generator)
+    if task == "noise":
+        return lambda images, generator: images + config.noise * torch.randn(images.shape, generator=generator)
+    raise UserError(f"tasks: found {task!r}, expected {', '.join(TASKS)}")
+
+
+def _without_window(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    places = torch.randint(MNIST_SIZE - side + 1, (2, len(images), 1), generator=generator)
+    inside = (torch.arange(MNIST_SIZE) >= places) & (torch.arange(MNIST_SIZE) < places + side)
+    return images.where(~(inside[0][:, :, None] & inside[1][:, None])[:, None], 0.0)
+
+
+class DigitExperts:
+    """n experts and a classifier that says which of them will be nearest.
+
+    Args:
+        config: the experiment.
+        experts: n.
+        seed: of weights, noise in the assignment and jitter.
+    """
+
+    def __init__(self, config: DigitsConfig, experts: int, seed: int) -> None:
+        self.config, self.count = config, experts
+        self.networks = [self._network(seed, place) for place in range(experts)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(cell_seed(seed, "classifier"))
+            self.classifier = ResNet9(experts, config.classifier_channels, config.norm)
+        self.steps = [self._adam(network) for network in self.networks]
+        self.classifier_steps = self._adam(self.classifier)
+        self.awake = torch.ones(1, experts, dtype=torch.bool)
+        if config.training == "split":
+            self.awake[:, 1:] = False
+        self.generator = torch.Generator().manual_seed(cell_seed(seed, "noise and jitter"))
+
+    def _network(self, seed: int, place: int) -> RestoringExpert:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(cell_seed(seed, f"expert {place}"))
+            return RestoringExpert(self.config.channels, self.config.norm)
+
+    def _adam(self, network: nn.Module) -> torch.optim.Adam:
+        return torch.optim.Adam(network.parameters(), lr=self.config.learning_rate, fused=True)
+
+    @torch.no_grad()
+    def restore(self, spoiled: Tensor) -> Tensor:
+        """The images (B, n, 784) of all experts in evaluation mode; zeros of those that sleep."""
+        images = spoiled.new_zeros(len(spoiled), self.count, MNIST_SIZE**2)
+        for place, network in enumerate(self.networks):
+            if self.awake[0, place]:
+                images[:, place] = network.eval()(spoiled).flatten(1)
+        return images
+
+    def cost(self, spoiled: Tensor, images: Tensor) -> Tensor:
+        """The squared distances (B, n), over all pixels, of what the experts make of spoiled images from true ones."""
+        return (self.restore(spoiled) - images.flatten(1).unsqueeze(1)).square().sum(2)
+
+    def step(self, spoiled: Tensor, images: Tensor) -> None:
+        """Train the nearest expert on each image, and the classifier on which that is."""
+        # Who wins is decided in evaluation mode: with batch norm, the statistics of a batch are not those of a part.
+        cost = self.cost(spoiled, images)
+        logits = self.classifier.train()(spoiled)
+        noise = self.config.assignment_noise if self.config.training == "noisy" else 0.0
+        losses = winner_losses(cost[None], logits[None], MCL(), awake=self.awake, noise=noise, generator=self.generator)
+        if self.count > 1:
+            self.classifier_steps.zero_grad()
+            losses.classifiers.sum().backward()
+            self.classifier_steps.step()
+        for place, (network, optimizer) in enumerate(zip(self.networks, self.steps, strict=True)):
+            own = losses.winners[0] == place
+            # Without images Adam's momentum would go on.
+            if not bool(own.any()):
+                continue
+            optimizer.zero_grad()
+            (network.train()(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum().backward()
+            optimizer.step()
+
+    def grow(self, spoiled: Tensor, images: Tensor) -> None:
+        """Wake one more expert, a copy of the one with the largest share on these images."""
+        cost = torch.cat([self.cost(*pair) for pair in zip(spoiled.split(_BATCH), images.split(_BATCH), strict=True)])
+        source = int(expert_to_split(cost[None], self.awake, self.config.split_by))
+        target = int(self.awake.sum())
+        self.networks[target].load_state_dict(self.networks[source].state_dict())
+        self.steps[target].load_state_dict(copy.deepcopy(self.steps[source].state_dict()))
+        jitter_network(self.networks[target], self.config.jitter, self.generator)
+        split_last_layer(self.classifier_steps, self.classifier.last, source, target)
+        self.awake[0, target] = True
+
+    @torch.no_grad()
+    def probabilities(self, spoiled: Tensor) -> Tensor:
+        """The classifier's distribution (B, n)."""
+        return class_probabilities(self.classifier.eval()(spoiled)[None], self.awake)[0]
+
+
+def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
+    """For each task: distortion on unseen digits for each number of experts, and of independent networks.
+
+    Trainings are cells below the folder: the same call again continues.
+
+    Args:
+        config: the experiment.
+        images: binarized MNIST, see `sepkit.corpora.images.read_mnist`.
+        folder: of the cells.
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a set that cannot be used, or an unknown task.
+    """
+    for task in config.tasks:
+        spoil(task, config)
+    for name, count in (("channels", 2), ("classifier_channels", 3)):
+        if len(getattr(config, name)) != count:
+            raise UserError(f"{name}: found {getattr(config, name)}, expected {count} numbers")
+    if max(config.masked_rows, config.window) > MNIST_SIZE:
+        raise UserError(f"masked_rows, window: found more than {MNIST_SIZE}, expected a part of the image")
+    sets = read_mnist(images)
+    train, test = (
+        torch.from_numpy(sets[name][:count]).float().unsqueeze(1)
+        for name, count in (("train", config.examples), ("test", config.test_examples))
+    )
+    if len(train) < config.batch_size:
+        raise UserError(
+            f"{images}: found {len(train)} training images, expected a batch of {config.batch_size} or more"
+        )
+    shared = {k: v for k, v in asdict(config).items() if k not in ("tasks", "experts", "independent", "seeds")}
+    shared["checksum"] = zlib.crc32(sets["train"].tobytes())
+    cells = {}
+    for task in config.tasks:
+        for run in range(config.seeds):
+            for count in config.experts:
+                cells[f"digits_{task}_{count}_{run}"] = {"task": task, "experts": count, "run": run, "config": shared}
+            if config.independent:
+                own = {"task": task, "independent": config.independent, "run": run, "config": shared}
+                cells[f"digits_{task}_independent_{run}"] = own
+
+    def compute(task: str, run: int, experts: int = 0, independent: int = 0, **_: Any) -> dict[str, Any]:
+        if independent:
+            return train_independent(config, task, independent, run, train, test)
+        return train_digits(config, task, experts, run, train, test)
+
+    rows = run_cells(cells, compute, folder / "cells", config.seed)
+    return {"pixels": MNIST_SIZE**2, "test_examples": len(test), "rows": list(rows.values())}
+
+
+def _train(
+    config: DigitsConfig, task: str, experts: DigitExperts, images: Tensor, seed: int, name: str
+) -> DigitExperts:
+    """Train on batches in random order, each image spoiled anew."""
+    spoiling = spoil(task, config)
+    generator = torch.Generator().manual_seed(cell_seed(seed, "batches"))
+    phase = config.growth_share * config.steps / max(1, experts.count - 1)
+    splits = {math.ceil(phase * (k + 1)) for k in range(experts.count - 1)} if config.training == "split" else set()
+    probe = images[:_PROBE]
+    for number in tqdm(range(config.steps), desc=f"{task} {name}", unit="step", disable=None, leave=False):
+        if number in splits:
+            experts.grow(spoiling(probe, generator), probe)
+        chosen = images[torch.randint(len(images), (config.batch_size,), generator=generator)]
+        experts.step(spoiling(chosen, generator), chosen)
+    return experts
+
+
+def train_digits(
+    config: DigitsConfig, task: str, experts: int, run: int, train: Tensor, test: Tensor
+) -> dict[str, Any]:
+    """Train n experts and their classifier, and measure them on unseen digits.
+
+    Args:
+        config: the experiment.
+        task: of `TASKS`.
+        experts: n.
+        run: number of the seed.
+        train: images (N, 1, 28, 28).
+        test: unseen images.
+
+    Returns:
+        Distances are squared, over all pixels, means over images: `distortion` of the nearest expert, `drawn` of one
+        drawn from the classifier, `likeliest` of its likeliest, `mean` of the mean over its distribution. `accuracy` of
+        the classifier, and `shares` of the images that each expert is the nearest for.
+    """
+    seed = cell_seed(config.seed, f"digits {run}")
+    trained = _train(config, task, DigitExperts(config, experts, seed), train, seed, f"n = {experts}")
+    return _measure(trained, task, test, config)
+
+
+def _measure(experts: DigitExperts, task: str, test: Tensor, config: DigitsConfig) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(cell_seed(config.seed, "test"))
+    spoiled = spoil(task, config)(test, generator)
+    costs, chances, means = [], [], []
+    for part, images in zip(spoiled.split(_BATCH), test.split(_BATCH), strict=True):
+        restored, weights = experts.restore(part), experts.probabilities(part)
+        truth = images.flatten(1)
+        costs.append((restored - truth.unsqueeze(1)).square().sum(2))
+        chances.append(weights)
+        means.append(((weights.unsqueeze(2) * restored).sum(1) - truth).square().sum(1))
+    cost, weights = torch.cat(costs), torch.cat(chances)
+    nearest, likeliest = cost.min(1), weights.argmax(1)
+    shown = slice(config.shown)
+    return {
+        "distortion": float(nearest.values.mean()),
+        "drawn": float((weights * cost).sum(1).mean()),
+        "likeliest": float(cost.gather(1, likeliest[:, None]).mean()),
+        "mean": float(torch.cat(means).mean()),
+        "accuracy": float((likeliest == nearest.indices).float().mean()),
+        "shares": [round(float((nearest.indices == place).float().mean()), 4) for place in range(experts.count)],
+        "examples": {
+            "truth": _bytes(test[shown]),
+            "spoiled": _bytes(spoiled[shown]),
+            "restored": _bytes(experts.restore(spoiled[shown])),
+            "probabilities": [[round(p, 3) for p in row] for row in weights[shown].tolist()],
+        },
+    }
+
+
+def _bytes(images: Tensor) -> list[Any]:
+    """Pixels from 0 to 255, rows of 784."""
+    values = (255 * images.clamp(0, 1)).round().byte()
+    return values.reshape(*values.shape[:1], -1, MNIST_SIZE**2).tolist()
+
+
+def train_independent(
+    config: DigitsConfig, task: str, count: int, run: int, train: Tensor, test: Tensor
+) -> dict[str, Any]:
+    """Train networks that know nothing of each other, each on all images, and take the best of them for each image.
+
+    Args:
+        config: the experiment; each network takes as many steps as experts do together.
+        task: of `TASKS`.
+        count: number of networks.
+        run: number of the seed.
+        train: images (N, 1, 28, 28).
+        test: unseen images.
+
+    Returns:
+        `distortion` of the best of all networks for each image, and `distortions` of each alone.
+    """
+    generator = torch.Generator().manual_seed(cell_seed(config.seed, "test"))
+    spoiled = spoil(task, config)(test, generator)
+    found = []
+    for place in range(count):
+        seed = cell_seed(config.seed, f"digits {run} {place}")
+        alone = _train(config, task, DigitExperts(config, 1, seed), train, seed, f"alone {place + 1}")
+        parts = zip(spoiled.split(_BATCH), test.split(_BATCH), strict=True)
+        found.append(torch.cat([alone.cost(*part)[:, 0] for part in parts]))
+    costs = torch.stack(found, 1)
+    return {"distortion": float(costs.amin(1).mean()), "distortions": costs.mean(0).tolist()}

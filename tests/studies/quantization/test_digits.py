@@ -1,0 +1,128 @@
+"""Experts that restore digits: who learns from what, growth, and the command at a tiny size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.studies.quantization.config import DigitsConfig
+from sepkit.studies.quantization.digits import DigitExperts, spoil
+
+TINY = DigitsConfig(channels=[4, 4], classifier_channels=[2, 2, 4], steps=4, batch_size=8)
+
+
+def some_digits(count: int = 12) -> torch.Tensor:
+    return torch.randint(2, (count, 1, 28, 28), generator=torch.Generator().manual_seed(0)).float()
+
+
+def test_digits_are_spoiled_as_asked() -> None:
+    """Pixels that are there stay; each window is whole and at a place of its own; noise is as strong as it says."""
+    images, generator = torch.ones(200, 1, 28, 28), torch.Generator().manual_seed(0)
+    upper = spoil("upper", TINY)(images, generator)
+    assert not upper[:, :, :20].any() and bool((upper[:, :, 20:] == 1).all())
+    missing = spoil("window", TINY)(images, generator)[:, 0] == 0
+    assert bool((missing.sum((1, 2)) == 14 * 14).all())
+    rows, columns = missing.any(2), missing.any(1)
+    assert bool((rows.sum(1) == 14).all()) and bool((columns.sum(1) == 14).all())
+    assert len({tuple(row) for row in rows.int().tolist()}) == 15
+    noise = spoil("noise", TINY)(images, generator) - images
+    assert float(noise.std()) == pytest.approx(1, abs=0.01)
+
+
+def test_only_the_nearest_expert_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, with moments from earlier steps; and it learns from its own images alone."""
+    runs = DigitExperts(replace(TINY, training="plain"), 3, seed=0)
+    images = some_digits()
+    spoiled = spoil("upper", TINY)(images, torch.Generator())
+    won = [[1, 0, 2], [0, 1, 2]]
+    monkeypatch.setattr(runs, "cost", lambda *_: torch.tensor(won, dtype=torch.float).repeat(6, 1))
+    runs.step(spoiled, images)
+    won[:] = [[0, 1, 1], [0, 1, 1]]
+    before = [[p.clone() for p in network.parameters()] for network in runs.networks]
+    runs.step(spoiled, images)
+    moved = [
+        any(not torch.equal(p, q) for p, q in zip(network.parameters(), old, strict=True))
+        for network, old in zip(runs.networks, before, strict=True)
+    ]
+    assert moved == [True, False, False]
+
+
+def test_one_expert_is_regression() -> None:
+    """The same steps as those of a network alone, bit for bit."""
+    runs = DigitExperts(TINY, 1, seed=0)
+    alone = DigitExperts(TINY, 1, seed=0).networks[0].train()
+    optimizer = torch.optim.Adam(alone.parameters(), lr=TINY.learning_rate, fused=True)
+    images = some_digits()
+    spoiled = spoil("upper", TINY)(images, torch.Generator())
+    for _ in range(2):
+        runs.step(spoiled, images)
+        optimizer.zero_grad()
+        (alone(spoiled) - images).square().mean((1, 2, 3)).sum().backward()
+        optimizer.step()
+    for found, expected in zip(runs.networks[0].parameters(), alone.parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_split_changes_nothing_before_its_jitter() -> None:
+    """Distances stay, the classifier divides its mass, and moments go with the weights."""
+    runs = DigitExperts(replace(TINY, jitter=0.0), 3, seed=0)
+    images = some_digits()
+    spoiled = spoil("upper", TINY)(images, torch.Generator())
+    runs.step(spoiled, images)
+    runs.grow(spoiled, images)
+    assert runs.awake.tolist() == [[True, True, False]]
+    runs.step(spoiled, images)
+    cost, mass = runs.cost(spoiled, images)[:, :2].amin(1), runs.probabilities(spoiled)
+    runs.grow(spoiled, images)
+    after, divided = runs.cost(spoiled, images), runs.probabilities(spoiled)
+    assert torch.equal(after.amin(1), cost) and bool(runs.awake.all())
+    source = next(k for k in range(2) if torch.equal(after[:, k], after[:, 2]))
+    torch.testing.assert_close(divided[:, source] + divided[:, 2], mass[:, source])
+    torch.testing.assert_close(divided[:, 1 - source], mass[:, 1 - source])
+    kept, copied = (list(runs.steps[place].state.values()) for place in (source, 2))
+    assert kept and len(kept) == len(copied)
+    for one, other in zip(kept, copied, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table and figures; nothing is trained again; what cannot be used is one line."""
+    bits = np.packbits(some_digits(20).byte().flatten(1).numpy(), axis=1)
+    np.savez(tmp_path / "digits.npz", train=bits, valid=bits[:4], test=bits[:6])
+    setting = (
+        "{tasks: [upper], experts: [1, 2], independent: 2, seeds: 1, examples: 20, test_examples: 6, steps: 3,"
+        " batch_size: 4, channels: [4, 4], classifier_channels: [2, 2, 4], shown: 2}"
+    )
+    (tmp_path / "tiny.yaml").write_text(f"digits: {setting}")
+    command = ["quantize", "digits", "--images", str(tmp_path / "digits.npz"), "--out", str(tmp_path / "out")]
+    command += ["--config", str(tmp_path / "tiny.yaml")]
+    assert main(command) == 0
+    table = json.loads((tmp_path / "out" / "digits.json").read_text())
+    one, two, alone = table["rows"]
+    assert [row.get("experts") for row in (one, two, alone)] == [1, 2, None]
+    assert one["distortion"] == pytest.approx(one["drawn"]) == pytest.approx(one["mean"]) and one["accuracy"] == 1
+    assert two["distortion"] <= two["likeliest"] and sum(two["shares"]) == pytest.approx(1)
+    assert alone["distortion"] <= min(alone["distortions"])
+    assert (tmp_path / "out" / "figures" / "digits_upper_2.png").stat().st_size > 2000
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
+    assert main(command) == 0
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
+    capsys.readouterr()
+    np.savez(tmp_path / "small.npz", **{name: np.zeros((3, 100), np.uint8) for name in ("train", "valid", "test")})
+    for name, section, message in (
+        ("small", setting, "found images of 100 pixels, expected 28 x 28"),
+        ("digits", "{tasks: [lower]}", "tasks: found 'lower', expected upper, window, noise"),
+        ("digits", "{channels: [8]}", "channels: found [8], expected 2 numbers"),
+        ("digits", "{batch_size: 64}", "found 20 training images, expected a batch of 64"),
+        ("digits", "{window: 29}", "window: found more than 28"),
+    ):
+        (tmp_path / "tiny.yaml").write_text(f"digits: {section}")
+        assert main([*command, "--images", str(tmp_path / f"{name}.npz")]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1

@@ -1,0 +1,229 @@
+"""Growth: a split copies rows and moments and changes nothing else; runs that grow resume bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sepkit import config as c
+from sepkit.errors import UserError
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.checkpoints import load_checkpoint, read_description
+from sepkit.objectives.assignment import MCL
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.training.growth import Growth, grown, hand_over, hypothesis_to_split
+from sepkit.training.run import train
+from sepkit.training.separation import SeparationTask
+from sepkit.types import Batch
+
+MASKERS = {
+    "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1),
+    "recurrent": c.RecurrentConfig(hidden_size=4, num_layers=1),
+    "dual_path_rnn": c.DualPathRNNConfig(
+        bottleneck_channels=4, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1
+    ),
+    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
+        bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2
+    ),
+}
+
+
+def build(masker: str, hypotheses: int = 3) -> EncoderMaskerDecoder:
+    torch.manual_seed(0)
+    return EncoderMaskerDecoder.from_config(
+        c.ModelConfig(
+            hypotheses=hypotheses,
+            filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
+            masker=MASKERS[masker],
+            masks=c.DeterministicConfig(link="sigmoid"),
+        )
+    )
+
+
+def signals(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def no_noise() -> torch.Generator:
+    return torch.Generator().manual_seed(2)
+
+
+@pytest.mark.parametrize("masker", MASKERS)
+def test_a_split_changes_nothing_before_its_jitter(masker: str) -> None:
+    model = build(masker)
+    larger = grown(model, 1, 0.0, no_noise())
+    assert larger.hypotheses == 4 and larger.config is not None and larger.config.hypotheses == 4
+    assert model.hypotheses == 3
+    mixture, sources = signals(2, 400), signals(2, 2, 400)
+    with torch.no_grad():
+        before, after = model(mixture).estimates, larger(mixture).estimates
+        torch.testing.assert_close(after[:, :3], before, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(after[:, 3], before[:, 1], rtol=1e-5, atol=1e-6)
+        costs = [MCL()(pairwise_neg_si_sdr(estimates, sources)) for estimates in (before, after)]
+    torch.testing.assert_close(*costs, rtol=0, atol=1e-4)
+    jittered = grown(model, 1, 0.01, no_noise()).state_dict()
+    for name, value in larger.state_dict().items():
+        if value.shape == model.state_dict()[name].shape:
+            assert torch.equal(jittered[name], value)
+        else:
+            rows = value.unflatten(0, (4, -1))[3]
+            change = jittered[name].unflatten(0, (4, -1))[3] - rows
+            deviation = change.square().mean().sqrt() / rows.square().mean().sqrt()
+            assert 0.002 < float(deviation) < 0.03
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_moments_go_with_the_rows(kind: str) -> None:
+    model = build("recurrent")
+    made = torch.optim.Adam if kind == "adam" else lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)
+    optimizer = made(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(signals(2, 200)).estimates.square().sum().backward()
+        optimizer.step()
+    before = {name: optimizer.state[p] for name, p in model.named_parameters()}
+    larger = grown(model, 2, 0.01, no_noise())
+    hand_over(optimizer, model, larger, 2)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in larger.parameters()]
+    moments = ("exp_avg", "exp_avg_sq") if kind == "adam" else ("momentum_buffer",)
+    for name, parameter in larger.named_parameters():
+        for moment in moments:
+            found, old = optimizer.state[parameter][moment], before[name][moment]
+            if name.startswith("masker.output"):
+                rows = found.unflatten(0, (4, -1))
+                assert torch.equal(rows[:3].flatten(0, 1), old) and torch.equal(rows[3], rows[2])
+            else:
+                assert torch.equal(found, old)
+    larger(signals(2, 200)).estimates.square().sum().backward()
+    optimizer.step()
+
+
+def test_the_split_hypothesis_has_the_largest_share() -> None:
+    """Of the distortion or of the sources; nobody looks at those that do not speak."""
+
+    class Fixed(EncoderMaskerDecoder):
+        def forward(self, mixture: torch.Tensor, *_: Any, **__: Any) -> Any:
+            return type("Found", (), {"estimates": estimates})
+
+    model = build("recurrent")
+    model.__class__ = Fixed
+    sources = signals(3, 2, 4000)
+    noise = torch.randn(3, 2, 4000, generator=no_noise())
+    # Hypothesis 1 is the best of three sources and close to them, hypothesis 3 of two and far from them.
+    estimates = torch.zeros(3, 3, 4000)
+    estimates[:, 0] = sources[:, 0] + 0.1 * noise[:, 0]
+    estimates[:, 2] = sources[:, 1] + 2.0 * noise[:, 1]
+    active = torch.tensor([[True, True], [True, True], [True, False]])
+    batch = Batch(sources.sum(1), sources, active, torch.full((3,), 4000))
+    assert hypothesis_to_split(model, [batch], "distortion") == 2
+    assert hypothesis_to_split(model, [batch], "sources") == 0
+
+
+def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
+    growth = c.GrowthConfig(**({"epochs": [1, 2]} | changes))
+    trainer = replace(config.trainer, growth=growth, max_epochs=3, ema=0.9)
+    return replace(config, objective=replace(config.objective, assignment=c.MCLConfig()), trainer=trainer)
+
+
+@pytest.fixture(scope="module")
+def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+@pytest.fixture
+def whole(config: c.TrainConfig, whole_folder: Path) -> Path:
+    if not (whole_folder / "model").exists():
+        train(growing(config), whole_folder)
+    return whole_folder
+
+
+def epochs_of(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines if line["kind"] == "epoch"]
+
+
+def test_checkpoints_and_records_follow(whole: Path) -> None:
+    epochs = epochs_of(whole)
+    assert [line["hypotheses"] for line in epochs] == [2, 3, 4]
+    assert ["train_usage_4" in line for line in epochs] == [False, False, True]
+    assert all(epochs[-1][f"dev_usage_{k}"] >= 0 for k in range(1, 5))
+    for name in ("model", "last_model"):
+        description = read_description(whole / name)
+        assert description["model"]["hypotheses"] == 4 and description["info"]["hypotheses"] == 4
+        # MCL with more hypotheses than sources is watched by MCL, whatever the number at the start.
+        assert description["info"]["monitor"] == "dev_mcl_si_sdr_db"
+    model = load_checkpoint(whole / "model")
+    with torch.no_grad():
+        assert model(signals(1, 800)).estimates.shape == (1, 4, 800)
+
+
+def train_killed(config: c.TrainConfig, out: Path, at_batch: int) -> None:
+    step = SeparationTask.training_step
+
+    def killed_step(self: SeparationTask, batch: Any, batch_idx: int) -> None:
+        if self.position.batches == at_batch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(self, batch, batch_idx)
+
+    SeparationTask.training_step = killed_step  # type: ignore[method-assign]
+    train(config, out)
+
+
+def test_a_killed_run_grows_as_if_it_had_not_been_killed(
+    config: c.TrainConfig, whole: Path, tmp_path: Path, in_process: Callable[..., int]
+) -> None:
+    """Killed after the second split but before a step: the state has three hypotheses, and the third is split again."""
+    assert in_process(train_killed, growing(config), tmp_path, 14) == -signal.SIGKILL
+    train(growing(config), tmp_path)
+    assert epochs_of(tmp_path) == epochs_of(whole)
+    for name in ("model", "last_model"):
+        found, expected = (load_file(folder / name / "model.safetensors") for folder in (tmp_path, whole))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_several_at_once(config: c.TrainConfig) -> None:
+    growth = Growth(growing(config, epochs=[1, 2], hypotheses=[4, 8]))
+    assert [growth.hypotheses_at(epoch) for epoch in range(4)] == [2, 4, 8, 8] and growth.final == 8
+    assert Growth(config).final == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": []}, "trainer.growth.epochs: found [], expected rising numbers"),
+        ({"epochs": [2, 2]}, "trainer.growth.epochs: found [2, 2], expected rising numbers"),
+        ({"epochs": [1, 3]}, "trainer.growth.epochs: found 3, expected less than trainer.max_epochs, 3"),
+        ({"hypotheses": [4, 3]}, "trainer.growth.hypotheses: found [4, 3], expected 2 rising numbers"),
+        ({"hypotheses": [1, 3]}, "the first above model.hypotheses, 2; a model never loses hypotheses"),
+        ({"hypotheses": [3]}, "trainer.growth.hypotheses: found [3], expected 2 rising numbers"),
+        ({"jitter": 0.0}, "trainer.growth.jitter: found 0.0, expected more than 0"),
+    ],
+)
+def test_plans_that_cannot_be_kept(config: c.TrainConfig, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        growing(config, **changes).check()
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_models_that_cannot_grow(config: c.TrainConfig, tmp_path: Path) -> None:
+    config = growing(config)
+    several = replace(config, trainer=replace(config.trainer, devices=2))
+    with pytest.raises(UserError, match=r"trainer\.growth: models grow on one device only"):
+        several.check()
+    masker = c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1)
+    with pytest.raises(UserError, match=r"trainer\.growth: the masker GatedRecurrenceMasker cannot grow"):
+        train(replace(config, model=replace(config.model, masker=masker)), tmp_path / "masker")
+    masks = c.DeterministicConfig(link="softmax")
+    with pytest.raises(UserError, match=r"trainer\.growth: found model\.masks\.link softmax"):
+        train(replace(config, model=replace(config.model, masks=masks)), tmp_path / "softmax")
