@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -80,16 +81,21 @@ def messages() -> Iterator[Message]:
     """All messages, by file; those that another function makes are left out."""
     for path in sorted((REPOSITORY / "sepkit").rglob("*.py")):
         module = path.relative_to(REPOSITORY / "sepkit").as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(module)):
             if isinstance(node, ast.Call) and _name(node.func).endswith("UserError") and node.args:
                 text = fixed_words(node.args[0])
                 if re.search(r"[a-z]{2}", re.sub(r"\b[A-Z_]+\b", "", text)):
                     yield Message(module.partition("/")[0].removesuffix(".py"), module, *divided(text))
 
 
+@lru_cache(None)
+def _tree(module: str) -> ast.Module:
+    return ast.parse((REPOSITORY / "sepkit" / module).read_text(encoding="utf-8"))
+
+
 def about(module: str) -> str:
     """The first line of a module's docstring, as a heading."""
-    text = ast.get_docstring(ast.parse((REPOSITORY / "sepkit" / module).read_text(encoding="utf-8"))) or module
+    text = ast.get_docstring(_tree(module)) or module
     return text.split("\n")[0].rstrip(".").replace("`", "")
 
 

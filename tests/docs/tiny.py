@@ -22,9 +22,11 @@ TINY_MASKER = {
 TINY = {
     ("prepare", "audiograms"): "--examples 128",
     ("prepare", "mini"): "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --segment-seconds 1 "
-    "--train-mixtures 8 --dev-mixtures 24 --test-mixtures 30",
+    "--train-mixtures 8 --dev-mixtures 24 --test-mixtures 8",
     # A prediction of quality is fitted on no fewer than these.
     ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 24 --segment-seconds 1",
+    ("report", "exp/own"): "--examples 0",
+    ("report", "results/boxed_8k"): "--examples 0",
     ("train", "audiogram"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.hidden [8]",
     ("train", "speaker_encoder"): "--trainer.max_epochs 1 --data.batch_size 2 --model.channels 8",
     ("train", "cd_vae"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.width 4 "
@@ -50,6 +52,6 @@ def tiny_options(arguments: list[str]) -> list[str]:
         if arguments[0] == command and word in arguments:
             return options.split()
     if arguments[0] in ("train", "smoke") and "--help" not in arguments:
-        tiny = "" if "--import" in arguments else TINY_MASKER[arguments[arguments.index("--config") + 1]]
+        tiny = "" if "--model.masker.name" in arguments else TINY_MASKER[arguments[arguments.index("--config") + 1]]
         return [*TINY_RUN.split(), *tiny.split()]
     return []
