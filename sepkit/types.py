@@ -5,6 +5,7 @@ Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -43,6 +44,22 @@ class Batch:
             if hasattr(value, "to"):
                 moved[name] = value.to(device, non_blocking=non_blocking)
         return Batch(**moved)
+
+    def without_padding(self) -> Iterator[tuple[list[int], Batch]]:
+        """Yield a batch for each length, without padding, after the places of its examples in this one."""
+        lengths = self.lengths.tolist()
+        for length in sorted(set(lengths)):
+            places = [place for place, found in enumerate(lengths) if found == length]
+            yield (
+                places,
+                Batch(
+                    self.mixture[places, :length],
+                    self.sources[places, :, :length],
+                    self.active[places],
+                    self.lengths[places],
+                    [self.ids[place] for place in places] if self.ids else [],
+                ),
+            )
 
     def pin_memory(self) -> Batch:
         """Return the same batch in page-locked memory (called by torch's DataLoader)."""
@@ -126,6 +143,7 @@ class Separation:
         masks: posterior over masks, samples of shape (B, n, K, F).
         scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
+        stage_estimates: (B, stages, n, T) waveforms of the masker's inner stages, where the objective asked for them.
         path_rate: (B, D, F) nats of each latent value of the masker, where it has latents of its own.
         encoding_prior: of the encodings, where they are variational.
         mask_prior: of the masks, where they are variational.
@@ -144,6 +162,7 @@ class Separation:
     masks: Latent
     scores: Tensor | None = None
     estimate_scales: Tensor | None = None
+    stage_estimates: Tensor | None = None
     path_rate: Tensor | None = None
     encoding_prior: Density | None = None
     mask_prior: Density | None = None

@@ -13,6 +13,10 @@ MODEL_FORMS = {
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
     "asteroid:FILE or asteroid:OWNER/NAME": "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid",
     "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
+    "sepreformer:FILE or sepreformer:OWNER/NAME": "what SepReformer's authors publish (epoch.NNNN.pth)",
+    "tf-locoformer:FILE or tf-locoformer:OWNER/NAME": (
+        "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)"
+    ),
     "FILE.onnx": (
         "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "
         "you trust"

@@ -186,3 +186,48 @@ class SepFormerConfig(MaskerConfig, name="sepformer"):
     """Units of the feed-forward layers."""
     dropout: float = 0.0
     """Probability."""
+
+
+@dataclass
+class SepReformerConfig(MaskerConfig, name="sepreformer"):
+    """SepReformer (Shin et al. 2024): a U-shaped transformer that splits the speakers early. Its output is the encoding
+    of the estimates: set mapping: true of the free filterbank, and linear masks."""
+
+    channels: int = 128
+    """Values in a frame between the blocks, a multiple of num_heads (64 in T, 128 in B, 256 in L)."""
+    num_stages: int = 4
+    """Stages of the encoder and of the decoder; each halves or doubles the number of frames."""
+    num_heads: int = 8
+    """Attention heads."""
+    kernel_size: int = 65
+    """Frames that a local block sees, an odd number."""
+    max_distance: int = 2000
+    """Frames of the coarsest stage that attention tells apart; farther ones count as so far."""
+    dropout: float = 0.05
+    """Probability."""
+    stage_heads: bool = True
+    """In training, the input of every decoder stage makes estimates, too, with a loss of their own (objective.stages).
+    For the free filterbank."""
+
+
+@dataclass
+class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
+    """TF-Locoformer (Saijo et al. 2024): attention and convolutions over frequency and over time. For the STFT with
+    features: real_imaginary, compression: 1 and mapping: true, and linear masks; give the model level: mixture."""
+
+    channels: int = 128
+    """Values in a bin between the blocks (D), a multiple of norm_groups (96 in S, 128 in M)."""
+    num_layers: int = 6
+    """Blocks over frequency, each followed by one over time (4 in S, 6 in M)."""
+    num_heads: int = 4
+    """Attention heads."""
+    attention_dim: int = 128
+    """Values of all heads together, an even multiple of num_heads."""
+    feedforward_dim: int = 384
+    """Units of the feed-forward networks (128 in S, 384 in M)."""
+    kernel_size: int = 4
+    """Bins, or frames, that a layer of a feed-forward network sees (8 in S, 4 in M)."""
+    norm_groups: int = 4
+    """Groups of channels that are normalized by themselves."""
+    dropout: float = 0.0
+    """Probability."""

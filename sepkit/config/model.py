@@ -31,6 +31,8 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
     """The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80)."""
     init_range: float = 0.0
     """Filters start uniform in +-this; 0 means Xavier-normal."""
+    mapping: bool = False
+    """The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks."""
 
 
 @dataclass
@@ -57,6 +59,9 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     mapping: bool = False
     """The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks and
     features: real_imaginary."""
+    like_torch: bool = False
+    """A Hann window and the scale of torch.stft, for weights that were trained with it; else a square-root Hann window
+    and a scale that keeps energies."""
 
 
 class LatentConfig(Choice):
@@ -67,7 +72,7 @@ class LatentConfig(Choice):
 class DeterministicConfig(LatentConfig, name="deterministic"):
     """Points: the usual network."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "relu"
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "relu"
     """Function from raw network output to value; softmax runs over the hypotheses."""
 
 
@@ -75,7 +80,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 class GaussianConfig(LatentConfig, name="gaussian"):
     """Normal distributions with modeled deviation."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh"] = "linear"
+    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
     """Function from raw network output to mean."""
     at_test: Literal["mean", "median"] = "mean"
     """The value that replaces the posterior outside training; for this family both are the same."""
@@ -217,5 +222,7 @@ class ModelConfig:
     """The decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
     """A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses."""
+    level: Literal["training", "mixture"] = "training"
+    """training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own."""
     pad: Literal["full", "asteroid"] = "full"
     """full: no sample is lost at either end. asteroid: trim as asteroid does, for parity."""

@@ -44,6 +44,8 @@ class GraphModel(nn.Module):
         bank = model.filterbank
         num_samples = mixture.shape[-1]
         left, total = _padded(bank, num_samples, model.pad)
+        gain = model._gain(mixture) if model.level == "mixture" else torch.ones(())
+        mixture = mixture * gain
         standardized = (mixture - model.signal_mean) / model.signal_std
         # No padding on the right is longer than this.
         most = 2 * bank.kernel_size + bank.stride + bank.multiple
@@ -55,7 +57,7 @@ class GraphModel(nn.Module):
         decoded = bank.decode(bank.apply_mask(mask, z))
         # "asteroid" may fall short of the input by less than a stride.
         whole = functional.pad(decoded, (0, bank.stride))
-        estimates = whole[..., left : num_samples + left] * model.signal_std
+        estimates = whole[..., left : num_samples + left] * (model.signal_std / gain.unsqueeze(-1))
         return (estimates,) if model.scoring_head is None else (estimates, model.scoring_head(mask))
 
 

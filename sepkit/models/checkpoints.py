@@ -228,7 +228,7 @@ def _what_is(path: Path) -> str:
     if holds_state or "resume" in (path.name, path.parent.name):
         return "found training state, which only `sepkit train` reads"
     if path.suffix in _PICKLES:
-        return "found a pickle, which is never opened here (for asteroid's write asteroid:FILE)"
+        return "found a pickle, which is never opened here (for another toolkit's name it first: asteroid:FILE)"
     return "found no model" if path.is_dir() else "found another file"
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from sepkit.config import ModelConfig, PriorConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import SAMPLE_RATES
+from sepkit.models.compatibility import check_encoding_link, check_level, check_mask_link, check_masker
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latent_sde import check_depth_steps
-from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
-from sepkit.models.maskers.base import DepthMasker, FramewiseEnd, LatentMasker
+from sepkit.models.latents import FLOOR, LatentFamily
+from sepkit.models.maskers.base import DepthMasker, FramewiseEnd, LatentMasker, StagedMasker
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
 from sepkit.models.scoring import ScoringHead
@@ -23,6 +24,8 @@ from sepkit.types import Latent, Separation
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
+# Recordings with a smaller deviation are silent: rounding is not brought to the level of speech.
+_SILENT_DEVIATION = 1e-7
 
 
 class EncoderMaskerDecoder(SavedModel):
@@ -50,6 +53,8 @@ class EncoderMaskerDecoder(SavedModel):
         encoding_prior: of variational encodings.
         mask_prior: of variational masks.
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
+        level: "training": mixtures are divided by the stored training deviation. "mixture": they are first brought to
+            that deviation, each by itself, and their estimates back to the mixture's.
 
     Raises:
         UserError: an encoding or mask family, a link or a masker that the filterbank does not go with.
@@ -74,21 +79,25 @@ class EncoderMaskerDecoder(SavedModel):
         encoding_prior: Prior | None = None,
         mask_prior: Prior | None = None,
         estimate_scales: bool = False,
+        level: Literal["training", "mixture"] = "training",
     ) -> None:
         super().__init__()
-        _check_encoding_link(filterbank, encoding_family)
-        _check_mask_link(filterbank, mask_family)
-        _check_masker(masker, filterbank, sample_rate)
+        check_encoding_link(filterbank, encoding_family)
+        check_mask_link(filterbank, mask_family)
+        check_masker(masker, filterbank, sample_rate)
+        check_level(level, encoding_family, mask_family)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
         self.mask_family = mask_family
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
+        self.level: Literal["training", "mixture"] = level
         self.scoring_head = scoring_head
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
-        self.scale_decoder = _scale_decoder(filterbank) if estimate_scales else None
+        self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
+        self.stage_decoders = nn.ModuleList(_another_decoder(filterbank) for _ in range(self.stages))
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
 
@@ -140,6 +149,7 @@ class EncoderMaskerDecoder(SavedModel):
         active: Tensor | None = None,
         reconstruct: bool = False,
         sample: bool | None = None,
+        stages: bool = False,
     ) -> Separation:
         """Return the separation of mixtures; estimates are as long as the mixture, for every T >= 1.
 
@@ -152,21 +162,42 @@ class EncoderMaskerDecoder(SavedModel):
             active: (B, m) bool, which of them speak; None: all.
             reconstruct: also decode the encodings of the mixture and of `sources` without masks.
             sample: whether latents are sampled; None: only in training mode.
+            stages: also make estimates of the inner stages of a masker that has heads for them.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
         """
         _check_mixture(mixture)
+        if self.level == "mixture":
+            gain = self._gain(mixture)
+            sources = None if sources is None else sources * gain.unsqueeze(1)
+            separation = self._separated(mixture * gain, generator, sources, active, reconstruct, sample, stages)
+            return _scaled(separation, gain.reciprocal())
+        return self._separated(mixture, generator, sources, active, reconstruct, sample, stages)
+
+    def _separated(
+        self,
+        mixture: Tensor,
+        generator: torch.Generator | None,
+        sources: Tensor | None,
+        active: Tensor | None,
+        reconstruct: bool,
+        sample: bool | None,
+        stages: bool,
+    ) -> Separation:
+        """Separate mixtures of the training mixtures' level; see `forward`."""
         sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        raw, path_rate = self._masker_values(self.filterbank.features(z), sample, generator)
+        raw, path_rate, stage_masks = self._masker_values(self.filterbank.features(z), sample, generator, stages)
         masks = self.mask_posterior(raw)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         estimates = self.decode(masked, num_samples)
         separation = Separation(estimates=estimates, encoding=encoding, masks=masks, path_rate=path_rate)
+        if stage_masks:
+            separation.stage_estimates = self._stage_estimates(stage_masks, z, num_samples)
         if self.scoring_head is not None:
             separation.scores = self.scoring_head(mask)
         if self.scale_decoder is not None:
@@ -220,13 +251,34 @@ class EncoderMaskerDecoder(SavedModel):
                 " fixed; leave it out, or use a model with the masker continuous_depth"
             )
 
+    @property
+    def stages(self) -> int:
+        """Number of inner stages of the masker that make estimates of their own in training."""
+        return self.masker.stages if isinstance(self.masker, StagedMasker) else 0
+
+    def _gain(self, mixture: Tensor) -> Tensor:
+        """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
+        return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
+
     def _masker_values(
-        self, features: Tensor, sample: bool, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the masker's raw values, and the rate of its own latents if it has any."""
-        if isinstance(self.masker, LatentMasker) and self.masker.variational:
-            return self.masker.with_rate(features, sample, generator)
-        return self.masker(features), None
+        self, features: Tensor, sample: bool, generator: torch.Generator | None, stages: bool
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Return the masker's raw values, the rate of its own latents if it has any, and masks of its inner stages."""
+        masker = self.masker
+        if stages and self.stages and isinstance(masker, StagedMasker):
+            raw, masks = masker.with_stages(features)
+            return raw, None, masks
+        if isinstance(masker, LatentMasker) and masker.variational:
+            return *masker.with_rate(features, sample, generator), []
+        return masker(features), None, []
+
+    def _stage_estimates(self, masks: list[Tensor], encoding: Tensor, num_samples: int) -> Tensor:
+        """Decode masks (B, n, K, F) of the encoding (B, K, F) by each stage's own decoder, (B, stages, n, T)."""
+        decoded = [
+            self._crop(decoder(mask * encoding.unsqueeze(1)), num_samples)
+            for mask, decoder in zip(masks, self.stage_decoders, strict=True)
+        ]
+        return self.signal_std * torch.stack(decoded, dim=1)
 
     def estimates(self, mixture: Tensor) -> Tensor:
         """Return only the estimates, (B, n, T), those of `forward` without sampling.
@@ -241,6 +293,13 @@ class EncoderMaskerDecoder(SavedModel):
             ValueError: see `forward`.
         """
         _check_mixture(mixture)
+        if self.level == "mixture":
+            gain = self._gain(mixture)
+            return self._estimates(mixture * gain) / gain.unsqueeze(1)
+        return self._estimates(mixture)
+
+    def _estimates(self, mixture: Tensor) -> Tensor:
+        """Return the estimates of mixtures of the training mixtures' level; see `estimates`."""
         bank = self.filterbank
         z = self.encoding_family.at_test(self.encode(mixture))
         if not isinstance(self.masker, FramewiseEnd):
@@ -335,6 +394,15 @@ def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: tor
     return posterior.sample(generator) if sample else family.at_test(posterior)
 
 
+def _scaled(separation: Separation, gain: Tensor) -> Separation:
+    """Multiply all waveforms of a separation by gains (B, 1); return it."""
+    for name in ("estimates", "estimate_scales", "stage_estimates", "reconstructions", "source_reconstructions"):
+        waveforms = getattr(separation, name)
+        if waveforms is not None:
+            setattr(separation, name, waveforms * gain.view(-1, *[1] * (waveforms.ndim - 1)))
+    return separation
+
+
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
     """Return a new model with random weights.
 
@@ -370,6 +438,7 @@ def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
         encoding_prior=_build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
         mask_prior=_build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
         estimate_scales=config.estimate_scales,
+        level=config.level,
     )
     model.config = config
     return model
@@ -385,8 +454,8 @@ def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_
     return build(config, family=family, encoding_dim=encoding_dim)
 
 
-def _scale_decoder(filterbank: Filterbank) -> Decoder:
-    """Build a second, learned decoder with the geometry of the first."""
+def _another_decoder(filterbank: Filterbank) -> Decoder:
+    """Build another, learned decoder with the geometry of the first."""
     bank, first = FreeFB(filterbank.full_dim, filterbank.kernel_size, filterbank.stride), filterbank.decoder
     return Decoder(bank, padding=first.padding, output_padding=first.output_padding)
 
@@ -396,32 +465,4 @@ def _check_mixture(mixture: Tensor) -> None:
         raise ValueError(
             f"mixture has shape {tuple(mixture.shape)} and type {mixture.dtype},"
             " expected floating-point (B, T) with at least one sample"
-        )
-
-
-def _check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    if family.link == "softmax":
-        raise UserError("model.encoding.link: found softmax, which runs over hypotheses; an encoding has none")
-    if filterbank.linear_only and family.link != "linear":
-        raise UserError(f"model.encoding.link: found {family.link}, expected linear with this filterbank")
-
-
-def _check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    signed = isinstance(family, Deterministic | Gaussian) and family.link in ("linear", "tanh")
-    if filterbank.complex_masks and not signed:
-        raise UserError(
-            f"model.masks: found {family!r}, but complex masks have values of either sign;"
-            " use the deterministic or the gaussian family with link linear or tanh"
-        )
-
-
-def _check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
-    rate = getattr(masker, "sample_rate", sample_rate)
-    if rate != sample_rate:
-        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
-    as_they_are = getattr(filterbank, "mapping", False) and getattr(filterbank, "compression", None) == 1
-    if getattr(masker, "maps", False) and not as_they_are:
-        raise UserError(
-            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
-            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
         )

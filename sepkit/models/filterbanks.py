@@ -41,6 +41,7 @@ class Filterbank(nn.Module, ABC):
         linear_only: whether the encoding must stay linear (a link would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
         mask_values: how many values a mask has for each of the K.
+        mapping: whether the masker's values are the estimates' encoding, not a mask.
 
     Args:
         encoder: asteroid_filterbanks' analysis.
@@ -50,6 +51,7 @@ class Filterbank(nn.Module, ABC):
     linear_only: ClassVar[bool] = False
     complex_masks: bool = False
     mask_values: int = 1
+    mapping: bool = False
 
     def __init__(
         self, encoder: Encoder, decoder: Decoder, *, encoding_dim: int, full_dim: int, multiple: int = 1
@@ -200,6 +202,7 @@ class FreeFilterbank(Filterbank):
         output_padding: int,
         multiple: int,
         init_range: float,
+        mapping: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -227,19 +230,22 @@ class FreeFilterbank(Filterbank):
             full_dim=num_filters,
             multiple=multiple,
         )
+        self.mapping = mapping
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""
         return encoding
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Return mask * encoding, elementwise, (B, n, K, F)."""
-        return mask * encoding.unsqueeze(-3)
+        """Return mask * encoding, elementwise, (B, n, K, F); with `mapping` the mask itself."""
+        return mask if self.mapping else mask * encoding.unsqueeze(-3)
 
 
 @register(STFTFilterbankConfig)
 class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
+
+    With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft.
 
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
@@ -267,6 +273,7 @@ class STFTFilterbank(Filterbank):
         features: Literal["magnitude", "real_imaginary"],
         complex_masks: bool,
         mapping: bool,
+        like_torch: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -281,11 +288,15 @@ class STFTFilterbank(Filterbank):
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
                 " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
-        window = np.hanning(kernel_size + 1)[:-1] ** 0.5
+        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if like_torch else 0.5)
         bins = kernel_size // 2 + 1
+        analysis = STFTFB(kernel_size, kernel_size, stride, window=window)
+        synthesis = STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))
+        if like_torch:
+            _remove_scale(analysis, synthesis)
         super().__init__(
-            Encoder(STFTFB(kernel_size, kernel_size, stride, window=window)),
-            Decoder(STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))),
+            Encoder(analysis),
+            Decoder(synthesis),
             encoding_dim=bins if features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
@@ -385,6 +396,22 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
     shifts = range(-(len(window) // stride), len(window) // stride + 1)
     overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
     return window * (len(window) / (2 * stride)) / overlap
+
+
+def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
+    """Undo STFTFB's scale of the Fourier transform in the filters of an analysis, and of the synthesis that inverts it.
+
+    Args:
+        analysis: changed in place.
+        synthesis: changed in place.
+    """
+    filters: list[Tensor] = [bank.get_buffer("_filters") for bank in (analysis, synthesis)]
+    rows, _, kernel_size = filters[0].shape
+    scale = filters[0].new_full((2, rows // 2), 0.5 * kernel_size / analysis.stride**0.5)
+    # The rows of the real parts that stand for one frequency, not for a positive and a negative one.
+    scale[0, [0, -1]] *= 2**0.5
+    filters[0].mul_(scale.view(-1, 1, 1))
+    filters[1].div_(scale.view(-1, 1, 1))
 
 
 def _shift(values: np.ndarray, by: int) -> np.ndarray:

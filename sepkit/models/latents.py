@@ -77,6 +77,7 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": torch.nn.functional.softplus,
     "exp": torch.exp,
     "tanh": torch.tanh,
+    "gelu": torch.nn.functional.gelu,
 }
 
 

@@ -22,7 +22,8 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a
             model that ships with the package, `asteroid:` and a file or hub id, `speechbrain:` and a folder or hub id,
-            or `hf:` and a repository of one of sepkit's own models. An existing path of that name takes precedence.
+            `sepreformer:` or `tf-locoformer:` and a file or hub id, or `hf:` and a repository of one of sepkit's own
+            models. An existing path of that name takes precedence.
 
     Raises:
         UserError: there is no model, or it cannot be read.
@@ -82,6 +83,36 @@ def _from_speechbrain(source: str) -> EncoderMaskerDecoder:
     return from_speechbrain(hub.fetch(source, FILES) if fetched else source)
 
 
+def _from_sepreformer(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges.sepreformer import DESCRIPTION, from_sepreformer
+
+    return from_sepreformer(_fetched(source, DESCRIPTION))
+
+
+def _from_tf_locoformer(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges.tf_locoformer import DESCRIPTION, from_tf_locoformer
+
+    return from_tf_locoformer(_fetched(source, DESCRIPTION))
+
+
+def _fetched(source: str, description: str) -> str | Path:
+    """Return the path of a file, or that of the only .pth file of a repository on the hub, its description beside it.
+
+    Raises:
+        UserError: the repository has no such file, or several.
+    """
+    if Path(source).exists() or not hub.is_repository(source):
+        return source
+    folder = hub.fetch(source, ["*.pth", description])
+    found = sorted(folder.glob("*.pth"))
+    if len(found) != 1:
+        raise UserError(
+            f"{source}: the repository has {len(found)} files *.pth at its top, expected one;"
+            " download the one that you want, and name that file"
+        )
+    return found[0]
+
+
 def _only_file(folder: Path, name: str, source: str) -> Path:
     if not (folder / name).is_file():
         raise UserError(f"{source}: the repository has no {name}, which asteroid's models are stored in")
@@ -92,6 +123,8 @@ _ASTEROID_FILE = "pytorch_model.bin"
 _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
     "asteroid": _from_asteroid,
     "speechbrain": _from_speechbrain,
+    "sepreformer": _from_sepreformer,
+    "tf-locoformer": _from_tf_locoformer,
 }
 
 

@@ -62,6 +62,6 @@ def default_model() -> str:
     if DEFAULT_MODEL not in shipped_models():
         raise UserError(
             f"--model: none is named, and the default {DEFAULT_MODEL} is not in this version of sepkit; "
-            "name a folder that `sepkit train` wrote, or asteroid:, speechbrain: or hf: (see `sepkit models`)"
+            "name a folder that `sepkit train` wrote, or another model, such as hf:OWNER/NAME (see `sepkit models`)"
         )
     return DEFAULT_MODEL

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sepkit.config import ObjectiveConfig
+from sepkit.config import ObjectiveConfig, StagesConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.stages import StageTerm
 from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
@@ -138,6 +139,8 @@ class Objective:
         """
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
+        if "stages" in wants:
+            more["stages"] = True
         if "sources" in wants and batch.sources.shape[1] > 0:
             more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return more
@@ -272,12 +275,13 @@ def build_objective(
     spread: float = 1.0,
     scored: bool | Literal["binary", "cross_entropy"] = False,
     latents: Latents | None = None,
+    staged: bool = False,
 ) -> Objective:
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents ("source_rate" too where sources are encoded); "source_reconstruction", "mixture_reconstruction", "silence"
-    and "margin" where they have a weight.
+    latents ("source_rate" too where sources are encoded); "stages" for a masker whose inner stages make estimates;
+    "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
 
     Args:
         config: costs, assignment and weights.
@@ -285,6 +289,7 @@ def build_objective(
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
         scored: whether the model has scores, or by which loss they are trained; True: that of `config`.
         latents: facts about the model's latents; None: they are deterministic.
+        staged: whether inner stages of the masker make estimates.
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
@@ -300,6 +305,8 @@ def build_objective(
         kind = config.scoring.kind if scored is True else scored
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, kind)
         weights["scoring"] = config.scoring.weight
+    if staged:
+        terms["stages"] = _build_stage_term(config.stages, assignment)
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,
@@ -337,6 +344,15 @@ def build_objective(
         terms["margin"] = MarginTerm(signal_std)
         weights["margin"] = config.margin_weight
     return Objective(terms, weights, steerings)
+
+
+def _build_stage_term(config: StagesConfig, assignment: Assignment) -> StageTerm:
+    if not 1 <= config.stride <= config.window:
+        raise UserError(
+            f"objective.stages: found window {config.window} and stride {config.stride}, expected a stride of 1 to the"
+            " window"
+        )
+    return StageTerm(assignment, build(config.weight), config.window, config.stride)
 
 
 @torch.no_grad()

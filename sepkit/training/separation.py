@@ -128,6 +128,7 @@ class SeparationTask(Task):
             self.spread,
             scored=self.model.score_loss or False,
             latents=latents_of(self.model),
+            staged=self.model.stages > 0,
         )
         if self._objective_state is not None:
             self._objective.load_state_dict(self._objective_state)
@@ -232,7 +233,18 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------------- validation
 
     def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
-        """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number."""
+        """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number.
+
+        Every mixture is separated as it is alone: norms and recurrent layers would hear padding. So validation scores
+        are those of `sepkit evaluate`, whatever the size of a batch.
+        """
+        rows: dict[int, dict[str, Any]] = {}
+        for places, part in batch.without_padding():
+            rows |= dict(zip(places, self._scores(model, part), strict=True))
+        return [rows[place] for place in sorted(rows)]
+
+    def _scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
+        """Return the scores of mixtures of one length; see `scores`."""
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)

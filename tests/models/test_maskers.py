@@ -20,6 +20,7 @@ from sepkit.config import (
     ImprovedSuDoRMRFConfig,
     RecurrentConfig,
     SepFormerConfig,
+    SepReformerConfig,
     SuDoRMRFConfig,
 )
 from sepkit.errors import UserError
@@ -32,6 +33,7 @@ from sepkit.models.maskers import (
     Masker,
     RecurrentMasker,
     SepFormerMasker,
+    SepReformerMasker,
     SuDoRMRFMasker,
 )
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
@@ -51,6 +53,9 @@ SMALL = {
     ContinuousDepthMasker: ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=[3]),
     SepFormerMasker: SepFormerConfig(
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
+    ),
+    SepReformerMasker: SepReformerConfig(
+        channels=6, num_stages=2, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
     ),
 }
 MASKERS = list(SMALL)

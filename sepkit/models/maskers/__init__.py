@@ -9,7 +9,9 @@ from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
 from sepkit.models.maskers.recurrent import RecurrentMasker
 from sepkit.models.maskers.sepformer import SepFormerMasker
+from sepkit.models.maskers.sepreformer import SepReformerMasker
 from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
 
 __all__ = [
     "BandSplitRNNMasker",
@@ -21,6 +23,8 @@ __all__ = [
     "Masker",
     "RecurrentMasker",
     "SepFormerMasker",
+    "SepReformerMasker",
     "SuDoRMRFMasker",
+    "TFLocoformerMasker",
     "fast",
 ]

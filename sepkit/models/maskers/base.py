@@ -85,6 +85,25 @@ class DepthMasker(Protocol):
 
 
 @runtime_checkable
+class StagedMasker(Protocol):
+    """A masker whose inner stages can make masks, too, for a loss of their own in training.
+
+    Attributes:
+        stages: how many do; 0: none.
+    """
+
+    stages: int
+
+    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return raw mask values, and a mask of the encoding, (B, n, K, F), for each stage.
+
+        Args:
+            features: (B, K, F).
+        """
+        ...
+
+
+@runtime_checkable
 class LatentMasker(Protocol):
     """A masker that may have latents of its own.
 

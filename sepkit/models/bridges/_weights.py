@@ -1,0 +1,62 @@
+"""Copy another toolkit's weights into a sepkit model, by a table of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from sepkit.config import ModelConfig
+from sepkit.errors import UserError, one_line
+from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.layout import lay_out
+
+OWN = ("signal_mean", "signal_std")
+"""Tensors of a model that other toolkits do not have."""
+
+
+def build_with(
+    where: str,
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    name_of: Callable[[str], str],
+    own: Collection[str] = OWN,
+) -> EncoderMaskerDecoder:
+    """Build a model and give every tensor the values of the other toolkit's tensor; return it in evaluation mode.
+
+    Args:
+        where: the file, for messages.
+        config: of the model.
+        weights: the other toolkit's tensors by name; all must be used.
+        name_of: our name -> theirs.
+        own: our names that the other toolkit does not have.
+
+    Raises:
+        UserError: a tensor is missing, left over, of another size, or not finite.
+    """
+    shapes = lay_out(lambda: build_model(config), where, len(weights))
+    assert shapes is not None
+    wanted = {name: tensor for name, tensor in shapes.state_dict().items() if name not in own}
+    names = {name: name_of(name) for name in wanted}
+    left = sorted(set(weights).difference(names.values()))
+    if left:
+        raise UserError(f"{where}: {one_line(left[0])[:100]} is unexpected; the weights are of another model")
+    for name, tensor in wanted.items():
+        _check_fit(where, names[name], weights.get(names[name]), tensor)
+    model = build_model(config)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name in names:
+                tensor.copy_(weights[names[name]].reshape(tensor.shape))
+    return model.eval()
+
+
+def _check_fit(where: str, name: str, found: Tensor | None, wanted: Tensor) -> None:
+    if found is None:
+        raise UserError(f"{where}: {name} is missing; the weights are of another model")
+    # A linear layer is a convolution over one frame, and a gain may have dimensions of one.
+    if [size for size in found.shape if size != 1] != [size for size in wanted.shape if size != 1]:
+        raise UserError(f"{where}: {name} has shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+    if found.is_floating_point() and not torch.isfinite(found).all():
+        raise UserError(f"{where}: {name} holds values that are not finite numbers; get the file again")

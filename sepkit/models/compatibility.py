@@ -1,0 +1,81 @@
+"""Which parts of a separation model go together."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from sepkit.errors import UserError
+from sepkit.models.filterbanks import Filterbank, FreeFilterbank
+from sepkit.models.latents import Deterministic, Gaussian, LatentFamily
+from sepkit.models.maskers.base import StagedMasker
+
+
+def check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
+    """Raise UserError if the link of the encoding does not go with the filterbank.
+
+    Args:
+        filterbank: of the model.
+        family: of the encoding.
+    """
+    if family.link == "softmax":
+        raise UserError("model.encoding.link: found softmax, which runs over hypotheses; an encoding has none")
+    if filterbank.linear_only and family.link != "linear":
+        raise UserError(f"model.encoding.link: found {family.link}, expected linear with this filterbank")
+
+
+def check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
+    """Raise UserError if the family of the masks or its link does not go with the filterbank.
+
+    Args:
+        filterbank: of the model.
+        family: of the masks.
+    """
+    signed = isinstance(family, Deterministic | Gaussian) and family.link in ("linear", "tanh")
+    if filterbank.mapping and not filterbank.complex_masks and not signed:
+        raise UserError(
+            f"model.masks: found {family!r}, but with mapping the masker's values are an encoding, of either sign;"
+            " use the deterministic or the gaussian family with link linear or tanh"
+        )
+    if filterbank.complex_masks and not signed:
+        raise UserError(
+            f"model.masks: found {family!r}, but complex masks have values of either sign;"
+            " use the deterministic or the gaussian family with link linear or tanh"
+        )
+
+
+def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
+    """Raise UserError if the masker does not go with the filterbank.
+
+    Args:
+        masker: of the model.
+        filterbank: of the model.
+        sample_rate: Hz, of the model.
+    """
+    rate = getattr(masker, "sample_rate", sample_rate)
+    if rate != sample_rate:
+        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
+    if isinstance(masker, StagedMasker) and masker.stages and not isinstance(filterbank, FreeFilterbank):
+        raise UserError(
+            f"model.masker.stage_heads: found true with a {type(filterbank).__name__}; their masks are for the free"
+            " filterbank (model.filterbank.name: free), or set stage_heads to false"
+        )
+    as_they_are = filterbank.mapping and getattr(filterbank, "compression", None) == 1
+    if getattr(masker, "maps", False) and not as_they_are:
+        raise UserError(
+            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
+            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
+        )
+
+
+def check_level(level: str, encoding_family: LatentFamily, mask_family: LatentFamily) -> None:
+    """Raise UserError if the latents do not go with this way to scale mixtures.
+
+    Args:
+        level: "training" or "mixture", whose level inputs are divided by.
+        encoding_family: of the encoding.
+        mask_family: of the masks.
+    """
+    if level not in ("training", "mixture"):
+        raise UserError(f"model.level: found {level!r}, expected training or mixture")
+    if level == "mixture" and (encoding_family.variational or mask_family.variational):
+        raise UserError("model.level: found mixture with variational latents, expected training")

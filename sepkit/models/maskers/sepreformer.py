@@ -1,0 +1,414 @@
+"""SepReformer: a U-shaped transformer that splits the speakers early and reconstructs them with shared weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.config import SepReformerConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.norms import GlobalLayerNorm
+from sepkit.registry import register
+
+# Every residual branch starts as small as this.
+_LAYER_SCALE = 1e-5
+
+
+@register(SepReformerConfig)
+class SepReformerMasker(Masker):
+    """Separation encoder, early split, and a reconstruction decoder whose weights all speakers share.
+
+        x_0 = linear(norm(features)),   padded with zeros to a multiple of 2^R frames
+        encoder stage r:  y_r = (local global)^2 x_r,   x_(r+1) = down-sampling by 2 of y_r,   r = 0 ... R - 1
+        bottleneck:       d_R = split((local global)^2 x_R)
+        decoder stage r:  d_r = (cross-speaker local global)^3 fusion(up-sampling of d_(r+1), split(y_r))
+        values = linear(GLU(linear(d_0)))
+
+    `split` makes n sequences of one, and is the same at all stages. Global blocks attend over the 2^R times shorter
+    sequence; local blocks are convolutions; cross-speaker blocks attend over the n sequences of each frame.
+
+    With `stage_heads`, the inputs d_R ... d_1 of the decoder stages make masks of the encoding, see `with_stages`.
+
+    Args: those of `Masker`, and the fields of `SepReformerConfig`.
+
+    Attributes:
+        stages: number of auxiliary masks that `with_stages` gives; 0 without heads.
+
+    Raises:
+        UserError: a size below 1, channels that are no multiple of the heads, or a dropout that is no probability.
+
+    Source: U.-H. Shin, S. Lee, T. Kim and H.-M. Park, "Separate and Reconstruct: Asymmetric Encoder-Decoder for Speech
+    Separation", NeurIPS 2024. Same numbers as the authors' code.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        channels: int,
+        num_stages: int,
+        num_heads: int,
+        kernel_size: int,
+        max_distance: int,
+        dropout: float,
+        stage_heads: bool,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            channels=channels,
+            num_stages=num_stages,
+            num_heads=num_heads,
+            kernel_size=kernel_size,
+            max_distance=max_distance,
+        )
+        _check(channels, num_stages, num_heads, kernel_size, dropout)
+        self.num_stages = num_stages
+        self.stages = num_stages if stage_heads else 0
+        self.norm = GlobalLayerNorm(encoding_dim)
+        self.input = nn.Linear(encoding_dim, channels, bias=False)
+        self.positions = RelativePositions(channels // num_heads, max_distance)
+        sizes = (channels, num_heads, kernel_size, dropout)
+        self.encoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=2) for _ in range(num_stages))
+        self.downsampling = nn.ModuleList(_DownSampling(channels) for _ in range(num_stages))
+        self.bottleneck = _GlobalLocal(*sizes, repeats=2)
+        self.split = SpeakerSplit(channels, hypotheses)
+        self.fusion = nn.ModuleList(nn.Linear(2 * channels, channels) for _ in range(num_stages))
+        self.decoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=3, hypotheses=hypotheses) for _ in range(num_stages))
+        self.output = _Head(channels, values_per_dimension * encoding_dim)
+        self.stage_outputs = nn.ModuleList(_Head(channels, encoding_dim) for _ in range(self.stages))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
+        return self.values(self.trunk(features))
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """Return the last decoder stage, (B, n * channels, F).
+
+        Args:
+            features: (B, K, F).
+        """
+        return self._joined(self._decoded(features)[-1], features.shape[-1])
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, n * channels, F'), any frames of the output of `trunk`.
+        """
+        frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
+        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
+        return values.permute(0, 1, 3, 4, 2)
+
+    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return raw mask values, and for every inner stage masks of the encoding, at least 0, (B, n, K, F).
+
+        Args:
+            features: (B, K, F).
+        """
+        frames = features.shape[-1]
+        *inner, last = self._decoded(features)
+        masks = []
+        for head, stage in zip(self.stage_outputs, inner, strict=True):
+            mask = torch.relu(head(stage)).transpose(1, 2)
+            masks.append(nn.functional.interpolate(mask, size=frames).unflatten(0, (-1, self.hypotheses)))
+        return self.values(self._joined(last, frames)), masks
+
+    def _joined(self, decoded: Tensor, frames: int) -> Tensor:
+        """(B * n, F padded, C) -> (B, n * C, F)."""
+        return decoded.unflatten(0, (-1, self.hypotheses)).transpose(2, 3).flatten(1, 2)[..., :frames]
+
+    def _decoded(self, features: Tensor) -> list[Tensor]:
+        """Return the bottleneck and the output of every decoder stage, (B * n, F / 2^r, C) each, r = R ... 0."""
+        x = self.input(self.norm(features).transpose(1, 2))
+        shortest = -(-features.shape[-1] // 2**self.num_stages)
+        x = nn.functional.pad(x, (0, 0, 0, shortest * 2**self.num_stages - features.shape[-1]))
+        positions = self.positions(shortest)
+        skipped = []
+        for level, (stage, downsampling) in enumerate(zip(self.encoder, self.downsampling, strict=True)):
+            y = stage(x, positions, 2 ** (self.num_stages - level))
+            skipped.append(self.split(y))
+            x = downsampling(y)
+        decoded = [self.split(self.bottleneck(x, positions, 1))]
+        for level, (fusion, stage) in enumerate(zip(self.fusion, self.decoder, strict=True)):
+            joined = torch.cat([repeat_frames(decoded[-1], 2), skipped.pop()], dim=-1)
+            decoded.append(stage(fusion(joined), positions, 2 ** (level + 1)))
+        return decoded
+
+
+class RelativePositions(nn.Module):
+    """A learned vector for every distance between two frames, for all attention over frames.
+
+    Args:
+        size: values of a vector, those of an attention head.
+        max_distance: distances outside -max_distance ... max_distance - 1 share the vector of the nearest one inside.
+    """
+
+    def __init__(self, size: int, max_distance: int) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.vectors = nn.Embedding(2 * max_distance, size)
+
+    def forward(self, frames: int) -> Tensor:
+        """Return the vectors of the distances -(frames - 1) ... frames - 1, (2 frames - 1, size).
+
+        Args:
+            frames: how many there are.
+        """
+        distances = torch.arange(1 - frames, frames, device=self.vectors.weight.device)
+        return self.vectors(distances.clamp(-self.max_distance, self.max_distance - 1) + self.max_distance)
+
+
+class Attention(nn.Module):
+    """Normalized multi-head self-attention with relative positions, scaled at its end.
+
+        scores_ij = (q_i k_j + q_i p_(i - j)) / sqrt(d)
+
+    Args:
+        channels: C.
+        num_heads: of C / num_heads = d values.
+        dropout: of attention weights and outputs.
+    """
+
+    def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm = nn.LayerNorm(channels)
+        self.query = nn.Linear(channels, channels)
+        # An offset of the keys would add the same to all scores of a query.
+        self.key = nn.Linear(channels, channels, bias=False)
+        self.value = nn.Linear(channels, channels)
+        self.output = nn.Linear(channels, channels)
+        self.dropout = nn.Dropout(dropout)
+        self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+            positions: (2 F - 1, d), of `RelativePositions`; None: positions do not matter.
+        """
+        x = self.norm(x)
+        query, key, value = (
+            layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        attended = nn.functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=None if positions is None else _position_scores(query, positions),
+            dropout_p=self.dropout.p if self.training else 0.0,
+        )
+        return self.scale * self.dropout(self.output(attended.transpose(1, 2).flatten(2)))
+
+
+def _position_scores(query: Tensor, positions: Tensor) -> Tensor:
+    """Return q_i p_(i - j) / sqrt(d), (B, heads, F, F), of queries (B, heads, F, d) and vectors (2 F - 1, d)."""
+    frames = query.shape[-2]
+    scores = torch.matmul(query / query.shape[-1] ** 0.5, positions.to(query.dtype).t())
+    index = torch.arange(frames, device=query.device)
+    distances = index.unsqueeze(1) - index + frames - 1
+    return scores.gather(-1, distances.expand(*query.shape[:2], -1, -1))
+
+
+class GlobalBlock(nn.Module):
+    """Efficient global attention, then a gated feed-forward network.
+
+        y = up-sampling(attention(pooling(x)));   x = x + sigmoid(linear(norm(x))) y
+
+    Args: those of `Attention`.
+    """
+
+    def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(channels, num_heads, dropout)
+        self.gate = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, channels), nn.Sigmoid())
+        self.feedforward = GatedFeedForward(channels, dropout)
+
+    def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C); F is a multiple of `pooled`.
+            positions: (2 F / pooled - 1, d).
+            pooled: how many frames are one for the attention.
+        """
+        y = self.attention(x.unflatten(1, (-1, pooled)).mean(2), positions)
+        return self.feedforward(x + self.gate(x) * repeat_frames(y, pooled))
+
+
+class GatedFeedForward(nn.Module):
+    """Residual: linear(GLU(depthwise convolution over 3 frames(linear(norm(x))))).
+
+    Args:
+        channels: C.
+        dropout: probability.
+    """
+
+    def __init__(self, channels: int, dropout: float) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 6 * channels))
+        self.depthwise = nn.Conv1d(6 * channels, 6 * channels, 3, padding=1, groups=6 * channels)
+        self.output = nn.Sequential(
+            nn.GLU(), nn.Dropout(dropout), nn.Linear(3 * channels, channels), nn.Dropout(dropout)
+        )
+        self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
+        y = self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.scale * self.output(y)
+
+
+class LocalBlock(nn.Module):
+    """Convolutional local attention, then a gated feed-forward network.
+
+        x = x + linear(GELU(batch norm(linear(depthwise convolution(GLU(linear(norm(x))))))))
+
+    Args:
+        channels: C.
+        kernel_size: frames of the depthwise convolution.
+        dropout: probability.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, dropout: float) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 2 * channels), nn.GLU())
+        self.depthwise = nn.Conv1d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+        self.linear = nn.Linear(channels, 2 * channels)
+        self.norm = nn.BatchNorm1d(2 * channels)
+        self.output = nn.Sequential(nn.GELU(), nn.Linear(2 * channels, channels), nn.Dropout(dropout))
+        self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
+        self.feedforward = GatedFeedForward(channels, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
+        y = self.linear(self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2))
+        y = self.norm(y.transpose(1, 2)).transpose(1, 2)
+        return self.feedforward(x + self.scale * self.output(y))
+
+
+class SpeakerBlock(nn.Module):
+    """Residual attention over the n sequences of each frame, then a gated feed-forward network over frames.
+
+    Args: those of `Attention`, and
+        hypotheses: n.
+    """
+
+    def __init__(self, channels: int, num_heads: int, dropout: float, hypotheses: int) -> None:
+        super().__init__()
+        self.hypotheses = hypotheses
+        self.attention = Attention(channels, num_heads, dropout)
+        self.feedforward = GatedFeedForward(channels, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B * n, F, C).
+
+        Args:
+            x: (B * n, F, C).
+        """
+        frames = x.shape[1]
+        together = x.unflatten(0, (-1, self.hypotheses)).transpose(1, 2).flatten(0, 1)
+        together = together + self.attention(together)
+        return self.feedforward(together.unflatten(0, (-1, frames)).transpose(1, 2).flatten(0, 1))
+
+
+class SpeakerSplit(nn.Module):
+    """One sequence for each hypothesis: norm(linear(GLU(linear(x)))).
+
+    Args:
+        channels: C.
+        hypotheses: n.
+    """
+
+    def __init__(self, channels: int, hypotheses: int) -> None:
+        super().__init__()
+        self.hypotheses = hypotheses
+        self.layers = nn.Sequential(
+            nn.Linear(channels, 4 * hypotheses * channels),
+            nn.GLU(),
+            nn.Linear(2 * hypotheses * channels, hypotheses * channels),
+        )
+        self.norm = GlobalLayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B * n, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
+        split = self.layers(x).unflatten(-1, (self.hypotheses, -1)).permute(0, 2, 3, 1).flatten(0, 1)
+        return self.norm(split).transpose(1, 2)
+
+
+class _GlobalLocal(nn.Module):
+    """Global and local blocks in turn; with `hypotheses`, a cross-speaker block after each local one."""
+
+    def __init__(
+        self, channels: int, num_heads: int, kernel_size: int, dropout: float, repeats: int, hypotheses: int = 0
+    ) -> None:
+        super().__init__()
+        self.over_all = nn.ModuleList(GlobalBlock(channels, num_heads, dropout) for _ in range(repeats))
+        self.local = nn.ModuleList(LocalBlock(channels, kernel_size, dropout) for _ in range(repeats))
+        self.speakers = nn.ModuleList(
+            SpeakerBlock(channels, num_heads, dropout, hypotheses) for _ in range(repeats if hypotheses else 0)
+        )
+
+    def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
+        for index, (over_all, local) in enumerate(zip(self.over_all, self.local, strict=True)):
+            x = local(over_all(x, positions, pooled))
+            if len(self.speakers) > 0:
+                x = self.speakers[index](x)
+        return x
+
+
+class _DownSampling(nn.Module):
+    """(B, F, C) -> (B, F / 2, C): GELU(batch norm(depthwise convolution over 5 frames))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv1d(channels, channels, 5, stride=2, padding=2, groups=channels)
+        self.norm = nn.BatchNorm1d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(self.norm(self.depthwise(x.transpose(1, 2)))).transpose(1, 2)
+
+
+class _Head(nn.Sequential):
+    """(..., C) -> (..., size): linear(GLU(linear(x)))."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__(nn.Linear(channels, 4 * channels), nn.GLU(), nn.Linear(2 * channels, size))
+
+
+def repeat_frames(x: Tensor, times: int) -> Tensor:
+    """Return every frame several times in a row, (B, F * times, C).
+
+    Args:
+        x: (B, F, C).
+        times: how often.
+    """
+    return x.unsqueeze(2).expand(-1, -1, times, -1).flatten(1, 2)
+
+
+def _check(channels: int, num_stages: int, num_heads: int, kernel_size: int, dropout: float) -> None:
+    if channels % num_heads:
+        raise UserError(f"model.masker.channels: found {channels}, expected a multiple of num_heads {num_heads}")
+    if num_stages > 16:
+        raise UserError(f"model.masker.num_stages: found {num_stages}, expected at most 16")
+    if kernel_size % 2 == 0:
+        raise UserError(f"model.masker.kernel_size: found {kernel_size}, expected an odd number")
+    if not 0 <= dropout < 1:
+        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")

@@ -1,0 +1,254 @@
+"""TF-Locoformer: transformers with convolutional feed-forward networks, over frequency and over time in turn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.config import TFLocoformerConfig
+from sepkit.errors import UserError
+from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.registry import register
+
+_EPS = 1e-5
+
+
+@register(TFLocoformerConfig)
+class TFLocoformerMasker(Masker):
+    """Residual blocks along frequency and along time in turn, between two 3 x 3 convolutions.
+
+        x = norm(convolution(real and imaginary parts))                        (B, F, bins, D)
+        x = block over bins(x);   x = block over frames(x)                     num_layers times
+        values = transposed convolution(x)
+
+    Every block is, along its axis,
+
+        x = x + feed-forward(norm(x));   x = x + attention(norm(x));   x = x + feed-forward(norm(x))
+
+    It is made for features that are the coefficients themselves and for mapping: the values are the coefficients of
+    the estimates.
+
+    Args: those of `Masker`, and the fields of `TFLocoformerConfig`.
+
+    Raises:
+        UserError: a size below 1, sizes that do not divide each other, features of magnitudes, or a dropout that is no
+            probability.
+
+    Source: K. Saijo et al., "TF-Locoformer: Transformer with Local Modeling by Convolution for Speech Separation and
+    Enhancement", IWAENC 2024. Same numbers as the authors' code, which leaves out the paper's factor of 1/2 before
+    both feed-forward networks.
+    """
+
+    def __init__(
+        self,
+        encoding_dim: int,
+        hypotheses: int = 2,
+        values_per_dimension: int = 1,
+        *,
+        channels: int,
+        num_layers: int,
+        num_heads: int,
+        attention_dim: int,
+        feedforward_dim: int,
+        kernel_size: int,
+        norm_groups: int,
+        dropout: float,
+    ) -> None:
+        super().__init__(encoding_dim, hypotheses, values_per_dimension)
+        require_at_least(
+            1,
+            channels=channels,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            attention_dim=attention_dim,
+            feedforward_dim=feedforward_dim,
+            kernel_size=kernel_size,
+            norm_groups=norm_groups,
+        )
+        _check(encoding_dim, channels, num_heads, attention_dim, norm_groups, dropout)
+        self.input = nn.Conv2d(2, channels, 3, padding=1)
+        self.norm = nn.GroupNorm(1, channels, eps=_EPS)
+        sizes = (channels, num_heads, attention_dim, feedforward_dim, kernel_size, norm_groups, dropout)
+        self.over_bins = nn.ModuleList(LocoformerBlock(*sizes) for _ in range(num_layers))
+        self.over_frames = nn.ModuleList(LocoformerBlock(*sizes) for _ in range(num_layers))
+        self.output = nn.ConvTranspose2d(channels, 2 * hypotheses * values_per_dimension, 3, padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw values (B, n, P, K, F) of features (B, K, F), real parts before imaginary parts along K."""
+        # (B, 2 bins, F) -> (B, 2, F, bins)
+        spectrum = features.unflatten(1, (2, -1)).transpose(2, 3)
+        x = self.norm(self.input(spectrum)).movedim(1, -1)
+        for over_bins, over_frames in zip(self.over_bins, self.over_frames, strict=True):
+            x = over_bins(x)
+            x = over_frames(x.transpose(1, 2)).transpose(1, 2)
+        values = self.output(x.movedim(-1, 1))
+        sizes = (self.hypotheses, self.values_per_dimension, 2)
+        return values.unflatten(1, sizes).transpose(-1, -2).flatten(3, 4)
+
+
+class LocoformerBlock(nn.Module):
+    """Residual feed-forward network, attention and feed-forward network along the last dimension but one.
+
+    Args:
+        channels: D.
+        num_heads: of the attention.
+        attention_dim: of all heads together.
+        feedforward_dim: units of the feed-forward networks.
+        kernel_size: positions that they see.
+        norm_groups: of the norms before each of them.
+        dropout: probability.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        attention_dim: int,
+        feedforward_dim: int,
+        kernel_size: int,
+        norm_groups: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.first_norm = RMSGroupNorm(channels, norm_groups)
+        self.first = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
+        self.attention_norm = RMSGroupNorm(channels, norm_groups)
+        self.attention = RotaryAttention(channels, num_heads, attention_dim, dropout)
+        self.second_norm = RMSGroupNorm(channels, norm_groups)
+        self.second = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the shape of `x`.
+
+        Args:
+            x: (B, other axis, axis, D); the block runs along `axis`.
+        """
+        other = x.shape[1]
+        x = x.flatten(0, 1)
+        x = x + self.first(self.first_norm(x))
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.second(self.second_norm(x))
+        return x.unflatten(0, (-1, other))
+
+
+class RMSGroupNorm(nn.Module):
+    """Values divided by their root mean square within each of some groups of channels, with a gain for each channel.
+
+        y = gain * x / (rms + eps)
+
+    Args:
+        channels: a multiple of the groups.
+        groups: number of groups.
+    """
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.gamma = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return normalized values, (..., D); statistics are in float32 at least.
+
+        Args:
+            x: (..., D).
+        """
+        values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        groups = values.unflatten(-1, (self.groups, -1))
+        rms = torch.linalg.vector_norm(groups, dim=-1, keepdim=True) * groups.shape[-1] ** -0.5
+        return ((groups / (rms + _EPS)).flatten(-2) * self.gamma).to(x.dtype)
+
+
+class ConvolutionalFeedForward(nn.Module):
+    """Gated feed-forward network whose layers are convolutions: transposed convolution(a * SiLU(b)).
+
+    Args:
+        channels: D.
+        hidden: channels of a and b.
+        kernel_size: of both convolutions.
+        dropout: probability.
+    """
+
+    def __init__(self, channels: int, hidden: int, kernel_size: int, dropout: float) -> None:
+        super().__init__()
+        # Every position is seen by as many of the hidden ones as the kernel is long, also at both ends.
+        self.expand = nn.Conv1d(channels, 2 * hidden, kernel_size, padding=kernel_size - 1)
+        self.contract = nn.ConvTranspose1d(hidden, channels, kernel_size, padding=kernel_size - 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B, L, D).
+
+        Args:
+            x: (B, L, D).
+        """
+        value, gate = self.expand(x.transpose(1, 2)).chunk(2, dim=1)
+        hidden = self.dropout(value * nn.functional.silu(gate))
+        return self.dropout(self.contract(hidden).transpose(1, 2))
+
+
+class RotaryAttention(nn.Module):
+    """Multi-head self-attention without offsets; queries and keys are rotated by their position.
+
+    Pairs of neighboring values turn by an angle of position * frequency, with frequencies 10000^(-2 k / d) for the
+    k-th of the d / 2 pairs of a head.
+
+    Args:
+        channels: D.
+        num_heads: heads.
+        attention_dim: values of all heads, an even multiple of the heads.
+        dropout: probability, of the weights and of the output.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, channels: int, num_heads: int, attention_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.inputs = nn.Linear(channels, 3 * attention_dim, bias=False)
+        self.output = nn.Linear(attention_dim, channels, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        size = attention_dim // num_heads
+        # On torch's meta device a power would import its compiler.
+        pairs = torch.arange(0, size, 2, device="cpu").float()
+        self.register_buffer("frequencies", 10000.0 ** (-pairs / size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, (B, L, D).
+
+        Args:
+            x: (B, L, D).
+        """
+        query, key, value = self.inputs(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key = self._rotated(query), self._rotated(key)
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=self.dropout.p if self.training else 0.0
+        )
+        return self.dropout(self.output(attended.transpose(1, 2).flatten(2)))
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        """(B, heads, L, d) -> the same shape, rotated in float32 at least."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        angles = torch.arange(x.shape[-2], device=x.device, dtype=wide).unsqueeze(1) * self.frequencies.to(wide)
+        cosine, sine = angles.cos(), angles.sin()
+        first, second = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+        return turned.flatten(-2).to(x.dtype)
+
+
+def _check(
+    encoding_dim: int, channels: int, num_heads: int, attention_dim: int, norm_groups: int, dropout: float
+) -> None:
+    # The number of bins below the last one is even, so only magnitudes have an odd K.
+    if encoding_dim % 2:
+        raise UserError(
+            f"masker tf_locoformer: found features of {encoding_dim} values a frame, expected real and imaginary parts"
+            " (model.filterbank.features: real_imaginary)"
+        )
+    if channels % norm_groups:
+        raise UserError(f"model.masker.channels: found {channels}, expected a multiple of norm_groups {norm_groups}")
+    if attention_dim % (2 * num_heads):
+        raise UserError(
+            f"model.masker.attention_dim: found {attention_dim}, expected an even multiple of num_heads {num_heads}"
+        )
+    if not 0 <= dropout < 1:
+        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")

@@ -1,0 +1,227 @@
+"""Published checkpoints of SepReformer and TF-Locoformer: what is read, what is refused, and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import SepReformerConfig, TFLocoformerConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.models import build_model, load_pretrained, load_weights_into
+from sepkit.models.bridges import from_sepreformer, from_tf_locoformer
+from tests.published import (
+    sepreformer_checkpoint,
+    sepreformer_weights,
+    tf_locoformer_weights,
+    tf_locoformer_yaml,
+)
+
+DESCRIBED = "config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 16000}}"
+
+
+def complaint(call) -> str:
+    """The message of the UserError that the call raises, which must be one line."""
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def sepreformer_file(tmp_path_factory):
+    # As in the authors' repository: configs.yaml is in the model's folder, weights two folders below.
+    folder = tmp_path_factory.mktemp("SepReformer_Base_WSJ0")
+    path = folder / "log" / "scratch_weights" / "epoch.0180.pth"
+    path.parent.mkdir(parents=True)
+    (folder / "configs.yaml").write_text(DESCRIBED)
+    torch.save(sepreformer_checkpoint(sepreformer_weights()), path)
+    return path
+
+
+@pytest.fixture
+def locoformer_file(tmp_path):
+    torch.save(tf_locoformer_weights(), tmp_path / "valid.loss.ave_5best.pth")
+    (tmp_path / "config.yaml").write_text(tf_locoformer_yaml())
+    return tmp_path / "valid.loss.ave_5best.pth"
+
+
+class TestSepReformer:
+    def test_sizes_follow_from_the_weights_and_rate_and_stride_from_the_description(self, sepreformer_file, tmp_path):
+        model = load_pretrained(f"sepreformer:{sepreformer_file}")
+        assert (model.sample_rate, model.filterbank.stride, model.pad) == (16000, 2, "asteroid")
+        assert model.config is not None
+        assert model.config.masker == SepReformerConfig(
+            channels=8, num_stages=1, num_heads=2, kernel_size=5, max_distance=3
+        )
+        torch.save(sepreformer_checkpoint(sepreformer_weights(3)), tmp_path / "epoch.0001.pth")
+        alone = from_sepreformer(tmp_path / "epoch.0001.pth")
+        assert (alone.sample_rate, alone.filterbank.stride, alone.hypotheses) == (8000, 2, 3)
+
+    def test_totals_of_tools_that_count_operations_are_left_out(self, sepreformer_file, tmp_path):
+        weights = sepreformer_weights()
+        counted = {"total_ops": torch.zeros(1), "separator.total_params": torch.zeros(1)}
+        torch.save(sepreformer_checkpoint(weights | counted), tmp_path / "epoch.0180.pth")
+        found = from_sepreformer(tmp_path / "epoch.0180.pth").state_dict()
+        for name, tensor in from_sepreformer(sepreformer_file).state_dict().items():
+            assert torch.equal(found[name], tensor)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda c: c.pop("model_state_dict"), "no model_state_dict in it; expected what SepReformer's training"),
+            (lambda c: c.update(model_state_dict={"a": 3}), "no model_state_dict in it"),
+            (lambda c: c["model_state_dict"].pop("out_layer.end_conv1x1.0.bias"), "out_layer.end_conv1x1.0.bias is mi"),
+            (lambda c: c["model_state_dict"].pop("audio_encoder.conv1d.weight"), "no audio_encoder.conv1d.weight of a"),
+            (lambda c: c["model_state_dict"].update(more=torch.zeros(1)), "more is unexpected"),
+            (
+                lambda c: c["model_state_dict"].update({"audio_decoder.weight": torch.zeros(6, 1, 9)}),
+                "audio_decoder.weight has shape (6, 1, 9), expected (6, 1, 8)",
+            ),
+            (
+                lambda c: c["model_state_dict"]["audio_decoder.weight"].fill_(torch.nan),
+                "audio_decoder.weight holds values that are not finite",
+            ),
+        ],
+    )
+    def test_other_layouts(self, change, message, tmp_path):
+        checkpoint = sepreformer_checkpoint(sepreformer_weights())
+        change(checkpoint)
+        path = tmp_path / "epoch.0180.pth"
+        torch.save(checkpoint, path)
+        line = complaint(lambda: from_sepreformer(path))
+        assert line.startswith(f"{path}: {message}")
+
+    @pytest.mark.parametrize(
+        ("description", "message"),
+        [
+            ("config: {}", "no configuration of SepReformer"),
+            ("3", "no configuration of SepReformer"),
+            (DESCRIBED.replace("stride: 2", "stride: 0"), "stride of configs.yaml is 0"),
+            (DESCRIBED.replace("stride: 2", "stride: 9"), "model.filterbank.stride: found 9"),
+            (DESCRIBED.replace("16000", "fast"), "sampling_rate of configs.yaml is 'fast'"),
+        ],
+    )
+    def test_other_descriptions(self, sepreformer_file, tmp_path, description, message):
+        (tmp_path / "epoch.0180.pth").write_bytes(sepreformer_file.read_bytes())
+        (tmp_path / "configs.yaml").write_text(description)
+        assert message in complaint(lambda: from_sepreformer(tmp_path / "epoch.0180.pth"))
+
+    def test_what_could_run_is_refused_and_does_not(self, tmp_path):
+        class Evil:
+            def __reduce__(self):
+                return (open, (str(tmp_path / "ran"), "w"))
+
+        checkpoint = sepreformer_checkpoint(sepreformer_weights()) | {"config": Evil()}
+        torch.save(checkpoint, tmp_path / "evil.pth")
+        assert "evil.pth: refused, it names" in complaint(lambda: from_sepreformer(tmp_path / "evil.pth"))
+        torch.save(Evil(), tmp_path / "evil.pth")
+        assert "evil.pth: refused, it names" in complaint(lambda: from_tf_locoformer(tmp_path / "evil.pth"))
+        assert not (tmp_path / "ran").exists()
+
+    def test_the_command_line(self, sepreformer_file, tmp_path, capsys):
+        mixture = 0.1 * np.random.default_rng(0).standard_normal(9001).astype(np.float32)
+        audio.write(tmp_path / "mixture.wav", mixture, 16000)
+        out = tmp_path / "out"
+        line = ["separate", str(tmp_path / "mixture.wav"), "--model", f"sepreformer:{sepreformer_file}"]
+        assert main([*line, "--out", str(out)]) == 0
+        found = [audio.read(out / f"mixture_s{k}.wav") for k in (1, 2)]
+        assert all(len(estimate) == 9001 and np.abs(estimate).max() > 0 for estimate in found)
+        capsys.readouterr()
+        assert main([*line[:-1], f"sepreformer:{tmp_path / 'mixture.wav'}", "--out", str(out)]) == 2
+        assert capsys.readouterr().err.startswith(f"sepkit separate: {tmp_path / 'mixture.wav'}: ")
+
+
+class TestTFLocoformer:
+    def test_sizes_are_those_of_the_description(self, locoformer_file):
+        model = load_pretrained(f"tf-locoformer:{locoformer_file}")
+        assert model.config is not None and (model.sample_rate, model.level) == (8000, "mixture")
+        assert model.config.masker == TFLocoformerConfig(
+            channels=8, num_layers=2, num_heads=2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2
+        )
+
+    def test_its_transform_is_that_of_torch(self, locoformer_file):
+        bank = from_tf_locoformer(locoformer_file).filterbank
+        mixture = torch.randn(1, 80)
+        expected = torch.stft(mixture, 16, 8, window=torch.hann_window(16), center=False, return_complex=True)
+        found = bank.encode(mixture)
+        torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=1), rtol=1e-5, atol=1e-5)
+        back = bank.decode(found.unsqueeze(1))[:, 0]
+        torch.testing.assert_close(back[:, 8:-8], mixture[:, 8:-8], rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"norm_type": "layernorm"}, "separator_conf.norm_type is 'layernorm', expected rmsgroupnorm"),
+            ({"tf_order": "tf"}, "separator_conf.tf_order is 'tf', expected ft"),
+            ({"ffn_hidden_dim": [6, 7]}, "separator_conf.ffn_hidden_dim is [6, 7], expected two equal numbers"),
+            ({"n_layers": "many"}, "num_layers is 'many', expected a whole number"),
+            ({"emb_dim": 10**9}, "channels is 1000000000, expected at most"),
+            ({"dropout": 2}, "separator_conf.dropout is 2, expected 0 <= dropout < 1"),
+            ({"n_heads": 3}, "model.masker.attention_dim: found 8, expected an even multiple of num_heads 3"),
+            ({"n_layers": 3}, "separator.blocks.2.freq_path.ffn_norm.1.gamma is missing"),
+            ({"n_layers": 1}, "separator.blocks.1.frame_path.attn.aggregate_heads.0.weight is unexpected"),
+        ],
+    )
+    def test_other_options(self, options, message, locoformer_file):
+        locoformer_file.with_name("config.yaml").write_text(tf_locoformer_yaml(**options))
+        assert message in complaint(lambda: from_tf_locoformer(locoformer_file))
+
+    @pytest.mark.parametrize(
+        ("replaced", "by", "message"),
+        [
+            ("separator: tflocoformer", "separator: tfgridnet", "separator is not tflocoformer"),
+            ("encoder: stft", "encoder: conv", "expected encoder and decoder stft of one size"),
+            ("hop_length: 8", "hop_length: 8\n  win_length: 12", "encoder_conf.win_length is given"),
+            ("seperator_conf", "", ""),
+        ],
+    )
+    def test_other_descriptions(self, replaced, by, message, locoformer_file):
+        file = locoformer_file.with_name("config.yaml")
+        file.write_text(file.read_text().replace(replaced, by) if message else "- 3")
+        assert (message or "separator is not tflocoformer") in complaint(lambda: from_tf_locoformer(locoformer_file))
+
+    def test_missing_and_other_files(self, locoformer_file, sepreformer_file):
+        assert "no such file" in complaint(lambda: load_pretrained("tf-locoformer:nowhere/valid.loss.ave.pth"))
+        assert "no mapping of names to tensors" in complaint(lambda: from_tf_locoformer(sepreformer_file))
+        torch.save(tf_locoformer_weights() | {"decoder.x": torch.zeros(1)}, locoformer_file)
+        assert "found 'decoder.x', which no TF-Locoformer has" in complaint(lambda: from_tf_locoformer(locoformer_file))
+        locoformer_file.with_name("config.yaml").unlink()
+        torch.save(tf_locoformer_weights(), locoformer_file)
+        assert "no config.yaml beside it" in complaint(lambda: from_tf_locoformer(locoformer_file))
+
+    def test_other_sizes_start_from_what_fits(self, locoformer_file):
+        config = from_tf_locoformer(locoformer_file).config
+        assert config is not None
+        model = build_model(dataclasses.replace(config, hypotheses=3))
+        report = load_weights_into(model, f"tf-locoformer:{locoformer_file}")
+        assert "masker.input.weight" in report.loaded and "masker.output.weight" not in report.loaded
+
+
+@pytest.mark.parametrize("kind", ["sepreformer", "tf-locoformer"])
+def test_from_the_hub(kind, sepreformer_file, locoformer_file, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = {}
+    folder = tmp_path / "cache"
+    folder.mkdir()
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert "has 0 files *.pth at its top" in complaint(lambda: load_pretrained(f"{kind}:somebody/model"))
+    file = sepreformer_file if kind == "sepreformer" else locoformer_file
+    (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "config.yaml").write_text(tf_locoformer_yaml())
+    assert load_pretrained(f"{kind}:somebody/model@v2").hypotheses == 2
+    description = "configs.yaml" if kind == "sepreformer" else "config.yaml"
+    assert (asked["name"], asked["revision"]) == ("somebody/model", "v2")
+    assert asked["allow_patterns"] == ["*.pth", description]
+    (folder / "other.pth").write_bytes(b"")
+    assert "has 2 files *.pth at its top" in complaint(lambda: load_pretrained(f"{kind}:somebody/model"))

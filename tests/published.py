@@ -1,0 +1,133 @@
+"""Checkpoints in the layout in which SepReformer and TF-Locoformer are published, tiny, with made-up weights."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from sepkit.config import (
+    DeterministicConfig,
+    FreeFilterbankConfig,
+    ModelConfig,
+    SepReformerConfig,
+    STFTFilterbankConfig,
+    TFLocoformerConfig,
+)
+from sepkit.models import build_model
+from sepkit.models.bridges import sepreformer, tf_locoformer
+
+CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
+"""Linear layers of ours that are convolutions over one frame in SepReformer's code."""
+
+
+def numbers(name: str, shape: torch.Size) -> Tensor:
+    """Return the value of the reference's tensor of this name, as the golden outputs were made with."""
+    if name.endswith("num_batches_tracked"):
+        return torch.tensor(7)
+    # One-dimensional weights are gains of norms.
+    is_gain = name.endswith(("running_var", "gamma")) or (name.endswith(".weight") and len(shape) == 1)
+    # The square makes matrices of full rank.
+    values = 0.5 * np.sin(0.37 * np.arange(shape.numel()) ** 2 + zlib.crc32(name.encode()) % 1000)
+    return torch.tensor(values + is_gain).reshape(shape)
+
+
+def waveform(num_samples: int) -> Tensor:
+    """Return the golden outputs' mixture, (1, T)."""
+    step = np.arange(num_samples)
+    return torch.tensor(np.sin(0.37 * step * step / 50))[None]
+
+
+def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tensor]:
+    """Return weights under the authors' names: 6 filters of 8 samples, 8 channels, 2 heads."""
+    config = ModelConfig(
+        hypotheses=hypotheses,
+        filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
+        encoding=DeterministicConfig(link="gelu"),
+        masker=SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3),
+        masks=DeterministicConfig(link="linear"),
+    )
+    shapes = {name: tensor.shape for name, tensor in build_model(config).state_dict().items()}
+    weights = {
+        theirs: numbers(theirs, shape).float()
+        for name, shape in shapes.items()
+        if not name.startswith("signal_")
+        for theirs in [sepreformer.reference_name(name)]
+    }
+    # Their keys have an offset, which has no effect, and their linear layers over frames are convolutions.
+    for name in [name for name in weights if name.endswith("linear_k.weight")]:
+        offset = name.replace("weight", "bias")
+        weights[offset] = numbers(offset, torch.Size([8])).float()
+    for name, tensor in weights.items():
+        if "Layer_scale" in name:
+            weights[name] = tensor[None, None]
+        elif name.startswith(CONVOLUTIONS) and tensor.ndim == 2:
+            weights[name] = tensor[..., None]
+    return weights
+
+
+def sepreformer_checkpoint(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return what their training saves as epoch.NNNN.pth."""
+    moments = {
+        place: {"step": torch.tensor(9.0), "exp_avg": torch.zeros_like(tensor), "exp_avg_sq": torch.zeros_like(tensor)}
+        for place, tensor in enumerate(weights.values())
+    }
+    group = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 1e-2, "foreach": None, "params": list(moments)}
+    return {
+        "epoch": 180,
+        "model_state_dict": dict(weights),
+        "optimizer_state_dict": {"state": moments, "param_groups": [group]},
+        "train_loss": -20.1,
+        "valid_loss": np.float64(-21.0),
+    }
+
+
+def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
+    """Return weights under ESPnet's names: windows of 16 samples, 8 channels, 2 heads, 2 layers."""
+    config = ModelConfig(
+        hypotheses=hypotheses,
+        filterbank=STFTFilterbankConfig(
+            16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
+        ),
+        masker=TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2),
+        masks=DeterministicConfig(link="linear"),
+    )
+    weights = {}
+    for name, tensor in build_model(config).masker.state_dict().items():
+        theirs = tf_locoformer.reference_name(f"masker.{name}")
+        made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape)
+        weights[theirs] = made.float()
+    return weights
+
+
+def tf_locoformer_yaml(hypotheses: int = 2, **separator: Any) -> str:
+    """Return ESPnet's config.yaml of the same model, with further or other options of the separator."""
+    options = {
+        "num_spk": hypotheses, "n_layers": 2, "emb_dim": 8, "norm_type": "rmsgroupnorm", "num_groups": 2,
+        "tf_order": "ft", "n_heads": 2, "flash_attention": False, "attention_dim": 8,
+        "ffn_type": ["swiglu_conv1d", "swiglu_conv1d"], "ffn_hidden_dim": [6, 6], "conv1d_kernel": 3,
+        "conv1d_shift": 1, "dropout": 0.0, "eps": 1e-5,
+    }  # fmt: skip
+    return yaml.safe_dump(
+        {
+            "config": "conf/tuning/train_enh_tflocoformer.yaml",
+            "best_model_criterion": [["valid", "loss", "min"]],
+            "optim": "adamw",
+            "model_conf": {"normalize_variance": True},
+            "num_spk": hypotheses,
+            "sample_rate": 8000,
+            "encoder": "stft",
+            "encoder_conf": {"n_fft": 16, "hop_length": 8},
+            "separator": "tflocoformer",
+            "separator_conf": options | separator,
+            "decoder": "stft",
+            "decoder_conf": {"n_fft": 16, "hop_length": 8},
+            "mask_module": "multi_mask",
+            "version": "202402",
+        }
+    )

@@ -1,0 +1,74 @@
+"""Validation hears a mixture as `sepkit evaluate` does, also beside longer ones in a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sepkit.config import TrainConfig
+from sepkit.data.dataset import MixtureDataset, collate
+from sepkit.data.manifest import read_manifest, write_manifest
+from sepkit.evaluation.evaluate import evaluate
+from sepkit.inference import load_model
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.objectives import build_objective
+from sepkit.training.run import train
+from sepkit.training.separation import SeparationTask
+
+
+@pytest.fixture
+def dev(corpus: Callable[..., Path], tmp_path: Path) -> Path:
+    """Five mixtures of three lengths."""
+    manifest = corpus(tmp_path / "dev", mixtures=5, seed=1)
+    entries = list(read_manifest(manifest))
+    for entry, num_samples in zip(entries, (4000, 2111, 2500, 2111, 4000), strict=True):
+        entry.num_samples = num_samples
+    return write_manifest(manifest, entries)
+
+
+def configured(config: TrainConfig, dev: Path) -> TrainConfig:
+    masker = replace(config.model.masker, norm="global_layer_norm")  # type: ignore[call-arg]
+    return replace(
+        config,
+        model=replace(config.model, masker=masker),
+        data=replace(config.data, dev=str(dev), segment_seconds=0.5, batch_size=5),
+        trainer=replace(config.trainer, max_epochs=1),
+    )
+
+
+def test_validation_scores_are_those_of_evaluate(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
+    train(configured(config, dev), tmp_path / "exp")
+    lines = (tmp_path / "exp" / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines][-1]["dev_si_sdr_db"]
+    separator = load_model(tmp_path / "exp")
+    evaluation = evaluate([dev], tmp_path / "scores", separate=separator.separate, metrics=["si_sdr"])
+    assert evaluation is not None
+    expected = evaluation.summary["metrics"]["si_sdr_db"]["mean"]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_padded_mixture_is_separated_as_it_is_alone(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
+    task = SeparationTask(configured(config, dev), tmp_path / "exp")
+    task._objective = build_objective(task.config.objective)
+    heard: list[torch.Tensor] = []
+
+    def remember(module: EncoderMaskerDecoder, inputs: Any, separation: Any) -> None:
+        heard.append(separation.estimates)
+
+    model = task.model.eval()
+    model.register_forward_hook(remember)
+    data = MixtureDataset(dev)
+    with torch.no_grad():
+        rows = task.scores(model, collate([data[k] for k in range(5)]))
+        assert [estimates.shape[::2] for estimates in heard] == [(2, 2111), (1, 2500), (2, 4000)]
+        together = {1: heard[0][0], 3: heard[0][1], 2: heard[1][0], 0: heard[2][0], 4: heard[2][1]}
+        for k in range(5):
+            alone = model(data[k].mixture[None]).estimates[0]
+            torch.testing.assert_close(together[k], alone, rtol=0, atol=1e-5 * float(alone.abs().max()))
+            assert rows[k] == pytest.approx(task.scores(model, collate([data[k]]))[0], abs=1e-3)
