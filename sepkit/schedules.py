@@ -87,7 +87,7 @@ class TruncatedExponential:
 
     Args:
         initial: value at the start.
-        decay: factor in an epoch.
+        decay: factor per epoch.
         end: epochs.
 
     Source: aMCL paper, eq. 44.

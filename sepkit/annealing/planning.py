@@ -74,7 +74,7 @@ def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Sc
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
             with time constant t0; "step" from beta_i to 1 at t0.
         initial_beta: beta_i.
-        steps: t0, how many until beta is 1.
+        steps: t0, the length of the schedule.
     """
     if shape == "saturating":
         return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
@@ -212,7 +212,7 @@ def growth_curve(
 
     Args:
         radius: R, distance of each mode from the center, in deviations of a mode.
-        steps: t0, how many until beta is 1.
+        steps: t0, the length of the schedule.
         step_size: eta.
         alpha: R^2 beta at the end of the hot phase.
         shape: of the schedule.

@@ -36,7 +36,7 @@ class TruncatedExponentialConfig(ScheduleConfig, name="truncated_exponential"):
     initial: float = 1.0
     """Value at the start."""
     decay: float = 0.9
-    """Factor in an epoch."""
+    """Factor per epoch."""
     end: float = float("inf")
     """Epochs; inf: never cut."""
 

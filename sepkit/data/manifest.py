@@ -87,7 +87,7 @@ class MixtureEntry:
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
         corpus: name of the corpus, for tables; may be empty.
         task: for example "sep_clean" or "sep_noisy".
-        noise: recording that is added; None: no noise, or noise that only the mixture's recording holds.
+        noise: recording of the noise; None: there is none, or it is unknown.
         extra: further fields of the line, kept as they are.
         folder: base of relative paths; not part of the line.
     """

@@ -199,7 +199,7 @@ class RunningProfiles:
     Args:
         traits: of all chunks.
         speakers: n.
-        keep: share of the precision that is left of earlier chunks when one is added.
+        keep: share of all precision that is left after each chunk is added.
     """
 
     def __init__(self, traits: Sequence[_Standardized], speakers: int, keep: float) -> None:

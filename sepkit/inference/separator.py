@@ -37,7 +37,7 @@ from sepkit.inference.uncertainty import (
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
 from sepkit.models.onnx import OnnxModel, is_onnx
-from sepkit.models.scoring import DEFAULT_THRESHOLD
+from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
 from sepkit.models.shipped import default_model
 
 __all__ = ["Separated", "Separator", "load_model", "weights_fingerprint"]
@@ -217,6 +217,7 @@ class Separator:
             if consistency == "mixture":
                 wanted = distribute_residual(recording, wanted, residual_shares(products, gains, kept))
         separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
+        separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = output.rates, rate
         if self.quality is not None and output.separation is not None:
             self._predict(
@@ -227,6 +228,13 @@ class Separator:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return separated
+
+    def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
+        """Return the distribution over hypotheses that scores (n,) stand for."""
+        loss = getattr(self.model, "score_loss", None)
+        if scores is None or loss is None:
+            return None
+        return hypothesis_weights(torch.from_numpy(scores).double(), loss).numpy()
 
     def check_spread_of_long(self, samples: int | None) -> None:
         """Raise UserError if a spread is asked for: recordings that are separated in chunks have none.
@@ -274,6 +282,7 @@ class Separator:
         )
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
+        separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         if self.quality is not None:
             excerpts = (

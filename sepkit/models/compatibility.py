@@ -11,7 +11,12 @@ from sepkit.models.maskers.base import StagedMasker
 
 
 def check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the link of the encoding does not go with the filterbank."""
+    """Raise UserError if the link of the encoding does not go with the filterbank.
+
+    Args:
+        filterbank: of the model.
+        family: of the encoding.
+    """
     if family.link == "softmax":
         raise UserError("model.encoding.link: found softmax, which runs over hypotheses; an encoding has none")
     if filterbank.linear_only and family.link != "linear":
@@ -19,7 +24,12 @@ def check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
 
 
 def check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the family of the masks or its link does not go with the filterbank."""
+    """Raise UserError if the family of the masks or its link does not go with the filterbank.
+
+    Args:
+        filterbank: of the model.
+        family: of the masks.
+    """
     signed = isinstance(family, Deterministic | Gaussian) and family.link in ("linear", "tanh")
     if filterbank.mapping and not filterbank.complex_masks and not signed:
         raise UserError(
@@ -34,7 +44,13 @@ def check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
 
 
 def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
-    """Raise UserError if the masker does not go with the filterbank."""
+    """Raise UserError if the masker does not go with the filterbank.
+
+    Args:
+        masker: of the model.
+        filterbank: of the model.
+        sample_rate: Hz, of the model.
+    """
     rate = getattr(masker, "sample_rate", sample_rate)
     if rate != sample_rate:
         raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
@@ -52,7 +68,13 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) ->
 
 
 def check_level(level: str, encoding_family: LatentFamily, mask_family: LatentFamily) -> None:
-    """Raise UserError if the latents do not go with this way to scale mixtures."""
+    """Raise UserError if the latents do not go with this way to scale mixtures.
+
+    Args:
+        level: "training" or "mixture", whose level inputs are divided by.
+        encoding_family: of the encoding.
+        mask_family: of the masks.
+    """
     if level not in ("training", "mixture"):
         raise UserError(f"model.level: found {level!r}, expected training or mixture")
     if level == "mixture" and (encoding_family.variational or mask_family.variational):

@@ -24,7 +24,7 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(replicas, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (S, n, out).
+        """Return the output, (S, n, out).
 
         Args:
             x: (S, n, in).

@@ -33,7 +33,7 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(uniform((1, out_features), bound, generators))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return (S, B, out).
+        """Return the output, (S, B, out).
 
         Args:
             values: (S or 1, B, in).
@@ -64,7 +64,11 @@ class StackedModules(nn.Module):
         self._one = (copy.deepcopy(networks[0]),)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(S, B, ...) of (S or 1, B, ...)."""
+        """Return what each module makes of its own values, (S, B, ...).
+
+        Args:
+            values: (S or 1, B, ...).
+        """
         state = dict(zip(self._names, self.values, strict=True))
         if len(values) == 1:
             return torch.func.vmap(lambda own: torch.func.functional_call(self._one[0], own, (values[0],)))(state)

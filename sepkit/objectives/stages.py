@@ -22,6 +22,12 @@ class StageTerm(Term):
 
     Every stage is matched to the sources by itself, with the assignment of the separation.
 
+    Args:
+        assignment: that of the separation.
+        schedule: of the term's weight, over epochs.
+        window: samples in a window of the short-time Fourier transform.
+        stride: samples between windows.
+
     Source: U.-H. Shin et al., "Separate and Reconstruct", NeurIPS 2024, section 3.4; magnitudes and scale as in the
     authors' code.
     """

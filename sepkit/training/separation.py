@@ -59,6 +59,10 @@ class SeparationTask(Task):
         self._cost, self._assignment = _cost_and_assignment(config)
         self.spread = 1.0
         self.growth = Growth(config)
+        if config.model.scoring is not None and config.objective.scoring.kind == "cross_entropy":
+            # Whoever loads the model has to know what its scores say.
+            scoring = replace(config.model.scoring, loss="cross_entropy")
+            config = replace(config, model=replace(config.model, scoring=scoring))
         super().__init__(config, out, resuming)
         self.growth.check(self.model)
         self._objective: Objective | None = None
@@ -122,7 +126,7 @@ class SeparationTask(Task):
             self.config.objective,
             float(self.model.signal_std),
             self.spread,
-            scored=self.model.scoring_head is not None,
+            scored=self.model.score_loss or False,
             latents=latents_of(self.model),
             staged=self.model.stages > 0,
         )

@@ -144,7 +144,11 @@ _NAMES = (
 
 
 def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor of our model."""
+    """Return the authors' name of a tensor.
+
+    Args:
+        name: of the tensor in our model.
+    """
     for pattern, theirs in _NAMES:
         name = re.sub(pattern, theirs, name)
     return name

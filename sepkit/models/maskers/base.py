@@ -95,7 +95,11 @@ class StagedMasker(Protocol):
     stages: int
 
     def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return raw mask values of features (B, K, F), and a mask of the encoding, (B, n, K, F), for each stage."""
+        """Return raw mask values, and a mask of the encoding, (B, n, K, F), for each stage.
+
+        Args:
+            features: (B, K, F).
+        """
         ...
 
 

@@ -86,11 +86,19 @@ class SepReformerMasker(Masker):
         return self.values(self.trunk(features))
 
     def trunk(self, features: Tensor) -> Tensor:
-        """Return the last decoder stage, (B, n * channels, F), of features (B, K, F)."""
+        """Return the last decoder stage, (B, n * channels, F).
+
+        Args:
+            features: (B, K, F).
+        """
         return self._joined(self._decoded(features)[-1], features.shape[-1])
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F') of frames of the output of `trunk`, (B, n * channels, F')."""
+        """Return raw mask values (B, n, P, K, F').
+
+        Args:
+            summary: (B, n * channels, F'), any frames of the output of `trunk`.
+        """
         frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
         values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
         return values.permute(0, 1, 3, 4, 2)
@@ -146,7 +154,11 @@ class RelativePositions(nn.Module):
         self.vectors = nn.Embedding(2 * max_distance, size)
 
     def forward(self, frames: int) -> Tensor:
-        """Return the vectors of the distances -(frames - 1) ... frames - 1, (2 frames - 1, size)."""
+        """Return the vectors of the distances -(frames - 1) ... frames - 1, (2 frames - 1, size).
+
+        Args:
+            frames: how many there are.
+        """
         distances = torch.arange(1 - frames, frames, device=self.vectors.weight.device)
         return self.vectors(distances.clamp(-self.max_distance, self.max_distance - 1) + self.max_distance)
 
@@ -175,7 +187,12 @@ class Attention(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """(B, F, C) -> (B, F, C); `positions` is (2 F - 1, d), None: positions do not matter."""
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+            positions: (2 F - 1, d), of `RelativePositions`; None: positions do not matter.
+        """
         x = self.norm(x)
         query, key, value = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
@@ -214,13 +231,24 @@ class GlobalBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
-        """(B, F, C) -> (B, F, C); `pooled` frames are one for the attention, F a multiple of it."""
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C); F is a multiple of `pooled`.
+            positions: (2 F / pooled - 1, d).
+            pooled: how many frames are one for the attention.
+        """
         y = self.attention(x.unflatten(1, (-1, pooled)).mean(2), positions)
         return self.feedforward(x + self.gate(x) * repeat_frames(y, pooled))
 
 
 class GatedFeedForward(nn.Module):
-    """Residual: linear(GLU(depthwise convolution over 3 frames(linear(norm(x)))))."""
+    """Residual: linear(GLU(depthwise convolution over 3 frames(linear(norm(x))))).
+
+    Args:
+        channels: C.
+        dropout: probability.
+    """
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
@@ -232,7 +260,11 @@ class GatedFeedForward(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, F, C) -> (B, F, C)."""
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
         y = self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2)
         return x + self.scale * self.output(y)
 
@@ -259,7 +291,11 @@ class LocalBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, F, C) -> (B, F, C)."""
+        """Return the output, (B, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
         y = self.linear(self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2))
         y = self.norm(y.transpose(1, 2)).transpose(1, 2)
         return self.feedforward(x + self.scale * self.output(y))
@@ -279,7 +315,11 @@ class SpeakerBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B * n, F, C) -> (B * n, F, C)."""
+        """Return the output, (B * n, F, C).
+
+        Args:
+            x: (B * n, F, C).
+        """
         frames = x.shape[1]
         together = x.unflatten(0, (-1, self.hypotheses)).transpose(1, 2).flatten(0, 1)
         together = together + self.attention(together)
@@ -305,7 +345,11 @@ class SpeakerSplit(nn.Module):
         self.norm = GlobalLayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, F, C) -> (B * n, F, C)."""
+        """Return the output, (B * n, F, C).
+
+        Args:
+            x: (B, F, C).
+        """
         split = self.layers(x).unflatten(-1, (self.hypotheses, -1)).permute(0, 2, 3, 1).flatten(0, 1)
         return self.norm(split).transpose(1, 2)
 
@@ -351,7 +395,12 @@ class _Head(nn.Sequential):
 
 
 def repeat_frames(x: Tensor, times: int) -> Tensor:
-    """Return (B, F * times, C) with every frame of (B, F, C) as often as that in a row."""
+    """Return every frame several times in a row, (B, F * times, C).
+
+    Args:
+        x: (B, F, C).
+        times: how often.
+    """
     return x.unsqueeze(2).expand(-1, -1, times, -1).flatten(1, 2)
 
 

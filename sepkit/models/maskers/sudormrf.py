@@ -49,7 +49,7 @@ class Resolutions(nn.Module):
         """Return the merged resolutions, (B, hidden_channels, F).
 
         Args:
-            x: (B, channels, F); F is a multiple of 2^(depth - 1).
+            x: (B, channels, F).
         """
         x = self.expand(x)
         resolutions = []
@@ -79,7 +79,7 @@ class SuDoRMRFBlock(nn.Module):
         self.output = nn.Sequential(GlobalLayerNorm(channels), nn.PReLU(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, channels, F).
+        """Return the output, (B, channels, F).
 
         Args:
             x: (B, channels, F).
@@ -102,7 +102,7 @@ class ImprovedSuDoRMRFBlock(nn.Module):
         self.project = nn.Conv1d(hidden_channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, channels, F).
+        """Return the output, (B, channels, F).
 
         Args:
             x: (B, channels, F).
@@ -128,7 +128,7 @@ class SlidingFilters(nn.Conv2d):
         self.encoding_dim = encoding_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (B, O * K, F).
+        """Return the output, (B, O * K, F).
 
         Args:
             input: (B, K, F).

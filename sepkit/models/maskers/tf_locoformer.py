@@ -118,7 +118,11 @@ class LocoformerBlock(nn.Module):
         self.second = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, other axis, axis, D) -> the same shape."""
+        """Return a tensor of the shape of `x`.
+
+        Args:
+            x: (B, other axis, axis, D); the block runs along `axis`.
+        """
         other = x.shape[1]
         x = x.flatten(0, 1)
         x = x + self.first(self.first_norm(x))
@@ -143,7 +147,11 @@ class RMSGroupNorm(nn.Module):
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D); statistics in float32 at least."""
+        """Return normalized values, (..., D); statistics are in float32 at least.
+
+        Args:
+            x: (..., D).
+        """
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         groups = values.unflatten(-1, (self.groups, -1))
         rms = torch.linalg.vector_norm(groups, dim=-1, keepdim=True) * groups.shape[-1] ** -0.5
@@ -168,7 +176,11 @@ class ConvolutionalFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
+        """Return the output, (B, L, D).
+
+        Args:
+            x: (B, L, D).
+        """
         value, gate = self.expand(x.transpose(1, 2)).chunk(2, dim=1)
         hidden = self.dropout(value * nn.functional.silu(gate))
         return self.dropout(self.contract(hidden).transpose(1, 2))
@@ -201,7 +213,11 @@ class RotaryAttention(nn.Module):
         self.register_buffer("frequencies", 10000.0 ** (-pairs / size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
+        """Return the output, (B, L, D).
+
+        Args:
+            x: (B, L, D).
+        """
         query, key, value = self.inputs(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = self._rotated(query), self._rotated(key)
         attended = nn.functional.scaled_dot_product_attention(

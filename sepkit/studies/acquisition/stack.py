@@ -45,7 +45,7 @@ def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Memb
 
     Args:
         seeds: of the sweep, different ones.
-        rates: target rates, nats, different ones; None: those of the configuration.
+        rates: target rates, nats, different ones; None: that of the configuration.
 
     Raises:
         UserError: seeds or rates that stand twice or are out of range.

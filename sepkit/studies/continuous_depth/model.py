@@ -114,7 +114,7 @@ class ConvBlock(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, out, H, W).
+        """Return the output, (B, out, H, W).
 
         Args:
             x: (B, channels, H, W).

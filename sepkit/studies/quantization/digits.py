@@ -94,7 +94,11 @@ class DigitExperts:
 
     @torch.no_grad()
     def restore(self, spoiled: Tensor) -> Tensor:
-        """The images (B, n, 784) of all experts in evaluation mode; zeros of those that sleep."""
+        """The images of all experts in evaluation mode, (B, n, 784); zeros of those that sleep.
+
+        Args:
+            spoiled: (B, 1, 28, 28).
+        """
         images = spoiled.new_zeros(len(spoiled), self.count, MNIST_SIZE**2)
         for place, network in enumerate(self.networks):
             if self.awake[0, place]:
@@ -102,11 +106,21 @@ class DigitExperts:
         return images
 
     def cost(self, spoiled: Tensor, images: Tensor) -> Tensor:
-        """The squared distances (B, n), over all pixels, of what the experts make of spoiled images from true ones."""
+        """The squared distances of what the experts make of spoiled images from true ones, over all pixels, (B, n).
+
+        Args:
+            spoiled: (B, 1, 28, 28).
+            images: (B, 1, 28, 28), true ones.
+        """
         return (self.restore(spoiled) - images.flatten(1).unsqueeze(1)).square().sum(2)
 
     def step(self, spoiled: Tensor, images: Tensor) -> None:
-        """Train the nearest expert on each image, and the classifier on which that is."""
+        """Train the nearest expert on each image, and the classifier on which that is.
+
+        Args:
+            spoiled: (B, 1, 28, 28).
+            images: (B, 1, 28, 28), true ones.
+        """
         # Who wins is decided in evaluation mode: with batch norm, the statistics of a batch are not those of a part.
         cost = self.cost(spoiled, images)
         logits = self.classifier.train()(spoiled)
@@ -126,7 +140,12 @@ class DigitExperts:
             optimizer.step()
 
     def grow(self, spoiled: Tensor, images: Tensor) -> None:
-        """Wake one more expert, a copy of the one with the largest share on these images."""
+        """Wake one more expert, a copy of the one with the largest share on these images.
+
+        Args:
+            spoiled: (N, 1, 28, 28).
+            images: (N, 1, 28, 28), true ones.
+        """
         cost = torch.cat([self.cost(*pair) for pair in zip(spoiled.split(_BATCH), images.split(_BATCH), strict=True)])
         source = int(expert_to_split(cost[None], self.awake, self.config.split_by))
         target = int(self.awake.sum())
@@ -138,7 +157,11 @@ class DigitExperts:
 
     @torch.no_grad()
     def probabilities(self, spoiled: Tensor) -> Tensor:
-        """The classifier's distribution (B, n)."""
+        """The classifier's distribution over the experts, (B, n).
+
+        Args:
+            spoiled: (B, 1, 28, 28).
+        """
         return class_probabilities(self.classifier.eval()(spoiled)[None], self.awake)[0]
 
 
@@ -200,15 +223,21 @@ def _train(
     """Train on batches in random order, each image spoiled anew."""
     spoiling = spoil(task, config)
     generator = torch.Generator().manual_seed(cell_seed(seed, "batches"))
-    phase = config.growth_share * config.steps / max(1, experts.count - 1)
-    splits = {math.ceil(phase * (k + 1)) for k in range(experts.count - 1)} if config.training == "split" else set()
+    splits = _splits(config, experts.count) if config.training == "split" else []
     probe = images[:_PROBE]
     for number in tqdm(range(config.steps), desc=f"{task} {name}", unit="step", disable=None, leave=False):
-        if number in splits:
+        for _ in range(splits.count(number)):
             experts.grow(spoiling(probe, generator), probe)
         chosen = images[torch.randint(len(images), (config.batch_size,), generator=generator)]
         experts.step(spoiling(chosen, generator), chosen)
     return experts
+
+
+def _splits(config: DigitsConfig, experts: int) -> list[int]:
+    """The steps before which one more expert wakes."""
+    ends = config.growth_start, config.growth_share
+    shares = [ends[0] + (ends[1] - ends[0]) * k / max(1, experts - 2) for k in range(experts - 1)]
+    return [math.ceil(share * config.steps) for share in shares]
 
 
 def train_digits(

@@ -55,7 +55,7 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
 
 
 def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
-    """Return distortion (soft) and rate of settled hypotheses for N(0, 1) per temperature, beside T / 2 and the bound.
+    """Return soft distortion and rate of settled hypotheses for N(0, 1), beside T / 2 and the bound, by temperature.
 
     Below T_c = 2 the rate-distortion function of a Gaussian has slope -1/T at D = T / 2.
 

@@ -60,7 +60,11 @@ class GeneratorRuns:
         return (self.learned < self.config.steps * self.config.batch_size).any(1)
 
     def make(self, latents: Tensor) -> Tensor:
-        """What all generators make, (R, n, B, ...), of latents (R, B, d)."""
+        """What all generators make, (R, n, B, ...).
+
+        Args:
+            latents: (R, B, d).
+        """
         made = self.generators(latents.repeat_interleave(self.count, 0))
         return made.unflatten(0, (self.runs, self.count))
 
@@ -82,9 +86,13 @@ class GeneratorRuns:
         self.discriminator_steps.step(rows)
 
     def learn(self, latents: Tensor, rows: Tensor) -> None:
-        """One step of generators and classifiers of some runs; latents are (R, B, d), `rows` (R,) bool.
+        """Take one step of generators and classifiers of some runs.
 
         Each latent trains the generator that the discriminator believes most, and no other.
+
+        Args:
+            latents: (R, B, d).
+            rows: (R,) bool, which runs.
         """
         made = self.make(latents)
         cost = -self.discriminators(made.flatten(1, 2)).view(self.runs, self.count, -1).transpose(1, 2)
@@ -100,7 +108,13 @@ class GeneratorRuns:
 
     @torch.no_grad()
     def sample(self, run: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Samples (N, ...) of a run, and the numbers (N,) of the generators that made them."""
+        """Return samples of a run, (N, ...), and the numbers of the generators that made them, (N,).
+
+        Args:
+            run: its number.
+            count: N.
+            generator: of the draws.
+        """
         latents = torch.randn(count, self.config.latent, generator=generator)
         everywhere = latents.expand(self.runs, -1, -1).to(self.config.device)
         made = self.make(everywhere)[run].cpu()

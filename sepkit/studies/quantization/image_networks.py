@@ -60,7 +60,11 @@ class ResNet9(nn.Module):
         self.last = nn.Linear(third, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """The logits, (B, n).
+
+        Args:
+            images: (B, 1, 28, 28).
+        """
         x = self.second(self.stem(images))
         x = x + self.second_residual(x)
         x = self.third(x)
