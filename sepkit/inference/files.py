@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import sys
@@ -21,7 +20,7 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, check_writable, file_digest, write_json, write_text
+from sepkit.files import atomic_output, check_writable, file_digest, parse_json, write_json, write_text
 from sepkit.inference.high_band import high_band_note
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.linking import link
@@ -382,8 +381,8 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 def _written_before(target: Path) -> dict[str, Any]:
     """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
-        written = json.loads(_description_path(target).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        written = parse_json(_description_path(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return written if isinstance(written, dict) else {}
 
