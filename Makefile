@@ -14,15 +14,16 @@ DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
 BIN := $(abspath $(VENV))/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint bench docs release
+.PHONY: help install demo test test-slow fuzz lint bench docs release reproduce
 
 help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make fuzz       mutated inputs for every command (N=20000); what falls goes to tests/fuzz/cases"
-	@echo "make lint       ruff, pyright and the floors of the house"
+	@echo "make lint       ruff, pyright, the floors of the house, and zizmor for the workflows"
 	@echo "make docs       the site, in build/site: open build/site/index.html"
 	@echo "make release    sdist and wheel, checked, and the wheel tried alone on each Python"
+	@echo "make reproduce  run again what made a row of a RESULTS.md (ROW=egs/mini:cpu_seed0); without ROW it lists them"
 	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
 
 install: $(STAMP)
@@ -58,6 +59,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline .github
 
 docs: $(STAMP)
 	$(BIN)/sepkit download onnxruntime-web --cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/sepkit/web" --remove-archives
@@ -65,6 +67,9 @@ docs: $(STAMP)
 
 release: $(STAMP)
 	$(BIN)/python -m tools.release
+
+reproduce: $(STAMP)
+	@$(BIN)/python -m tools.reproduce $(ROW)
 
 bench: $(STAMP)
 	$(BIN)/python -m tools.bench $(BENCH_LINES)

@@ -1,4 +1,4 @@
-"""The project around the code: how fast it starts, what it ships, and that its documents tell the truth."""
+"""The project around the code: how fast it starts, what it ships, and the checks of its code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ import yaml
 
 from sepkit import __version__
 from sepkit.cli.main import COMMANDS, main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
-from tools.site import generated_pages
+from tests.docs.tiny import TINY_RECURRENT, TINY_RUN, write_recordings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
@@ -86,6 +85,7 @@ def test_help_does_not_import_torch() -> None:
         ["ruff", "check"],
         ["ruff", "format", "--check"],
         ["lint-imports"],
+        ["zizmor", "--offline", ".github"],
         pytest.param(["pyright"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
@@ -126,7 +126,7 @@ def test_nothing_names_a_path_of_somebodys_machine() -> None:
 
 
 def test_make_targets_exist_and_continuous_integration_has_nothing_of_its_own() -> None:
-    for target in ("demo", "test", "lint", "bench"):
+    for target in ("demo", "test", "lint", "docs", "reproduce", "bench"):
         assert _run("make", "--dry-run", target, cwd=REPOSITORY).stdout
     commands = (REPOSITORY / ".ci" / "run").read_text().split("\n")[1:]
     assert [line for line in commands if line and not line.startswith(("set ", "cd "))] == ["exec make test"]
@@ -179,12 +179,23 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
         constraints,
         wheel,
     )
-    _write_recordings(tmp_path / "recordings")
+    write_recordings(tmp_path / "recordings")
     command = environment / "bin" / "sepkit"
     prepare = ["--test-mixtures", "4", "--segment-seconds", "1"]
     _run(command, "prepare", "folder", "--speech", "recordings", "--out", "data", *prepare, cwd=tmp_path)
     manifests = ["--data.train", "data/train.jsonl", "--data.dev", "data/dev.jsonl"]
-    _run(command, "train", "--config", "recurrent_stft", *manifests, *TINY_RUN, "--out", "exp", cwd=tmp_path)
+    _run(
+        command,
+        "train",
+        "--config",
+        "recurrent_stft",
+        *manifests,
+        *TINY_RUN.split(),
+        *TINY_RECURRENT.split(),
+        "--out",
+        "exp",
+        cwd=tmp_path,
+    )
     _run(command, "evaluate", "--model", "exp/model", "--manifest", "data/test.jsonl", "--out", "scores", cwd=tmp_path)
 
 
@@ -203,146 +214,3 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
         audio.write(tmp_path / "noise" / "n.wav", np.random.default_rng(0).standard_normal(8000) / 10, 8000)
         short += ["--data.dynamic_mixing.noise", str(tmp_path / "noise")]
     assert main(["smoke", "--config", str(base), "--config", str(path), *short]) == 0
-
-
-# ----------------------------------------------------------------------------------------------------------- documents
-
-# In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-PAGES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
-
-PAGES += ["measure", "cluster", "audiograms", "index", "tutorials/separate", "tutorials/part", "tutorials/masker"]
-PAGES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
-PAGES += ["reference/files"]
-
-TINY_RUN = [
-    "--trainer.max_epochs",
-    "1",
-    "--data.segment_seconds",
-    "0.5",
-    "--data.batch_size",
-    "2",
-    "--data.workers",
-    "0",
-]
-TINY_RUN += ["--trainer.accelerator", "cpu"]
-TINY_MASKER = {
-    "recurrent_stft": ["--model.masker.hidden_size", "8", "--model.masker.num_layers", "1"],
-    "continuous_depth": ["--model.masker.model_dim", "8", "--model.masker.hidden_size", "8"],
-    "conv_tasnet": ["--model.masker.hidden_channels", "8", "--model.masker.blocks", "1", "--model.masker.repeats", "1"],
-}
-
-
-def _write_recordings(folder: Path) -> None:
-    """A tree split/speaker/file.wav of colored noise."""
-    generator = np.random.default_rng(0)
-    for split, speakers in (("train", 3), ("dev", 4), ("test", 2)):
-        for speaker in range(speakers):
-            for utterance in range(2):
-                noise = np.cumsum(generator.standard_normal(16000)) / 300
-                name = f"{split}/{split}{speaker}/{split}{speaker}-{utterance}.wav"
-                audio.write(folder / name, (noise - noise.mean()).astype(np.float32), 8000)
-
-
-DOCUMENTS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{page}.md" for page in PAGES)]
-
-
-def _blocks(language: str) -> list[str]:
-    """Code of README and of the pages, in reading order, without what says that it is not run here."""
-    text = "\n".join(path.read_text() for path in DOCUMENTS)
-    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if not block.startswith(("# not run: ", "# file: "))]
-
-
-def _write_files() -> None:
-    """Save the blocks of the pages that begin with `# file: NAME`."""
-    saved = re.compile(r"^```python\n# file: (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    for path in DOCUMENTS:
-        for name, block in saved.findall(path.read_text()):
-            Path(name).write_text(block)
-
-
-def test_sentences_are_short() -> None:
-    """At most 2 % of the sentences of README and docs have more than 35 words."""
-    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
-    text = "\n\n".join(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages)
-    # Cells of tables, items of lists, headings and paragraphs end a sentence, too.
-    sentences = [s for s in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?=[-*#\d])", text) if s.strip()]
-    long = [sentence for sentence in sentences if len(sentence.split()) > 35]
-    assert len(long) <= 0.02 * len(sentences), long
-
-
-def test_a_number_is_called_n() -> None:
-    texts = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("sepkit/**/*.py")]
-    assert not [path for path in texts if re.search(r"\bso\s+many\b", path.read_text(encoding="utf-8"))]
-
-
-def test_every_page_is_tested() -> None:
-    assert sorted(REPOSITORY.glob("docs/**/*.md")) == sorted(DOCUMENTS[1:])
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)", path.read_text())
-    # Pages of the reference are made when the site is.
-    made = {str(REPOSITORY / "docs" / name) for name in generated_pages()}
-    places = [os.path.normpath(path.parent / link) for link in links if "://" not in link]
-    broken = [place for place in places if place not in made and not Path(place).exists()]
-    assert not broken
-
-
-def test_documents_commands_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
-
-    monkeypatch.chdir(tmp_path)
-    _write_recordings(tmp_path / "recordings")
-    audio.write(
-        tmp_path / "conversation.wav", np.random.default_rng(0).standard_normal(22050).astype(np.float32), 44100
-    )
-    save_model(build_model(tiny_model_config), tmp_path / "egs/mini/exp/cpu_seed0/model", {})
-    _write_files()
-    commands = [line for block in _blocks("bash") for line in block.strip().split("\n")]
-    assert len(commands) > 8
-    for command in commands:
-        program, *arguments = shlex.split(command)
-        if program == "sepkit":
-            _type(arguments)
-        elif program == "make":
-            _run("make", "--dry-run", *arguments, cwd=REPOSITORY)
-        else:
-            # Stage 0 does nothing; tests/recipes runs the recipes.
-            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-            _run(REPOSITORY / program, *arguments, "--stop-stage", "0", env=os.environ | {"PATH": path})
-    capsys.readouterr()
-    namespace = {"waveform": np.zeros(4410, dtype=np.float32), "sample_rate": 44100}
-    for block in _blocks("python"):
-        exec(block, namespace)
-    assert Path("separated/conversation_s2.wav").is_file()
-    assert Path("exp/evaluation/summary.json").is_file()
-
-
-def _type(arguments: list[str]) -> None:
-    """Run a command of the README at a tiny size."""
-    options: list[str] = []
-    if arguments[:2] == ["prepare", "audiograms"]:
-        options = ["--examples", "128"]
-    elif "audiogram" in arguments and arguments[0] == "train":
-        options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.hidden", "[8]"]
-    elif "speaker_encoder" in arguments:
-        options = ["--trainer.max_epochs", "1", "--data.batch_size", "2", "--model.channels", "8"]
-    elif "cd_vae" in arguments:
-        options = ["--trainer.max_epochs", "1", "--trainer.validate_every_epochs", "1", "--model.width", "4"]
-        options += ["--model.drift_width", "4", "--data.batch_size", "128"]
-    elif arguments[:2] == ["prepare", "folder"]:
-        # A prediction of quality is fitted on no fewer than these.
-        options = ["--test-mixtures", "4", "--dev-mixtures", "24", "--segment-seconds", "1"]
-    elif arguments[0] in ("train", "smoke") and "--help" not in arguments:
-        tiny = [] if "--import" in arguments else TINY_MASKER[arguments[arguments.index("--config") + 1]]
-        options = [*TINY_RUN, *tiny]
-    try:
-        code = main([*arguments, *options])
-    except SystemExit as stop:
-        code = stop.code
-    assert code in (0, None), arguments

@@ -17,6 +17,10 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from tools.error_messages import errors_page
+from tools.notebooks import notebook_text, tutorials
+from tools.reproduce import declared_rows
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 PACKAGES = {
@@ -37,20 +41,31 @@ PACKAGES = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated pages, and the figures of the recipes."""
+    """Add the generated pages, the notebooks of the tutorials, and the figures of the recipes."""
     for path, make in generated_pages().items():
         files.append(File.generated(config, path, content=make()))
     for figure in sorted(REPOSITORY.glob("egs/*/figures/*.png")):
         path = f"reference/recipes/{figure.parent.parent.name}/figures/{figure.name}"
         files.append(File.generated(config, path, abs_src_path=str(figure)))
+    for page in tutorials():
+        files.append(File.generated(config, f"tutorials/{page.stem}.ipynb", content=notebook_text(page)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write links to files of the repository that have no page as plain paths."""
+    """Write links to files of the repository that have no page as plain paths; offer tutorials as notebooks."""
+    if page.file.src_path.startswith("tutorials/"):
+        return with_notebook(markdown, Path(page.file.src_path).stem)
     if "/" in page.file.src_path:
         return markdown
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"`\1`", markdown)
+
+
+def with_notebook(markdown: str, name: str) -> str:
+    """A tutorial with a link to its notebook below the heading."""
+    heading, _, rest = markdown.partition("\n")
+    link = f'[Download this page as a notebook]({name}.ipynb){{ .md-button download="{name}.ipynb" }}'
+    return f"{heading}\n\n{link}\n{rest}"
 
 
 def on_post_build(config: Any) -> None:
@@ -76,7 +91,9 @@ def generated_pages() -> dict[str, Callable[[], str]]:
         "reference/configuration.md": configuration_page,
         "reference/changes.md": changes_page,
         "reference/python.md": python_index,
+        "reference/errors.md": errors_page,
         "reference/recipes.md": recipe_index,
+        "reference/rows.md": rows_page,
     }
     pages |= {f"reference/python/{package}.md": partial(python_page, package) for package in PACKAGES}
     return pages | {recipe_path(path): partial(recipe_page, path) for path in recipe_documents()}
@@ -171,6 +188,21 @@ def recipe_index() -> str:
         links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
     rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
     return "\n".join(["# Recipes and results\n", "| recipe | pages |", "|---|---|", *rows, ""])
+
+
+def rows_page() -> str:
+    """The rows of RESULTS.md that can be made again, with their figures."""
+    head = (
+        "# Rows that can be reproduced\n\n`make reproduce ROW=NAME` runs a row again "
+        "([how to](../reproduce.md)). Minutes are of two cores.\n\n"
+    )
+    lines = ["| row | minutes | figure | in RESULTS.md | spread | which covers |", "|---|---:|---|---:|---|---|"]
+    for name, row in declared_rows().items():
+        for place, figure in enumerate(row.figures):
+            cells = [f"`{name}`", f"{row.minutes:g}"] if place == 0 else ["", ""]
+            cells += [figure.name, figure.printed, f"{figure.lowest:g} to {figure.highest:g}", figure.spread]
+            lines.append(f"| {' | '.join(cells)} |")
+    return head + "\n".join([*lines, ""])
 
 
 def without_outer_links(markdown: str) -> str:

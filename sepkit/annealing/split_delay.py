@@ -21,7 +21,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import lambertw
 
 # Longer schedules are so slow that the closed form holds.
@@ -201,7 +201,7 @@ def step_size_for_split(cooling: Cooling, critical: float, seen: float, steps: S
         high *= 1.5
         if high > _LARGEST_STEP:
             raise ValueError(f"no step size splits hypotheses at {seen:g}")
-    return float(brentq(missing, high / 1.5, high, rtol=1e-12)) if high > 1e-9 else high
+    return root_scalar(missing, bracket=(high / 1.5, high)).root if high > 1e-9 else high
 
 
 def _growth_until(cooling: Cooling, critical: float, steps: Steps, end: float) -> float:

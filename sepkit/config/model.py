@@ -193,6 +193,9 @@ class ScoringConfig:
 
     hidden_size: int = 128
     """Width of the layer between the masks and the scores."""
+    loss: Literal["binary", "cross_entropy"] = "binary"
+    """What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over the
+    hypotheses, each one's share of the sources."""
 
 
 @dataclass

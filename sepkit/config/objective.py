@@ -120,7 +120,7 @@ class ScoringLossConfig:
     """The training of scores, if the model has them (model.scoring)."""
 
     kind: Literal["binary", "cross_entropy"] = "binary"
-    """binary: did this hypothesis win any source? cross_entropy: predict each hypothesis's share of the sources."""
+    """The older name of model.scoring.loss: cross_entropy in either of the two counts."""
     weight: float = 0.1
     """Weight of this term relative to the separation loss."""
 

@@ -75,6 +75,7 @@ class _Told:
     is_speaker: np.ndarray | None = None
     predictions: dict[str, np.ndarray] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
+    weights: np.ndarray | None = None
 
 
 @dataclass
@@ -301,7 +302,8 @@ class _Job:
         except _BAD_UTTERANCE as error:
             _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
-        told = _Told(_is_speaker(separated), _predictions(separated), getattr(separated, "rates", None) or {})
+        rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
+        told = _Told(_is_speaker(separated), _predictions(separated), rates, weights)
         task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, told, self.options)
         return row, task
 
@@ -340,7 +342,15 @@ def _score(
     """Return the part of a row that needs the signals."""
     texts = [source.extra.get("text") for source in entry.sources]
     scores = score_utterance(
-        estimates, sources, mixture, entry.sample_rate, options, texts, told.is_speaker, told.predictions
+        estimates,
+        sources,
+        mixture,
+        entry.sample_rate,
+        options,
+        texts,
+        told.is_speaker,
+        told.predictions,
+        told.weights,
     )
     scores.rates = told.rates
     return {

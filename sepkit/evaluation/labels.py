@@ -22,6 +22,10 @@ FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
 PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
 """Columns of a source that a model fills which predicts how good its estimates are."""
 
+WEIGHTED = ("weighted_si_sdr_db", "drawn_si_sdr_db")
+"""Columns of a source that a model with scores fills: SI-SDR of the sum of all hypotheses, weighted by their scores,
+and the expected SI-SDR of one drawn with these weights."""
+
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
@@ -38,6 +42,8 @@ LABELS = {
     "snr_db": "SNR [dB]",
     "snri_db": "SNR improvement [dB]",
     "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
+    "weighted_si_sdr_db": "SI-SDR of the weighted sum of hypotheses [dB]",
+    "drawn_si_sdr_db": "SI-SDR of a hypothesis drawn by its score [dB]",
     "attenuation_db": "attenuation of silent sources [dB]",
     "blr_nats_per_sample": "log evidence [nats per sample]",
     "stoi": "STOI",

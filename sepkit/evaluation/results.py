@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import atomic_output
@@ -39,7 +39,7 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
         "speaker_count_accuracy": any(one.speaker_count is not None for one in scores),
     }
     present |= {column: any(column in one.rates for one in scores) for column in FROM_LATENTS}
-    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in PREDICTIONS}
+    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, *PREDICTIONS)}
     asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
     return asked + [column for column in PER_UTTERANCE if present[column]]
 

@@ -11,7 +11,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import FROM_LATENTS, PREDICTIONS
+from sepkit.evaluation.labels import FROM_LATENTS, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.objectives.assignment import PIT
@@ -58,9 +58,9 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *FROM_LATENTS, *PREDICTIONS)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
-has rates, or predicts how good its estimates are."""
+scores its hypotheses, has rates, or predicts how good its estimates are."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,7 @@ def score_utterance(
     texts: Sequence[str | None] | None = None,
     is_speaker: np.ndarray | None = None,
     predictions: Mapping[str, np.ndarray] | None = None,
+    weights: np.ndarray | None = None,
 ) -> UtteranceScores:
     """Return the scores of an utterance.
 
@@ -197,6 +198,7 @@ def score_utterance(
         texts: transcript of each source, None where it is unknown.
         is_speaker: (n,) bool, which hypotheses the model says are speakers; None if it does not say.
         predictions: the model's values for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it has none.
+        weights: (n,) distribution over the hypotheses, for `WEIGHTED`; None if the model has no scores.
 
     Raises:
         UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
@@ -231,6 +233,11 @@ def score_utterance(
     for column, of_hypotheses in (predictions or {}).items():
         told = [of_hypotheses[assignment[j]] for j in matched_sources]
         values[column] = _of_all(len(sources), matched_sources, told)
+    if weights is not None and len(weights) == len(estimates):
+        mean = metrics.si_sdr_db((weights @ estimates)[None], sources[speaking])
+        drawn = weights @ table[:, speaking]
+        for column, scores in zip(WEIGHTED, (mean, drawn), strict=True):
+            values[column] = _of_all(len(sources), speaking, scores)
     count = None if is_speaker is None else int(np.sum(is_speaker))
     winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
     return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone)

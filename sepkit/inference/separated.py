@@ -41,6 +41,7 @@ class Separated:
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
         people: how many people the estimates are linked to; None: they are not.
+        weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
     """
 
     estimates: Any
@@ -55,6 +56,7 @@ class Separated:
     spread: Any = None
     sample_rate: int = 0
     people: int | None = None
+    weights: Any = None
 
     def as_tensors(self) -> Separated:
         """Return the same with tensors in place of arrays."""

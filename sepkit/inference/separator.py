@@ -37,7 +37,7 @@ from sepkit.inference.uncertainty import (
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder, load_checkpoint, load_pretrained, model_folder
 from sepkit.models.onnx import OnnxModel, is_onnx
-from sepkit.models.scoring import DEFAULT_THRESHOLD
+from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
 from sepkit.models.shipped import default_model, encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
@@ -119,7 +119,7 @@ class Separator:
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
-            "high_band": options.high_band,
+            "high_band": options.high_band or "share",
             "stitcher": options.stitcher,
             "stitcher_encoder": None if self.encoder is None else weights_fingerprint(self.encoder),
             "precision": options.precision,
@@ -222,6 +222,7 @@ class Separator:
             if consistency == "mixture":
                 wanted = distribute_residual(recording, wanted, residual_shares(products, gains, kept))
         separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
+        separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = output.rates, rate
         if self.quality is not None and output.separation is not None:
             self._predict(
@@ -232,6 +233,13 @@ class Separator:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return separated
+
+    def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
+        """Return the distribution over hypotheses that scores (n,) stand for."""
+        loss = getattr(self.model, "score_loss", None)
+        if scores is None or loss is None:
+            return None
+        return hypothesis_weights(torch.from_numpy(scores).double(), loss).numpy()
 
     def check_spread_of_long(self, samples: int | None) -> None:
         """Raise UserError if a spread is asked for: recordings that are separated in chunks have none.
@@ -279,6 +287,7 @@ class Separator:
         )
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
+        separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         if self.quality is not None:
             excerpts = (
@@ -290,7 +299,9 @@ class Separator:
             )
             self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
         shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
-        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band)
+        return LongSeparation(
+            separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band or "share"
+        )
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """Return a stream for one recording that is still coming in; the model has to be causal.

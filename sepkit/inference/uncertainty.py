@@ -384,16 +384,14 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
         mixture: (T,), not silent.
         sample_rate: Hz.
     """
-    from scipy.signal import welch
-
     mixture = mixture.astype(np.float64)
     level = float(np.mean(np.square(mixture)))
     centered = mixture - mixture.mean()
     power = float(np.mean(np.square(centered)))
     frame = min(len(centered), round(_FRAME_SECONDS * sample_rate))
-    frequencies, spectrum = welch(centered, sample_rate, nperseg=frame, detrend="constant")
     # Every window's own mean is removed, so the first bin is empty.
-    frequencies, spectrum = frequencies[1:], _floored(spectrum[1:], -120.0)
+    spectrum = _floored(_power_spectrum(centered, frame)[1:], -120.0)
+    frequencies = np.fft.rfftfreq(frame, 1 / sample_rate)[1:]
     energies = np.square(centered[: len(centered) // frame * frame].reshape(-1, frame)).mean(-1)
     levels = 10 * np.log10(_floored(energies, _LEAST_DB))
     return {
@@ -406,6 +404,19 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
         "level_deviation_db": float(levels.std()),
         "log_duration_seconds": math.log(len(mixture) / sample_rate),
     }
+
+
+def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:
+    """Return Welch's estimate of the power spectrum up to a factor, from Hann windows without their means.
+
+    `scipy.signal.welch` gives the same, but takes a third of the time of a separation: it treats windows one by one.
+    """
+    frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    spectrum = np.square(np.abs(np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window))).mean(0)
+    # Of the bins that stand for a positive and a negative frequency; the one at half the rate stands for itself.
+    spectrum[1 : (frame + 1) // 2] *= 2
+    return spectrum
 
 
 def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:

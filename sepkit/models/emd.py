@@ -119,6 +119,13 @@ class EncoderMaskerDecoder(SavedModel):
         """Number of estimates (n)."""
         return self.masker.hypotheses  # type: ignore[return-value]
 
+    @property
+    def score_loss(self) -> Literal["binary", "cross_entropy"] | None:
+        """What scores are trained by, which says what they mean; None for a model without scores."""
+        if self.scoring_head is None:
+            return None
+        return "binary" if self.config is None or self.config.scoring is None else self.config.scoring.loss
+
     def set_signal_statistics(self, mean: float, std: float) -> None:
         """Store the mean and deviation of the training mixtures. Every input is standardized with them.
 

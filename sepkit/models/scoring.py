@@ -7,6 +7,7 @@ whose score is above a threshold and that are not duplicates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,24 @@ class ScoringHead(nn.Module):
         with torch.autocast(masks.device.type, enabled=False):
             pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
             return self.output(self.hidden(pooled).relu()).squeeze(-1)
+
+
+def hypothesis_weights(scores: Tensor, loss: Literal["binary", "cross_entropy"] = "binary") -> Tensor:
+    """Return a distribution over hypotheses: which one a source is expected to be nearest to.
+
+    `cross_entropy`: the softmax of the scores. `binary`: the probability of each to be a speaker, over their sum.
+
+    Args:
+        scores: (..., n) logits.
+        loss: that they were trained by.
+
+    Returns:
+        (..., n) weights of sum 1.
+    """
+    if loss == "cross_entropy":
+        return scores.softmax(-1)
+    # In logarithms, for scores that are all very low.
+    return torch.nn.functional.logsigmoid(scores).softmax(-1)
 
 
 def distinct_hypotheses(scores: Tensor, estimates: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -273,7 +273,7 @@ def build_objective(
     config: ObjectiveConfig,
     signal_std: float = 1.0,
     spread: float = 1.0,
-    scored: bool = False,
+    scored: bool | Literal["binary", "cross_entropy"] = False,
     latents: Latents | None = None,
     staged: bool = False,
 ) -> Objective:
@@ -287,7 +287,7 @@ def build_objective(
         config: costs, assignment and weights.
         signal_std: the model's stored training deviation, for costs in nats.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
-        scored: whether the model has scores.
+        scored: whether the model has scores, or by which loss they are trained; True: that of `config`.
         latents: facts about the model's latents; None: they are deterministic.
         staged: whether inner stages of the masker make estimates.
 
@@ -302,7 +302,8 @@ def build_objective(
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, tempering)}
     weights: dict[str, float] = {}
     if scored:
-        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, config.scoring.kind)
+        kind = config.scoring.kind if scored is True else scored
+        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, kind)
         weights["scoring"] = config.scoring.weight
     if staged:
         terms["stages"] = _build_stage_term(config.stages, assignment)

@@ -182,12 +182,12 @@ def hand_over(
     moved = {parameter: (name, after[name]) for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         group["params"] = [moved[parameter][1] for parameter in group["params"]]
-    for parameter, kept in list(optimizer.state.items()):
-        name, new = moved[parameter]
-        if name in owned:
+    for parameter, (name, new) in moved.items():
+        kept = optimizer.state.pop(parameter, None)
+        if kept is not None and name in owned:
             kept = {key: _with_copy(value, parameter, model.hypotheses, source) for key, value in kept.items()}
-        del optimizer.state[parameter]
-        optimizer.state[new] = kept
+        if kept is not None:
+            optimizer.state[new] = kept
 
 
 def _with_copy(value: object, parameter: Tensor, hypotheses: int, source: int) -> object:

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepkit.annealing.free_hypotheses import spread_db
 from sepkit.config import TrainConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_weights_into
 from sepkit.models.maskers.base import DepthMasker
-from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.objectives import Latents
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import PairwiseCost
@@ -25,13 +23,20 @@ from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objecti
 from sepkit.registry import build, register
 from sepkit.training.averaging import average_of
 from sepkit.training.growth import Growth
+from sepkit.training.measured import (
+    calibrated_threshold,
+    collapse_rate,
+    distinct_scores,
+    mean_spread,
+    signal_statistics,
+    spread_out,
+)
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.synthetic import write_synthetic_set
 from sepkit.training.task import Task, matmul_precision, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
-MEASURED_MIXTURES = 256
 SPLIT_MIXTURES = 64
 """Training mixtures by which the hypothesis to split is chosen."""
 
@@ -59,6 +64,10 @@ class SeparationTask(Task):
         self._cost, self._assignment = _cost_and_assignment(config)
         self.spread = 1.0
         self.growth = Growth(config)
+        if config.model.scoring is not None and config.objective.scoring.kind == "cross_entropy":
+            # Whoever loads the model has to know what its scores say.
+            scoring = replace(config.model.scoring, loss="cross_entropy")
+            config = replace(config, model=replace(config.model, scoring=scoring))
         super().__init__(config, out, resuming)
         self.growth.check(self.model)
         self._objective: Objective | None = None
@@ -122,7 +131,7 @@ class SeparationTask(Task):
             self.config.objective,
             float(self.model.signal_std),
             self.spread,
-            scored=self.model.scoring_head is not None,
+            scored=self.model.score_loss or False,
             latents=latents_of(self.model),
             staged=self.model.stages > 0,
         )
@@ -156,7 +165,7 @@ class SeparationTask(Task):
     def _fixed_batches(self) -> Iterator[Batch]:
         """Yield some training mixtures, the same whenever this is called."""
         data, size = self.train_data, self.config.data.batch_size
-        indices = _spread_out(len(data), SPLIT_MIXTURES)
+        indices = spread_out(len(data), SPLIT_MIXTURES)
         for start in range(0, len(indices), size):
             yield self.collate([data[0, index] for index in indices[start : start + size]]).to(self.device)
 
@@ -217,7 +226,7 @@ class SeparationTask(Task):
     def means(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return means over mixtures, and `collapse_rate`: the share of hypotheses that were best for no source."""
         means = super().means(sums)
-        return means | _collapse_rate(means)
+        return means | collapse_rate(means)
 
     def recent(self) -> dict[str, float]:
         """Return the SI-SDR of the last training batch, dB."""
@@ -254,7 +263,7 @@ class SeparationTask(Task):
             columns["si_sdri_db"] = (matched["si_sdr_db"] - before).where(~alone, math.nan)
         rows = rows_of(columns)
         if separation.scores is not None:
-            speakers = _speakers(batch, separation.scores.float(), separation.estimates)
+            speakers = distinct_scores(batch, separation.scores.float(), separation.estimates)
             rows = [row | {"speakers": found} for row, found in zip(rows, speakers, strict=True)]
         return rows
 
@@ -279,7 +288,7 @@ class SeparationTask(Task):
             improvements = [row["si_sdri_db"] for row in rows if not math.isnan(row["si_sdri_db"])]
             means.pop("dev_si_sdri_db")
             means |= {"dev_si_sdri_db": mean(improvements)} if improvements else {}
-        return means | _collapse_rate(means, "dev_") | _calibrate(speakers)
+        return means | collapse_rate(means, "dev_") | calibrated_threshold(speakers)
 
     def choose_monitor(self) -> Monitor:
         """Choose SI-SDR under the matching that the model is trained for, or the loss."""
@@ -366,15 +375,7 @@ class SeparationTask(Task):
                 "objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is "
                 f"{self.config.objective.cost.name}; give the temperature in the cost's unit (unit: cost)"
             )
-        data = self.train_data
-        examples = (data[0, index] for index in _spread_out(len(data)))
-        spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
-        spreads = [spread for spread in spreads if not math.isnan(spread)]
-        if not spreads:
-            raise UserError(
-                f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
-            )
-        return mean(spreads)
+        return mean_spread(self.train_data)
 
     def _check_sources(self, data: MixtureDataset) -> None:
         hypotheses = self.config.model.hypotheses
@@ -405,52 +406,6 @@ def latents_of(model: EncoderMaskerDecoder) -> Latents:
     )
 
 
-def _collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
-    """Return the share of hypotheses whose usage is zero, if usage is known."""
-    usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
-    return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
-
-
-def _speakers(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
-    """Return each mixture's scores of distinct hypotheses, and number of speakers, which determine the threshold."""
-    distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
-    counts = batch.active.sum(1).tolist()
-    rows = zip(scores.tolist(), distinct, counts, strict=True)
-    return [([s for s, counted in zip(row, marks, strict=True) if counted], count) for row, marks, count in rows]
-
-
-def _calibrate(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
-    """Return the threshold that counts speakers best, and its share of right counts; empty without scores."""
-    if not speakers:
-        return {}
-    scores, counts = zip(*speakers, strict=True)
-    threshold, accuracy = calibrate_threshold(scores, counts)
-    return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}
-
-
-def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
-    """Return mean and deviation of the samples of training mixtures, spread over the whole set.
-
-    Args:
-        data: the training mixtures, as epoch 0 has them.
-        count: at most this many mixtures are measured.
-
-    Raises:
-        UserError: the mixtures are silent.
-    """
-    samples, total, squares = 0, 0.0, 0.0
-    for index in _spread_out(len(data), count):
-        mixture = data[0, index].mixture.double()
-        samples += mixture.numel()
-        total += mixture.sum().item()
-        squares += mixture.square().sum().item()
-    mean = total / samples
-    std = math.sqrt(max(0.0, squares / samples - mean * mean))
-    if std < 1e-8:
-        raise UserError(f"{data.manifest.path}: its mixtures are silent; training needs recordings that are not")
-    return mean, std
-
-
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
     """Build both, and refuse combinations that do not work."""
     cost = build(config.objective.cost)
@@ -463,8 +418,3 @@ def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]
         return cost, build(config.objective.assignment)
     except ValueError as error:
         raise UserError(f"objective.assignment: {error}") from error
-
-
-def _spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
-    """Return up to `count` indices, evenly spread over a data set."""
-    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))

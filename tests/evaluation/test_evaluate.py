@@ -337,10 +337,12 @@ def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path
 
     def separate(mixture: np.ndarray, rate: int) -> Any:
         scores = np.array([1.0, 1.0 if separator.calls % 2 else -1.0])
-        return SimpleNamespace(estimates=separator(mixture, rate), scores=scores)
+        return SimpleNamespace(estimates=separator(mixture, rate), scores=scores, weights=np.array([1.0, 0.0]))
 
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary
-    assert summary["metrics"]["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
+    found = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary["metrics"]
+    assert found["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
+    # All weight is on the first hypothesis.
+    assert found["weighted_si_sdr_db"]["mean"] == pytest.approx(found["drawn_si_sdr_db"]["mean"], abs=1e-3)
 
 
 class Speakers:

@@ -130,6 +130,28 @@ def test_speakers_alone_are_matched_by_the_largest_sum(seed: int) -> None:
     assert found.winners == [int(table[:, j].argmax()) if j in speaking else SILENT for j in range(m)]
 
 
+def test_hypotheses_are_weighted_by_their_scores() -> None:
+    """The weighted sum and the expectation, for sources that speak; weights of other hypotheses do not count."""
+    generator = np.random.default_rng(0)
+    sources = generator.standard_normal((3, 300))
+    sources[1] = 0
+    estimates = generator.standard_normal((4, 3)) @ sources + generator.standard_normal((4, 300))
+    weights, options = np.array([0.4, 0.3, 0.2, 0.1]), ScoringOptions(("si_sdr",))
+    found = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, weights=weights)
+    mixed = sum(w * e for w, e in zip(weights, estimates, strict=True))
+    for place, source in enumerate(sources):
+        if place == 1:
+            assert np.isnan(found.values["weighted_si_sdr_db"][1]) and np.isnan(found.values["drawn_si_sdr_db"][1])
+            continue
+        assert found.values["weighted_si_sdr_db"][place] == pytest.approx(float(metrics.si_sdr_db(mixed, source)))
+        each = [w * float(metrics.si_sdr_db(e, source)) for w, e in zip(weights, estimates, strict=True)]
+        assert found.values["drawn_si_sdr_db"][place] == pytest.approx(sum(each))
+        assert found.values["drawn_si_sdr_db"][place] <= found.values["mcl_si_sdr_db"][place]
+    for other in (None, weights[:3]):
+        again = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, weights=other)
+        assert np.isnan(again.mean("weighted_si_sdr_db"))
+
+
 def test_no_scores_no_number_of_speakers(signals: tuple) -> None:
     with pytest.raises(UserError, match="scores its hypotheses"):
         score_utterance(*signals, RATE, ScoringOptions(("si_sdr",), speakers="auto"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from scipy.signal import welch
 from torch import nn
 
 from sepkit.config import (
@@ -25,6 +26,7 @@ from sepkit.inference.run_model import run_model
 from sepkit.inference.uncertainty import (
     BASELINE_FEATURES,
     RunningMoments,
+    _power_spectrum,
     hypothesis_features,
     mixture_features,
     monte_carlo,
@@ -215,6 +217,14 @@ def test_statistics_of_noise():
     assert found["spectral_centroid_hz"] == pytest.approx(2000, abs=50)
     halved = np.concatenate([waveform, 0.1 * waveform])
     assert mixture_features(halved, RATE)["level_deviation_db"] == pytest.approx(10, abs=0.3)
+
+
+@pytest.mark.parametrize("frame", [256, 255, 2])
+def test_the_spectrum_is_that_of_scipy(frame):
+    waveform = np.random.default_rng(0).standard_normal(3000)
+    expected = welch(waveform, nperseg=frame)[1][1:]
+    found = _power_spectrum(waveform, frame)[1:]
+    np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), rtol=1e-9)
 
 
 def test_only_the_level_tells_the_gain():

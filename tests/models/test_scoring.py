@@ -20,6 +20,7 @@ from sepkit.models.scoring import (
     best_hypotheses,
     calibrate_threshold,
     distinct_hypotheses,
+    hypothesis_weights,
 )
 
 
@@ -181,3 +182,13 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
     assert calibrate_threshold([[0.0], [10.0]], [1, 0]) == (-1.0, 0.5)
     assert calibrate_threshold([], [])[0] == DEFAULT_THRESHOLD
     assert calibrate_threshold([[], []], [0, 2]) == (DEFAULT_THRESHOLD, 0.5)
+
+
+def test_weights_are_a_distribution():
+    """The softmax, or probabilities over their sum; also where all scores are very low."""
+    scores = torch.tensor([[1.0, -2.0, 0.5], [-90.0, -91.0, -300.0]], dtype=torch.float64)
+    binary, softmax = hypothesis_weights(scores), hypothesis_weights(scores, "cross_entropy")
+    for found in (binary, softmax):
+        torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close(binary, scores.sigmoid() / scores.sigmoid().sum(1, keepdim=True))
+    torch.testing.assert_close(softmax, scores.exp() / scores.exp().sum(1, keepdim=True))

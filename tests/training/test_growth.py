@@ -130,7 +130,7 @@ def test_the_split_hypothesis_has_the_largest_share() -> None:
 
 
 def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
-    growth = c.GrowthConfig(**({"epochs": [1, 2]} | changes))
+    growth = replace(c.GrowthConfig(epochs=[1, 2]), **changes)
     trainer = replace(config.trainer, growth=growth, max_epochs=3, ema=0.9)
     return replace(config, objective=replace(config.objective, assignment=c.MCLConfig()), trainer=trainer)
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
-from sepkit.config import MCLConfig, ScoringConfig, TrainConfig
+from sepkit.config import MCLConfig, ScoringConfig, ScoringLossConfig, TrainConfig
 from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
@@ -99,3 +101,21 @@ def test_a_run_that_began_before_there_were_scores_goes_on(config: TrainConfig, 
     assert info_of(tmp_path / "exp")["epoch"] in (1, 2)
     lines = [json.loads(line) for line in (tmp_path / "exp" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["epoch"] == 2 and "score_threshold" not in lines[-1]
+
+
+def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
+    """A distribution, asked for by model.scoring.loss or by its older name; weights follow from it."""
+    config = scored(config, dev)
+    ways = {
+        "model": replace(config, model=replace(config.model, scoring=ScoringConfig(8, "cross_entropy"))),
+        "older": replace(config, objective=replace(config.objective, scoring=ScoringLossConfig("cross_entropy"))),
+    }
+    models = {}
+    for name, way in ways.items():
+        train(way, tmp_path / name)
+        models[name] = load_file(tmp_path / name / "model" / "model.safetensors")
+        assert read_description(tmp_path / name / "model")["model"]["scoring"]["loss"] == "cross_entropy"
+    assert all(torch.equal(value, models["older"][key]) for key, value in models["model"].items())
+    found = load_model(tmp_path / "older").separate(np.random.default_rng(0).standard_normal(4000), 8000)
+    shares = np.exp(found.scores) / np.exp(found.scores).sum()
+    np.testing.assert_allclose(found.weights, shares, rtol=1e-5)

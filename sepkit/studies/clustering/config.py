@@ -21,8 +21,8 @@ class ViewConfig:
     """Gains are uniform within this range up and down."""
     snr_db: tuple[float, float] = (5.0, 25.0)
     """Range of the signal-to-noise ratio of colored noise, dB."""
-    noise_probability: float = 1.0
-    """Share of views with noise; recordings without any are strange to an encoder that has only heard noisy ones."""
+    clean_probability: float = 0.0
+    """Share of views without noise; clean recordings are strange to an encoder that has only heard noisy ones."""
     tilt_nepers: float = 0.3
     """Standard deviation of each of four cosines over frequency that color a view, as a microphone does."""
     room_probability: float = 0.3
@@ -144,7 +144,7 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
         if not 0.25 <= data.min_seconds <= data.max_seconds:
             raise UserError(f"data.min_seconds: found {data.min_seconds}, expected 0.25 to data.max_seconds")
         for name in (
-            "noise_probability",
+            "clean_probability",
             "room_probability",
             "other_probability",
             "separated_probability",

@@ -203,7 +203,7 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     spectrum = np.asarray(rfft(waveform, size)) * color(size, views.tilt_nepers, generator)
     if has_room:
         spectrum *= np.asarray(rfft(_room(tail, sample_rate, generator), size))
-    has_noise = views.noise_probability >= 1 or generator.random() < views.noise_probability
+    has_noise = not views.clean_probability or generator.random() >= views.clean_probability
     noise = generator.standard_normal(2 * len(spectrum), np.float32).view(np.complex64)
     noise = noise * color(size, 2 * views.tilt_nepers, generator)
     power, noise_power = _energy(spectrum) / len(waveform), _energy(noise) / size

@@ -270,8 +270,10 @@ class DigitsConfig:
     """Of Adam, for experts and classifier."""
     assignment_noise: float = 0.3
     """noisy: deviation in units of the median winner cost."""
-    growth_share: float = 0.6
-    """split: share of the steps when the last expert wakes; phases before are equal."""
+    growth_start: float = 0.4
+    """split: share of the steps when the second expert wakes; a split is useful once there is something to share."""
+    growth_share: float = 0.7
+    """split: share of the steps when the last expert wakes; phases between are equal."""
     split_by: Literal["distortion", "samples"] = "distortion"
     """split: which expert is doubled."""
     jitter: float = 0.01

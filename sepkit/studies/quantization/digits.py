@@ -223,15 +223,21 @@ def _train(
     """Train on batches in random order, each image spoiled anew."""
     spoiling = spoil(task, config)
     generator = torch.Generator().manual_seed(cell_seed(seed, "batches"))
-    phase = config.growth_share * config.steps / max(1, experts.count - 1)
-    splits = {math.ceil(phase * (k + 1)) for k in range(experts.count - 1)} if config.training == "split" else set()
+    splits = _splits(config, experts.count) if config.training == "split" else []
     probe = images[:_PROBE]
     for number in tqdm(range(config.steps), desc=f"{task} {name}", unit="step", disable=None, leave=False):
-        if number in splits:
+        for _ in range(splits.count(number)):
             experts.grow(spoiling(probe, generator), probe)
         chosen = images[torch.randint(len(images), (config.batch_size,), generator=generator)]
         experts.step(spoiling(chosen, generator), chosen)
     return experts
+
+
+def _splits(config: DigitsConfig, experts: int) -> list[int]:
+    """The steps before which one more expert wakes."""
+    ends = config.growth_start, config.growth_share
+    shares = [ends[0] + (ends[1] - ends[0]) * k / max(1, experts - 2) for k in range(experts - 1)]
+    return [math.ceil(share * config.steps) for share in shares]
 
 
 def train_digits(

@@ -67,7 +67,7 @@ def test_noise_of_a_view_has_its_level(moco: ContrastiveTaskConfig) -> None:
 
 def test_noise_can_be_left_out_of_views(moco: ContrastiveTaskConfig) -> None:
     plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
-    made = Stretches(str(moco.data.train), replace(moco.data, views=replace(plain, noise_probability=0.5)), 8000, 40, 0)
+    made = Stretches(str(moco.data.train), replace(moco.data, views=replace(plain, clean_probability=0.5)), 8000, 40, 0)
     views, whole = made[0, 0][0], made.waveforms[0].astype(np.float32) / 32767
     places = np.lib.stride_tricks.sliding_window_view(whole, 4000)
     # The first samples of a crop tell where it is from.
@@ -80,7 +80,7 @@ def test_views_come_from_separated_estimates_too(moco: ContrastiveTaskConfig, tm
     for path in Path(str(moco.data.train)).rglob("*.wav"):
         tone = 0.3 * np.sin(np.arange(audio.info(path).num_samples, dtype=np.float32))
         audio.write(tmp_path / path.relative_to(str(moco.data.train)), tone, 8000)
-    plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, noise_probability=0.0)
+    plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0)
     data = replace(moco.data, views=replace(plain, separated_probability=0.4))
     views = Stretches(str(moco.data.train), data, 8000, 50, 0, str(tmp_path))[0, 3][0]
     tonal = np.abs(np.fft.rfft(views * np.hanning(4000))).max(1) > 250

@@ -12,7 +12,9 @@ import torch
 from sepkit.annealing.free_hypotheses import anneal_points, count_groups
 from sepkit.annealing.temperature import three_gaussians
 from sepkit.cli.main import main
+from sepkit.studies.quantization.config import GaussiansConfig
 from sepkit.studies.quantization.data import ThreeGaussians
+from sepkit.studies.quantization.gaussians import split_temperatures
 
 
 def test_critical_temperatures() -> None:
@@ -52,6 +54,21 @@ def test_groups_are_counted_by_temperature() -> None:
     assert count_groups(points, 0.5) == 2 and count_groups(points, 0.01) == 3
 
 
+def test_splits_of_networks_are_seen_in_their_distortion() -> None:
+    """After the last record at the plateau, .02 + 7/18 x^2; never, where it was not reached or not left."""
+    plateaus = [0.02 + 7 / 18 * x * x for x in (0.6, 1.0)]
+    shares = [[[0.5, 0.3], [1.0, 1.0]], [[1.0, 0.2], [0.95, 1.0]], [[0.95, 0.2], [0.5, 1.0]], [[0.4, 0.1], [0.2, 1.0]]]
+    row = {
+        "kind": "moving",
+        "probes": [0.6, 1.0],
+        "temperatures": [0.8, 0.6, 0.4, 0.2],
+        "groups": [[[1, 1], [1, 1]]] * 4,
+        "distortions": [[[s * p for s in of] for of, p in zip(record, plateaus, strict=True)] for record in shares],
+    }
+    assert split_temperatures(row, GaussiansConfig()) == {"0.6": [0.2, None], "1": [0.4, None]}
+    assert split_temperatures(row | {"groups": []}, GaussiansConfig()) == {}
+
+
 TINY = """
 gaussians:
   {methods: [mcl, amcl_linear], hypotheses: 4, hidden: [8], seeds: 2, epochs: 6, steps_per_epoch: 1, batch_size: 32,
@@ -76,6 +93,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (kind, method) for kind in ("fixed", "moving") for method in ("mcl", "amcl_linear")
     ]
     for row in table["rows"]:
+        assert row["split_temperatures"].keys() == ({f"{x:g}" for x in row["probes"]} if row["groups"] else set())
         assert len(row["distortion"]) == len(row["used"]) == 2 and all(1 <= used <= 4 for used in row["used"])
         assert row["epochs"] == [0, 2, 4, 5] and len(row["probes"]) == (2 if row["kind"] == "moving" else 1)
         assert len(row["groups"]) == (0 if row["method"] == "mcl" else 4)

@@ -1,0 +1,106 @@
+"""What the training of a separator measures: signals and spread of the training set, usage, speakers."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+from torch import Tensor
+
+from sepkit.annealing.free_hypotheses import spread_db
+from sepkit.data.dataset import MixtureDataset
+from sepkit.errors import UserError
+from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
+from sepkit.types import Batch
+
+MEASURED_MIXTURES = 256
+
+
+def spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
+    """Return indices that are evenly spread over a data set.
+
+    Args:
+        length: of the data set.
+        count: at most this many.
+    """
+    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
+
+
+def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
+    """Return mean and deviation of the samples of training mixtures, spread over the whole set.
+
+    Args:
+        data: the training mixtures, as epoch 0 has them.
+        count: at most this many mixtures are measured.
+
+    Raises:
+        UserError: the mixtures are silent.
+    """
+    samples, total, squares = 0, 0.0, 0.0
+    for index in spread_out(len(data), count):
+        mixture = data[0, index].mixture.double()
+        samples += mixture.numel()
+        total += mixture.sum().item()
+        squares += mixture.square().sum().item()
+    mean = total / samples
+    std = math.sqrt(max(0.0, squares / samples - mean * mean))
+    if std < 1e-8:
+        raise UserError(f"{data.manifest.path}: its mixtures are silent; training needs recordings that are not")
+    return mean, std
+
+
+def mean_spread(data: MixtureDataset) -> float:
+    """Return the mean spread of the sources of training mixtures, dB.
+
+    Args:
+        data: the training mixtures, of which 256 are measured.
+
+    Raises:
+        UserError: no mixture has two sources.
+    """
+    examples = (data[0, index] for index in spread_out(len(data)))
+    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+    spreads = [spread for spread in spreads if not math.isnan(spread)]
+    if not spreads:
+        raise UserError(
+            f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
+        )
+    return fmean(spreads)
+
+
+def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
+    """Return `collapse_rate`, the share of hypotheses whose usage is zero; nothing if usage is not known.
+
+    Args:
+        means: of statistics, by name.
+        prefix: of the names, such as "dev_".
+    """
+    usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
+    return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
+
+
+def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
+    """Return each mixture's scores of distinct hypotheses, and its number of speakers, which determine the threshold.
+
+    Args:
+        batch: of mixtures.
+        scores: (B, n) logits.
+        estimates: (B, n, T).
+    """
+    distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
+    counts = batch.active.sum(1).tolist()
+    rows = zip(scores.tolist(), distinct, counts, strict=True)
+    return [([s for s, counted in zip(row, marks, strict=True) if counted], count) for row, marks, count in rows]
+
+
+def calibrated_threshold(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
+    """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores.
+
+    Args:
+        speakers: of all mixtures, see `distinct_scores`.
+    """
+    if not speakers:
+        return {}
+    scores, counts = zip(*speakers, strict=True)
+    threshold, accuracy = calibrate_threshold(scores, counts)
+    return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}

@@ -1,0 +1,62 @@
+"""The pages that a reader goes through, and their blocks of code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
+_NAMES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
+_NAMES += [
+    "measure",
+    "corpora",
+    "rooms",
+    "fine-tune",
+    "export",
+    "extend",
+    "reproduce",
+    "cluster",
+    "audiograms",
+    "index",
+]
+_NAMES += [f"tutorials/{name}" for name in ("separate", "train", "part", "variational", "masker", "measure")]
+_NAMES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
+_NAMES += ["reference/files"]
+
+DOCUMENTS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in _NAMES)]
+TUTORIALS = [path for path in DOCUMENTS if path.parent.name == "tutorials"]
+
+CODE = {"bash", "python", "console", "yaml"}
+"""Languages of blocks that a reader runs, or saves as a file."""
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    language: str
+    code: str
+
+    @property
+    def file(self) -> str:
+        """The name that the reader saves it under; empty if it is to be run."""
+        found = re.match(r"# file: (\S+)\n", self.code)
+        return found[1] if found else ""
+
+    @property
+    def not_run(self) -> str:
+        """The reason why the test does not run it; empty if it does."""
+        found = re.match(r"# not run: (.+)\n", self.code)
+        return found[1] if found else ""
+
+
+def blocks(document: Path) -> list[Block]:
+    """All fenced blocks of a document, in order."""
+    page = document.relative_to(REPOSITORY).as_posix()
+    return [Block(page, language, code) for language, code in _BLOCK.findall(document.read_text(encoding="utf-8"))]

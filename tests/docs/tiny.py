@@ -1,0 +1,57 @@
+"""Small recordings, and options that make commands small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.data import audio
+
+TINY_RUN = "--trainer.max_epochs 1 --data.segment_seconds 0.5 --data.batch_size 2 --data.workers 0"
+TINY_RUN += " --trainer.accelerator cpu"
+TINY_RECURRENT = "--model.masker.hidden_size 8 --model.masker.num_layers 1"
+TINY_MASKER = {
+    "recurrent_stft": TINY_RECURRENT,
+    "small.yaml": f"{TINY_RECURRENT} --data.mixtures_per_epoch 4",
+    "latent.yaml": f"{TINY_RECURRENT} --data.mixtures_per_epoch 4",
+    "boxed.yaml": "",
+    "continuous_depth": "--model.masker.model_dim 8 --model.masker.hidden_size 8",
+    "conv_tasnet": "--model.masker.hidden_channels 8 --model.masker.blocks 1 --model.masker.repeats 1",
+}
+TINY = {
+    ("prepare", "audiograms"): "--examples 128",
+    ("prepare", "mini"): "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --segment-seconds 1 "
+    "--train-mixtures 8 --dev-mixtures 24 --test-mixtures 8",
+    # A prediction of quality is fitted on no fewer than these.
+    ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 24 --segment-seconds 1",
+    ("report", "exp/own"): "--examples 0",
+    ("report", "results/boxed_8k"): "--examples 0",
+    ("train", "audiogram"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.hidden [8]",
+    ("train", "speaker_encoder"): "--trainer.max_epochs 1 --data.batch_size 2 --model.channels 8",
+    ("train", "cd_vae"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.width 4 "
+    "--model.drift_width 4 --data.batch_size 128",
+}
+"""Two words of a command -> options that make it small."""
+
+
+def write_recordings(folder: Path) -> None:
+    """A tree split/speaker/file.wav of colored noise."""
+    generator = np.random.default_rng(0)
+    for split, speakers in (("train", 3), ("dev", 4), ("test", 2)):
+        for speaker in range(speakers):
+            for utterance in range(2):
+                noise = np.cumsum(generator.standard_normal(16000)) / 300
+                name = f"{split}/{split}{speaker}/{split}{speaker}-{utterance}.wav"
+                audio.write(folder / name, (noise - noise.mean()).astype(np.float32), 8000)
+
+
+def tiny_options(arguments: list[str]) -> list[str]:
+    """Options that make a command small."""
+    for (command, word), options in TINY.items():
+        if arguments[0] == command and word in arguments:
+            return options.split()
+    if arguments[0] in ("train", "smoke") and "--help" not in arguments:
+        tiny = "" if "--model.masker.name" in arguments else TINY_MASKER[arguments[arguments.index("--config") + 1]]
+        return [*TINY_RUN.split(), *tiny.split()]
+    return []
