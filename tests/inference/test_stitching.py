@@ -100,7 +100,7 @@ def test_lengths_that_make_no_sense(chunk, overlap):
 
 
 def test_a_stitcher_that_is_not_there():
-    with pytest.raises(UserError, match="stitcher: found 'best', expected one of profile, overlap, none"):
+    with pytest.raises(UserError, match="stitcher: found 'best', expected one of profile, embedding, overlap, none"):
         SeparatorOptions(stitcher="best")  # type: ignore[arg-type]
 
 
