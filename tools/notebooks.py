@@ -97,7 +97,8 @@ def _as_cell(cell: Any) -> None:
 
 
 def without_links(markdown: str) -> str:
-    """Markdown whose links to other pages are only their words: a notebook lies alone."""
+    """Markdown for a notebook, which lies alone: links to pages are only words, what the site shows is gone."""
+    markdown = re.sub(r"<!-- made: \w+ -->\n\n?", "", markdown)
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", markdown)
 
 
