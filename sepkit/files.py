@@ -145,6 +145,21 @@ def write_yaml(path: str | os.PathLike[str], data: Any) -> Path:
     return write_text(path, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return the plain data that JSON text stands for.
+
+    Args:
+        text: possibly of a stranger.
+
+    Raises:
+        ValueError: not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
     """Return the plain data of a JSON file.
 
@@ -156,8 +171,8 @@ def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> A
         UserError: unreadable, or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error, remedy) from error
 
 

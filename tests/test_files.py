@@ -13,7 +13,7 @@ import yaml
 
 from sepkit import files
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, file_digest, parse_yaml, read_yaml, write_json, write_text
+from sepkit.files import atomic_output, file_digest, parse_json, parse_yaml, read_yaml, write_json, write_text
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -111,3 +111,10 @@ def test_what_is_durable_is_synced_before_and_after_its_name(tmp_path, monkeypat
 def test_digest(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     assert file_digest(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_json_that_is_nested_too_deeply_is_no_json():
+    assert parse_json('{"a": [1]}') == parse_json(b'{"a": [1]}') == {"a": [1]}
+    for text in ("[" * 100_000, '{"a":' * 100_000, "{", "1" * 5000):
+        with pytest.raises(ValueError):
+            parse_json(text)

@@ -48,7 +48,8 @@ def main(*, model: str | None = None, measure: bool = False, json: bool = False)
 
 def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
-    lines += [f"  {form:<45} {meaning}" for form, meaning in MODEL_FORMS.items()]
+    width = max(map(len, MODEL_FORMS))
+    lines += [f"  {form:<{width}} {meaning}" for form, meaning in MODEL_FORMS.items()]
     lines += ["", *_shipped(), *_encoders(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
 
@@ -143,10 +144,11 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
 def _configurations() -> list[str]:
     from sepkit.cli._configuration import conf_folder
 
-    rows = []
-    for path in sorted((conf_folder() / "model").glob("*.yaml")):
+    paths, rows = sorted((conf_folder() / "model").glob("*.yaml")), []
+    width = max(len(path.stem) for path in paths)
+    for path in paths:
         comment = path.read_text(encoding="utf-8").splitlines()[0]
-        rows.append(f"  {path.stem:<20} {comment.lstrip('# ') if comment.startswith('#') else ''}".rstrip())
+        rows.append(f"  {path.stem:<{width}} {comment.lstrip('# ') if comment.startswith('#') else ''}".rstrip())
     return rows
 
 

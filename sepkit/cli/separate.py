@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 GROUPS = {
     "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
     "Model": ["model", "device", "precision", "depth_steps", "import_"],
-    "Estimates": ["speakers", "levels", "consistency", "score_threshold", "no_predict", "spread", "samples"],
+    "Estimates": [
+        "speakers",
+        "levels",
+        "consistency",
+        "high_band",
+        "score_threshold",
+        "no_predict",
+        "spread",
+        "samples",
+    ],
     "More people than outputs": ["link_speakers", "link_encoder"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }

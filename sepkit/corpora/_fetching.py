@@ -19,7 +19,7 @@ from typing import Any
 
 from sepkit.corpora.archives import Archive
 from sepkit.errors import UserError
-from sepkit.files import write_text
+from sepkit.files import parse_json, write_text
 
 # Give up an archive after this many attempts in a row without a new byte.
 ATTEMPTS = 5
@@ -219,8 +219,10 @@ def _validator_path(part: Path) -> Path:
 
 def _read_validator(part: Path) -> str | None:
     """Return the tag or date that tells the server which version of the file the first bytes belong to."""
-    path = _validator_path(part)
-    return json.loads(path.read_text(encoding="utf-8"))["if_range"] if path.is_file() else None
+    try:
+        return parse_json(_validator_path(part).read_text(encoding="utf-8"))["if_range"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _write_validator(part: Path, response: HTTPResponse) -> None:

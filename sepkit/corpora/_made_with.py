@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from sepkit.errors import UserError
-from sepkit.files import write_json
+from sepkit.files import read_json, write_json
 
 
 def claim(path: Path, made_with: Mapping[str, object]) -> None:
@@ -16,7 +15,7 @@ def claim(path: Path, made_with: Mapping[str, object]) -> None:
     Raises:
         UserError: the file says that the recordings were made in another way.
     """
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = read_json(path, "choose another --out") if path.is_file() else {}
     for name, value in made_with.items():
         if known.get(name, value) != value:
             raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")

@@ -31,7 +31,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
-from sepkit.files import write_text
+from sepkit.files import parse_json, write_text
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000
@@ -288,7 +288,7 @@ def _read_journal(path: Path) -> dict[str, _Made]:
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
-                known = json.loads(line)
+                known = parse_json(line)
                 recorded[known.pop("id")] = {name: known[name] for name in ("recipe", "num_samples", "snr_db")}
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the line that a run was killed in

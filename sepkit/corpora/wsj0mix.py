@@ -47,7 +47,7 @@ from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
-from sepkit.files import write_json
+from sepkit.files import parse_json, write_json
 from sepkit.parallel import Failed, for_each
 
 _PEAK = 0.9
@@ -321,7 +321,7 @@ class _Earlier:
 
 def _read_stamps(path: Path) -> dict[str, str]:
     try:
-        stamps = json.loads(path.read_text(encoding="utf-8"))
+        stamps = parse_json(path.read_text(encoding="utf-8"))
         return {str(key): str(value) for key, value in stamps.items()}
     except (OSError, ValueError, AttributeError):
         return {}

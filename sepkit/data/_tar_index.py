@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.errors import UserError, shown
-from sepkit.files import write_text
+from sepkit.files import parse_json, write_text
 
 SEPARATOR = "::"
 _MARK = ".tar" + SEPARATOR
@@ -92,7 +92,7 @@ def write_index(shard: Path, members: Mapping[str, tuple[int, int]], **more: Any
 def _read(index: Path, mtime_ns: int, size: int) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
     try:
         first, *lines = index.read_text(encoding="utf-8").splitlines()
-        header: dict[str, Any] = json.loads(first)
+        header: dict[str, Any] = parse_json(first)
         if not isinstance(header, dict):
             raise ValueError(f"its first line is {shown(header)}")
         rows = (line.split("\t") for line in lines)
@@ -100,5 +100,5 @@ def _read(index: Path, mtime_ns: int, size: int) -> tuple[dict[str, Any], dict[s
         if any(min(place) < 0 or sum(place) > header.get("bytes", 0) for place in members.values()):
             raise ValueError("a member lies beyond the end of the shard")
         return header, members
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{index}: not the index of a shard ({error}); write the shards again") from error

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from sepkit.data.audio import RESAMPLERS
 from sepkit.errors import UserError, one_line, shown
-from sepkit.files import write_text
+from sepkit.files import parse_json, write_text
 from sepkit.limits import FILE_SAMPLES, GAIN, ID_BYTES, MIXTURE_SAMPLES, SAMPLE_RATES, TEXT_CHARACTERS
 
 MODES = ("min", "max")
@@ -262,8 +262,8 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
         UserError: not JSON, or a field that is missing or of the wrong kind.
     """
     try:
-        plain = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        plain = parse_json(line)
+    except ValueError as error:
         # Beside what is not JSON: numbers of more digits than Python converts, and lists in lists without end.
         raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object a line") from error
     return _parse_entry(plain, where)

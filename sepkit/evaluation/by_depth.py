@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sepkit.evaluation.labels import short_label_of
-from sepkit.files import atomic_output, write_json
+from sepkit.files import atomic_output, read_json, write_json
 
 _SHOWN = ("si_sdri_db", "si_sdr_db")
 
@@ -28,7 +27,7 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
     paths = {steps: folder / "summary.json" for steps, folder in folders.items()}
     if not all(path.is_file() for path in paths.values()):
         return []
-    summaries = {steps: json.loads(path.read_text(encoding="utf-8")) for steps, path in sorted(paths.items())}
+    summaries = {steps: read_json(path, "remove it, and evaluate again") for steps, path in sorted(paths.items())}
     chosen = own_steps if own_steps in summaries else sorted(summaries)[len(summaries) // 2]
     by_steps = {
         str(steps): {name: summary[name] for name in ("metrics", "real_time_factor", "n_utterances", "n_skipped")}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sepkit.errors import UserError
+from sepkit.files import parse_json
 
 
 class Journal:
@@ -66,8 +67,8 @@ class Journal:
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = parse_json(line)
+        except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("key"), str):
             yield row

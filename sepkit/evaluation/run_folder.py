@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.evaluation.summary_shape import check_summary
-from sepkit.files import read_yaml
+from sepkit.files import parse_json, read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -265,11 +264,11 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
     """
     folder = Path(folder)
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
         rows = _read_table(folder / "utterances.csv")
     except FileNotFoundError as error:
         raise UserError(f"{error.filename}: no such file, expected a folder that sepkit evaluate wrote") from error
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{folder}: its evaluation cannot be read ({error}); evaluate again") from error
     check_summary(summary, str(folder / "summary.json"))
     if rows and "id" not in rows[0]:
@@ -349,8 +348,8 @@ def _read_log(path: Path) -> TrainingLog:
         raise UserError(f"{path}: cannot be read ({error}); remove it, or get it again") from error
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             if number < len(lines):
                 raise UserError(f"{path}:{number}: not JSON ({error}); remove the line") from error
             # A run in progress, or a killed one, may have written half of its last line.

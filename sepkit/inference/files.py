@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import sys
@@ -21,13 +20,14 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, check_writable, file_digest, write_json, write_text
+from sepkit.files import atomic_output, check_writable, file_digest, parse_json, write_json, write_text
+from sepkit.inference.high_band import high_band_note
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.linking import link
 from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
-from sepkit.inference.separated import Separated, lost_band, sentence
+from sepkit.inference.separated import Separated, sentence
 from sepkit.inference.separator import Separator, weights_fingerprint
 from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
@@ -129,8 +129,7 @@ def separate_files(
             report.audio_seconds += done.seconds
             report.told[str(target)] = done.told
             highest_rate = max(highest_rate, done.sample_rate)
-    if separator.options.high_band == "drop":
-        report.warning = lost_band(highest_rate, separator.sample_rate)
+    report.warning = high_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
@@ -382,8 +381,8 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 def _written_before(target: Path) -> dict[str, Any]:
     """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
-        written = json.loads(_description_path(target).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        written = parse_json(_description_path(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return written if isinstance(written, dict) else {}
 

@@ -8,7 +8,6 @@ Source: aMCL paper, appendix B.1.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tqdm import tqdm
 
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, write_json
+from sepkit.files import atomic_output, parse_json, write_json
 from sepkit.inference.files import (
     FAILED,
     FilesReport,
@@ -311,7 +310,7 @@ def _write(
 
 def _is_done(target: Path, way: dict[str, Any]) -> bool:
     try:
-        written = json.loads(_json_path(target).read_text(encoding="utf-8"))
+        written = parse_json(_json_path(target).read_text(encoding="utf-8"))
         same = all(written.get(key) == value for key, value in way.items())
         names = [name for level in written["levels"] for name in level["estimates"]]
     except (OSError, ValueError, AttributeError, KeyError, TypeError):

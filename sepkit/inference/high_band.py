@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sepkit.inference.options import HighBand
+from sepkit.inference.separated import lost_band
 
 FRAME_SECONDS = 0.032
 
@@ -101,11 +102,31 @@ def _energies(spectra: np.ndarray) -> np.ndarray:
     return np.square(np.abs(spectra)).sum(-1)
 
 
-def shares_high_band(wanted: HighBand, sample_rate: int, model_rate: int, estimates: int) -> HighBandSharing | None:
+def high_band_note(wanted: HighBand | None, sample_rate: int, model_rate: int) -> str:
+    """Return what is missing from the estimates, or that nothing is there to share or drop; "" for neither.
+
+    Args:
+        wanted: "share" or "drop"; None: nothing was asked for.
+        sample_rate: Hz, the highest of the recordings; 0: there were none.
+        model_rate: Hz, of the model.
+    """
+    if wanted is None or sample_rate == 0:
+        return ""
+    if sample_rate <= model_rate:
+        return (
+            f"--high-band {wanted}: changes nothing, for recordings at {sample_rate} Hz have nothing above"
+            f" {model_rate / 2:g} Hz, the band of the model"
+        )
+    return lost_band(sample_rate, model_rate) if wanted == "drop" else ""
+
+
+def shares_high_band(
+    wanted: HighBand | None, sample_rate: int, model_rate: int, estimates: int
+) -> HighBandSharing | None:
     """Return what shares out the band above a model's; None if it is dropped, or there is none or nobody to take it.
 
     Args:
-        wanted: "share" or "drop".
+        wanted: "share" or "drop"; None: "share".
         sample_rate: Hz, of the recording.
         model_rate: Hz, of the model.
         estimates: k, how many there are.

@@ -42,7 +42,7 @@ class SeparatorOptions:
         chunk_seconds: length of the chunks of a long recording; bounds memory
         overlap_seconds: how much neighboring chunks share, at most half of a chunk
         high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
-            do below it, or drop it; streams drop it
+            do below it (the default), or drop it; streams drop it
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by
             overlaps alone, none by the model's own order
         precision: bfloat16 is faster for dual_path_rnn on processors that support it, and a little less exact
@@ -60,7 +60,7 @@ class SeparatorOptions:
     whole_seconds: float = 30.0
     chunk_seconds: float = 10.0
     overlap_seconds: float = 5.0
-    high_band: HighBand = "share"
+    high_band: HighBand | None = None
     stitcher: StitcherKind = "profile"
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"

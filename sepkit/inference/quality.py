@@ -19,7 +19,7 @@ import yaml
 
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
-from sepkit.files import read_yaml, write_text
+from sepkit.files import parse_json, read_yaml, write_text
 from sepkit.inference.uncertainty import BASELINE_FEATURES
 from sepkit.version import __version__
 
@@ -302,7 +302,7 @@ def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
     """
     path = folder / QUALITY
     # JSON has no tuples, so none becomes a tag in the YAML.
-    text = yaml.safe_dump(json.loads(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
     write_text(path, text)
     return path
 

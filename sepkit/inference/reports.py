@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sepkit.errors import one_line
-from sepkit.files import write_json, write_text
+from sepkit.files import parse_json, write_json, write_text
 from sepkit.version import __version__
 
 FAILED = "failed.jsonl"
@@ -132,7 +132,7 @@ def merge_summaries(path: Path, world_size: int) -> None:
     parts = []
     for rank in range(world_size):
         try:
-            parts.append(json.loads(path.with_name(f"{path.name}.rank{rank}").read_text(encoding="utf-8")))
+            parts.append(parse_json(path.with_name(f"{path.name}.rank{rank}").read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return
     if any(part["world_size"] != world_size for part in parts):

@@ -115,7 +115,7 @@ class Separator:
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
-            "high_band": options.high_band,
+            "high_band": options.high_band or "share",
             "stitcher": options.stitcher,
             "precision": options.precision,
             "depth_steps": self.depth_steps,
@@ -294,7 +294,9 @@ class Separator:
             )
             self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
         shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
-        return LongSeparation(separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band)
+        return LongSeparation(
+            separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band or "share"
+        )
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """Return a stream for one recording that is still coming in; the model has to be causal.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
+from sepkit.files import parse_json
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 WINDOW_SECONDS = 1.5
@@ -80,7 +80,7 @@ def _description_of(path: Path) -> Path | None:
     if not mark or not number.isdigit() or not description.is_file():
         return None
     try:
-        estimates = json.loads(description.read_text(encoding="utf-8")).get("estimates")
+        estimates = parse_json(description.read_text(encoding="utf-8")).get("estimates")
     except (OSError, ValueError, AttributeError):
         return None
     return description if isinstance(estimates, list) and path.name in estimates else None

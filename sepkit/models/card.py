@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import yaml
 
 from sepkit.errors import UserError
-from sepkit.files import read_yaml
+from sepkit.files import parse_json, read_yaml
 from sepkit.models.checkpoints import find_checkpoint, read_description
 
 # Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
@@ -239,7 +238,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     """
     path = path / "summary.json" if path.is_dir() else path
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); expected summary.json of `sepkit evaluate`") from error
     metrics = summary.get("metrics") if isinstance(summary, dict) else None

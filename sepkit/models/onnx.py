@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import threading
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError, one_line, shown
+from sepkit.files import parse_json
 from sepkit.limits import ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
 from sepkit.models.latents import Deterministic, Point
 from sepkit.types import Separation
@@ -191,8 +191,8 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if METADATA not in metadata:
         raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
     try:
-        description = json.loads(metadata[METADATA])
-    except (ValueError, RecursionError) as error:
+        description = parse_json(metadata[METADATA])
+    except ValueError as error:
         raise UserError(f"{path}: its description is damaged ({error}); {_EXPECTED}") from error
     kinds = {
         "sample_rate": int,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
+from sepkit.files import atomic_output, parse_json
 from sepkit.models._onnx_graph import GraphModel, PlainOperations
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
@@ -125,7 +125,7 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
         count = sum(node.op_type in integer for node in onnx.load(str(draft)).graph.node)
         if count == 0:
             raise UserError(f"{source}: nothing in it can be quantized (GRUs cannot); leave out --int8")
-        _describe(draft, json.loads(next(p.value for p in graph.metadata_props if p.key == METADATA)) | {"int8": True})
+        _describe(draft, parse_json(next(p.value for p in graph.metadata_props if p.key == METADATA)) | {"int8": True})
         OnnxModel(draft)
         _keep(draft, path)
     return count

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
 from sepkit.config import TrainerConfig
-from sepkit.files import write_text
+from sepkit.files import parse_json, write_text
 from sepkit.models import save_model
 from sepkit.models.checkpoints import read_description
 from sepkit.training.folder import resume_file
@@ -346,8 +346,8 @@ class Recorder(Callback):
 def _step_of(line: str) -> float:
     """Return the step of a record; infinity for a line that is none."""
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, RecursionError, TypeError, KeyError):
+        step = parse_json(line)["step"]
+    except (ValueError, TypeError, KeyError):
         return math.inf
     return step if isinstance(step, int | float) else math.inf
 

@@ -29,8 +29,10 @@ from sepkit.config import (
     RecurrentConfig,
     ScoringConfig,
     SepFormerConfig,
+    SepReformerConfig,
     STFTFilterbankConfig,
     SuDoRMRFConfig,
+    TFLocoformerConfig,
 )
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -96,6 +98,20 @@ CONFIGS = {
         ),
         masker=BandSplitRNNConfig(channels=3, num_layers=1, residual=True),
         masks=DeterministicConfig(link="linear"),
+    ),
+    "sepreformer": ModelConfig(
+        filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
+        encoding=DeterministicConfig(link="gelu"),
+        masker=SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=30),
+        masks=DeterministicConfig(link="linear"),
+    ),
+    "tf_locoformer": ModelConfig(
+        filterbank=STFTFilterbankConfig(
+            32, 16, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0, like_torch=True
+        ),
+        masker=TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
+        masks=DeterministicConfig(link="linear"),
+        level="mixture",
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
     "sepformer": ModelConfig(filterbank=FREE, masker=SepFormerConfig(8, 1, 10, 1, 2, 12)),

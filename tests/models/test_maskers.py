@@ -55,7 +55,7 @@ SMALL = {
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
     ),
     SepReformerMasker: SepReformerConfig(
-        channels=6, num_stages=2, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
+        channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
     ),
 }
 MASKERS = list(SMALL)

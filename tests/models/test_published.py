@@ -39,7 +39,9 @@ def sepreformer_file(tmp_path_factory):
     path = folder / "log" / "scratch_weights" / "epoch.0180.pth"
     path.parent.mkdir(parents=True)
     (folder / "configs.yaml").write_text(DESCRIBED)
-    torch.save(sepreformer_checkpoint(sepreformer_weights()), path)
+    # Tools that count operations leave totals in a model.
+    totals = {"total_ops": torch.zeros(1), "separator.total_params": torch.zeros(1)}
+    torch.save(sepreformer_checkpoint(sepreformer_weights() | totals), path)
     return path
 
 
@@ -61,14 +63,6 @@ class TestSepReformer:
         torch.save(sepreformer_checkpoint(sepreformer_weights(3)), tmp_path / "epoch.0001.pth")
         alone = from_sepreformer(tmp_path / "epoch.0001.pth")
         assert (alone.sample_rate, alone.filterbank.stride, alone.hypotheses) == (8000, 2, 3)
-
-    def test_totals_of_tools_that_count_operations_are_left_out(self, sepreformer_file, tmp_path):
-        weights = sepreformer_weights()
-        counted = {"total_ops": torch.zeros(1), "separator.total_params": torch.zeros(1)}
-        torch.save(sepreformer_checkpoint(weights | counted), tmp_path / "epoch.0180.pth")
-        found = from_sepreformer(tmp_path / "epoch.0180.pth").state_dict()
-        for name, tensor in from_sepreformer(sepreformer_file).state_dict().items():
-            assert torch.equal(found[name], tensor)
 
     @pytest.mark.parametrize(
         ("change", "message"),

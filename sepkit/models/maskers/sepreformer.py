@@ -124,8 +124,9 @@ class SepReformerMasker(Masker):
     def _decoded(self, features: Tensor) -> list[Tensor]:
         """Return the bottleneck and the output of every decoder stage, (B * n, F / 2^r, C) each, r = R ... 0."""
         x = self.input(self.norm(features).transpose(1, 2))
-        shortest = -(-features.shape[-1] // 2**self.num_stages)
-        x = nn.functional.pad(x, (0, 0, 0, shortest * 2**self.num_stages - features.shape[-1]))
+        frames, factor = features.shape[-1], 2**self.num_stages
+        shortest = (frames + factor - 1) // factor
+        x = nn.functional.pad(x, (0, 0, 0, shortest * factor - frames))
         positions = self.positions(shortest)
         skipped = []
         for level, (stage, downsampling) in enumerate(zip(self.encoder, self.downsampling, strict=True)):

@@ -13,7 +13,7 @@ from typing import Any
 
 from sepkit.choices import to_dict
 from sepkit.errors import UserError
-from sepkit.files import write_text, write_yaml
+from sepkit.files import parse_json, write_text, write_yaml
 from sepkit.models.checkpoints import load_checkpoint, read_description, save_model
 from sepkit.studies.acquisition.config import PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
@@ -120,7 +120,7 @@ def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig
 def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: Sequence[Member]) -> None:
     """Make an experiment folder of each model of a trained stack: config.yaml, metrics.jsonl, model and last_model."""
     lines = (stack / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines if line.strip()]
+    records = [parse_json(line) for line in lines if line.strip()]
     for kind in ("model", "last_model"):
         info = read_description(stack / kind).get("info") or {}
         models = load_checkpoint(stack / kind, of=PartialVAE).unstack()
