@@ -30,6 +30,11 @@ SIMULATIONS = {
     for name in ("cpu", "paper")
 } | {REPOSITORY / "egs" / "cclvq" / "conf" / "gpu.yaml"}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
+# Whole, these take up to a minute (tests/cli/test_smoke.py, slow).
+NARROW = {
+    "sepreformer": ["--model.masker.channels", "16", "--model.masker.num_stages", "1"],
+    "tf_locoformer": ["--model.masker.channels", "16", "--model.masker.num_layers", "1"],
+}
 TINY_MODEL = {"filterbank": {"name": "free", "num_filters": 16}, "masker": {"name": "recurrent", "hidden_size": 8}}
 
 
@@ -209,6 +214,7 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
     if yaml.safe_load(path.read_text()).get("task", "separation") == "separation":
         base.write_text(yaml.safe_dump({"model": TINY_MODEL}))
         short += ["--data.segment_seconds", "0.25"]
+    short += next((options for name, options in NARROW.items() if path.stem.startswith(name)), [])
     if "noise_probability" in path.read_text():
         # Whose noise it is, only the user knows.
         audio.write(tmp_path / "noise" / "n.wav", np.random.default_rng(0).standard_normal(8000) / 10, 8000)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepReformerConfig
 from sepkit.errors import UserError, shown
-from sepkit.files import parse_yaml
+from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
 from sepkit.models.bridges._weights import build_with
 from sepkit.models.emd import EncoderMaskerDecoder
@@ -94,7 +94,7 @@ def _described(path: Path) -> dict[str, Any]:
     file = next((place / DESCRIPTION for place in places if (place / DESCRIPTION).is_file()), None)
     if file is None:
         return {}
-    found: Any = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+    found: Any = read_yaml(file, "get it again")
     try:
         config = found["config"]
         return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
-from sepkit.files import parse_yaml
+from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
 from sepkit.models.bridges._weights import OWN, build_with
 from sepkit.models.emd import EncoderMaskerDecoder
@@ -54,7 +54,7 @@ def _filters() -> list[str]:
 def _config(path: Path, weights: Path) -> ModelConfig:
     if not path.is_file():
         raise UserError(f"{weights}: no {DESCRIPTION} beside it; {_EXPECTED}")
-    found: Any = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    found: Any = read_yaml(path, "get it again")
     if not isinstance(found, Mapping) or found.get("separator") != "tflocoformer":
         raise UserError(f"{path}: separator is not tflocoformer; {_EXPECTED}")
     parts = {name: found.get(f"{name}_conf") or {} for name in ("encoder", "decoder", "separator", "model")}
