@@ -63,7 +63,7 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/sepkit download onnxruntime-web --cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/sepkit/web" --remove-archives
-	$(BIN)/mkdocs build
+	$(BIN)/python -m mkdocs build
 
 release: $(STAMP)
 	$(BIN)/python -m tools.release

@@ -15,6 +15,9 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 
+SHOW_FIGURES = "%matplotlib inline"
+"""First cell of a notebook that draws."""
+
 _FILE = re.compile(r"# file: (\S+)\n")
 _NOT_RUN = "# not run: "
 # Without it, the language of most blocks would be that of the notebook.
@@ -73,6 +76,9 @@ def notebook(markdown: str, name: str) -> Any:
         cell["metadata"] = {}
     begin = nbformat.v4.new_markdown_cell(_BEGIN.format(page=name), id=f"{name}-begin")
     notebook.cells.insert(1, begin)
+    if "sepkit.reporting" in markdown:
+        # Without it, a figure that a cell ends with is shown as words.
+        notebook.cells.insert(2, nbformat.v4.new_code_cell(SHOW_FIGURES, id=f"{name}-figures"))
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -97,7 +103,8 @@ def _as_cell(cell: Any) -> None:
 
 
 def without_links(markdown: str) -> str:
-    """Markdown whose links to other pages are only their words: a notebook lies alone."""
+    """Markdown for a notebook, which lies alone: links to pages are only words, what the site shows is gone."""
+    markdown = re.sub(r"<!-- made: \w+ -->\n\n?", "", markdown)
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", markdown)
 
 

@@ -20,6 +20,8 @@ from mkdocs.structure.files import File, Files
 from tools.error_messages import errors_page
 from tools.notebooks import notebook_text, tutorials
 from tools.reproduce import declared_rows
+from tools.site_shows import files as shown_files
+from tools.site_shows import with_shows
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -47,6 +49,8 @@ def on_files(files: Files, config: Any) -> Files:
     for figure in sorted(REPOSITORY.glob("egs/*/figures/*.png")):
         path = f"reference/recipes/{figure.parent.parent.name}/figures/{figure.name}"
         files.append(File.generated(config, path, abs_src_path=str(figure)))
+    for path, content in shown_files().items():
+        files.append(File.generated(config, path, content=content))
     for page in tutorials():
         files.append(File.generated(config, f"tutorials/{page.stem}.ipynb", content=notebook_text(page)))
     return files
@@ -54,6 +58,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Write links to files of the repository that have no page as plain paths; offer tutorials as notebooks."""
+    markdown = with_shows(markdown, page.file.src_path)
     if page.file.src_path.startswith("tutorials/"):
         return with_notebook(markdown, Path(page.file.src_path).stem)
     if "/" in page.file.src_path:

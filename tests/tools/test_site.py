@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sepkit.cli.main import COMMANDS
-from tools import site
+from tools import site, site_shows
 
 
 def test_subcommands_are_those_of_the_usage_line() -> None:
@@ -35,6 +35,18 @@ def test_links_that_lead_out_of_the_site_are_words() -> None:
     assert site.without_outer_links(text) == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
 
 
+def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = [
+        name
+        for page in repository.glob("docs/**/*.md")
+        for name in re.findall("<!-- made: (.*?) -->", page.read_text())
+    ]
+    assert set(marks) == {"parting", "separated"}
+    monkeypatch.setattr(site_shows, "made", lambda: {"parting": "![a]({here}/a.png)"})
+    assert site_shows.with_shows("b\n<!-- made: parting -->", "tutorials/c.md") == "b\n![a](../made/a.png)"
+    assert site_shows.with_shows("<!-- made: parting -->", "index.md") == "![a](made/a.png)"
+
+
 def test_every_page_is_in_the_menu_or_listed(repository: Path) -> None:
     menu = re.findall(r": (\S+\.md)$", (repository / "mkdocs.yml").read_text(), re.MULTILINE)
     written = {str(path.relative_to(repository / "docs")) for path in repository.glob("docs/**/*.md")}
@@ -51,4 +63,9 @@ def test_the_site_builds_strictly_and_fetches_nothing(repository: Path, tmp_path
         r"<(?:script|img|source|audio)[^>]+src=\"https?://|<link[^>]+rel=\"stylesheet\"[^>]+href=\"https?://"
     )
     pages = list(tmp_path.rglob("*.html"))
+    # What pages play, show and offer for download is there.
+    own = re.compile(r"<(?:audio|img|a)[^>]+(?:src|href)=\"([^\":#]+\.(?:wav|flac|png|ipynb))\"")
+    named = [(page, path) for page in pages for path in own.findall(page.read_text(encoding="utf-8"))]
+    assert not [(page.name, path) for page, path in named if not (page.parent / path).is_file()]
+    assert {"wav", "flac", "png", "ipynb"} == {path.rpartition(".")[2] for _, path in named}
     assert len(pages) > 30 and not [page.name for page in pages if assets.search(page.read_text(encoding="utf-8"))]

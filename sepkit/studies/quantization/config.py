@@ -247,9 +247,9 @@ class DigitsConfig:
     training: Literal["plain", "noisy", "split"] = "split"
     """plain: all experts from the start; noisy: the same with noise in the assignment; split: grown from one expert."""
     examples: int = 20_000
-    """Training images, from the first one on."""
+    """Training images, drawn from all."""
     test_examples: int = 2000
-    """Unseen images."""
+    """Unseen images, drawn from all."""
     masked_rows: int = 20
     """upper: missing rows, of 28."""
     window: int = 14

@@ -190,7 +190,7 @@ def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
         raise UserError(f"masked_rows, window: found more than {MNIST_SIZE}, expected a part of the image")
     sets = read_mnist(images)
     train, test = (
-        torch.from_numpy(sets[name][:count]).float().unsqueeze(1)
+        _some(torch.from_numpy(sets[name]), count, config.seed)
         for name, count in (("train", config.examples), ("test", config.test_examples))
     )
     if len(train) < config.batch_size:
@@ -215,6 +215,12 @@ def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
 
     rows = run_cells(cells, compute, folder / "cells", config.seed)
     return {"pixels": MNIST_SIZE**2, "test_examples": len(test), "rows": list(rows.values())}
+
+
+def _some(images: Tensor, count: int, seed: int) -> Tensor:
+    """Up to `count` images (N, 1, 28, 28), drawn from all: files may be sorted by digit."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(cell_seed(seed, "images")))
+    return images[order[:count]].float().unsqueeze(1)
 
 
 def _train(

@@ -1,0 +1,99 @@
+"""What pages of the site show and play, made when the site is built, by the commands that the pages tell.
+
+A page says `<!-- made: NAME -->` where it belongs; elsewhere than on the site that is nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+
+PLACE = "made"
+"""Folder of the files, below the root of the site."""
+
+_MARK = re.compile(r"<!-- made: (\w+) -->")
+
+
+def with_shows(markdown: str, page: str) -> str:
+    """Markdown of a page with what it shows in place of its marks.
+
+    Args:
+        markdown: of the page.
+        page: its path below docs/, by which paths of the files are told.
+    """
+    up = os.path.relpath(PLACE, Path(page).parent)
+    return _MARK.sub(lambda found: made()[found[1]].replace("{here}", up), markdown)
+
+
+def files() -> dict[str, bytes]:
+    """Path below the root of the site -> content of all files that pages show."""
+    made()
+    return _FILES
+
+
+_FILES: dict[str, bytes] = {}
+
+
+@lru_cache(None)
+def made() -> dict[str, str]:
+    """Name -> Markdown of what is shown, with {here} for the folder of the files; makes them once."""
+    shows: dict[str, Callable[[Path], str]] = {"parting": parting, "separated": separated}
+    texts = {}
+    for name, make in shows.items():
+        with tempfile.TemporaryDirectory() as folder:
+            texts[name] = make(Path(folder))
+    return texts
+
+
+def parting(folder: Path) -> str:
+    """The figure of free hypotheses on three Gaussians.
+
+    Args:
+        folder: to work in.
+    """
+    _sepkit("find-temperature", "--three-gaussians", "--out", folder)
+    _FILES[f"{PLACE}/temperature.png"] = (folder / "temperature.png").read_bytes()
+    return (
+        "![The figure shows where hypotheses rest, and the entropy of their assignment, over the temperature.]"
+        "({here}/temperature.png)"
+    )
+
+
+def separated(folder: Path) -> str:
+    """Players of a mixture of synthetic voices and of what the shipped model makes of it.
+
+    Args:
+        folder: to work in.
+    """
+    sizes = {"train-voices": 2, "train-sentences": 1, "heldout-sentences": 1, "train-mixtures": 1, "dev-mixtures": 1}
+    small = [f"--{name}={size}" for name, size in sizes.items()]
+    _sepkit("prepare", "mini", *small, "--test-mixtures=2", "--out", folder / "mini")
+    _sepkit("prepare", "wavs", "--manifest", folder / "mini" / "test.jsonl", "--first", 1, "--out", folder / "wavs")
+    _sepkit("separate", folder / "wavs" / "mix", "--format", "flac", "--out", folder / "separated")
+    (told,) = (folder / "separated").glob("*_*.json")
+    columns = {"mixture": next((folder / "wavs" / "mix").iterdir())}
+    for number, name in enumerate(json.loads(told.read_text())["estimates"], 1):
+        columns[f"estimate {number}"] = told.parent / name
+    for name, path in columns.items():
+        _FILES[f"{PLACE}/{name.replace(' ', '_')}{path.suffix}"] = path.read_bytes()
+    sources = {name: f"{{here}}/{name.replace(' ', '_')}{path.suffix}" for name, path in columns.items()}
+    players = [f'<audio controls preload="none" aria-label="{n}" src="{s}"></audio>' for n, s in sources.items()]
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n| {' | '.join(players)} |"
+
+
+def _sepkit(*words: object) -> None:
+    """Run a command, silently."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main([str(word) for word in words])
+    if code:
+        raise UserError(f"sepkit {' '.join(map(str, words))}: exit code {code}: {said.getvalue().strip()}")
