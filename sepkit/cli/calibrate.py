@@ -11,7 +11,7 @@ def main(
     model: str,
     *,
     manifest: str,
-    samples: int = 8,
+    samples: int = 2,
     seed: int = 0,
     first: int | None = None,
     device: str = DEVICE,
@@ -27,7 +27,7 @@ def main(
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: manifest of mixtures with sources, dev.jsonl for example; of audiograms, dev.csv
-        samples: how many times to sample the latents of each mixture; of no effect with a deterministic model
+        samples: how many times to sample the masks of each mixture; of no effect if they are deterministic
         seed: of those samples
         first: how many mixtures or audiograms, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own

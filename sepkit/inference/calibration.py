@@ -14,10 +14,11 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.inference.features import recording_features
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
-from sepkit.inference.uncertainty import check_samples, recording_features
+from sepkit.inference.uncertainty import check_samples
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
@@ -39,7 +40,7 @@ def calibrate(
     separator: Separator,
     manifest: str | os.PathLike[str],
     *,
-    samples: int = 8,
+    samples: int = 2,
     seed: int = 0,
     first: int | None = None,
 ) -> Calibration:
@@ -52,7 +53,7 @@ def calibrate(
     Args:
         separator: of the model.
         manifest: of mixtures with sources, dev.jsonl for example.
-        samples: of the latents, for each mixture; a deterministic model needs none.
+        samples: of the masks, for each mixture; of no effect if they are deterministic.
         seed: of those.
         first: number of mixtures, from the beginning of the manifest; None: all.
 

@@ -20,12 +20,12 @@ import yaml
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
-from sepkit.inference.uncertainty import BASELINE_FEATURES
+from sepkit.inference.features import BASELINE_FEATURES
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
 FORMAT = 1
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 
 COVERAGE = 0.9
@@ -98,7 +98,7 @@ class QualityPredictor:
     Args:
         weights: fingerprint of the model it was fitted for.
         hypotheses: n of that model.
-        samples: of latents, for the features.
+        samples: of the masks, for the features.
         seed: of those.
         manifest: where the mixtures came from.
         mixtures: number of mixtures used.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import distribute_residual, products_of, residual_shares
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
@@ -27,13 +28,7 @@ from sepkit.inference.separated import Separated
 from sepkit.inference.speakers import check_speakers, choose_speakers
 from sepkit.inference.stitching import chunking_of
 from sepkit.inference.streaming import Stream
-from sepkit.inference.uncertainty import (
-    check_samples,
-    excerpt_features,
-    excerpt_spans,
-    monte_carlo,
-    recording_features,
-)
+from sepkit.inference.uncertainty import check_samples, monte_carlo
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder, load_checkpoint, load_pretrained, model_folder
 from sepkit.models.onnx import OnnxModel, is_onnx
@@ -164,7 +159,7 @@ class Separator:
         Silence gives silence if levels are the mixture's, and has no speakers.
 
         A prediction of SI-SDR takes a few more separations of up to 30 s of the recording, see
-        `sepkit.inference.uncertainty.recording_features`; `samples` adds that many of the whole recording.
+        `sepkit.inference.features.recording_features`; `samples` adds that many of the whole recording.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,

@@ -41,6 +41,9 @@ _DIAGNOSTICS = {
     "mask_rate_nats_per_tick",
     "path_rate_nats_per_tick",
     "rate_nats_per_dimension",
+    "encoding_alive_share",
+    "mask_alive_share",
+    "path_alive_share",
     "mixture_elbo_nats_per_sample",
     "baseline_si_sdr_db",
 }

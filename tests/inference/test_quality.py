@@ -24,10 +24,10 @@ from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
+from sepkit.inference.features import BASELINE_FEATURES, recording_features
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality, fit_ridge, read_quality, write_quality
 from sepkit.inference.separator import weights_fingerprint
-from sepkit.inference.uncertainty import BASELINE_FEATURES, recording_features
 from sepkit.models import build_model, save_model
 
 RATE = 8000
@@ -294,9 +294,7 @@ def test_mixtures_of_no_use_are_counted(calibrated):
     assert set(found.skipped) == {"silent", "three", "short", "none", "gone"}
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
     assert found.predictor.weights and found.predictor.samples == 2
-    assert {"spread_db", "mixture_elbo_nats_per_sample", "mask_rate_nats_per_tick"} <= set(
-        found.predictor.model.features
-    )
+    assert {"mask_spread_db", "mask_rate_nats_per_tick"} <= set(found.predictor.model.features)
     assert set(found.predictor.baseline.features) == set(BASELINE_FEATURES)
 
 
@@ -375,7 +373,7 @@ def test_a_deterministic_model_has_a_predictor_too(corpus):
     torch.manual_seed(0)
     separator = Separator(build_model(DETERMINISTIC))
     separator.quality = calibrate(separator, corpus).predictor
-    assert "spread_db" not in separator.quality.model.features
+    assert "mask_spread_db" not in separator.quality.model.features
     assert np.isfinite(separator.separate(recording(), RATE).predicted_si_sdr_db).all()
 
 

@@ -342,6 +342,13 @@ def summary(path: Path, **metrics: float) -> Path:
     return path
 
 
+def test_what_only_developers_read_is_on_no_card():
+    from sepkit.evaluation.labels import FROM_LATENTS
+    from sepkit.models.card import _DIAGNOSTICS
+
+    assert set(FROM_LATENTS) <= _DIAGNOSTICS
+
+
 def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
     from huggingface_hub import ModelCard
 

@@ -72,6 +72,8 @@ class TestSepReformer:
             (lambda c: c["model_state_dict"].pop("out_layer.end_conv1x1.0.bias"), "out_layer.end_conv1x1.0.bias is mi"),
             (lambda c: c["model_state_dict"].pop("audio_encoder.conv1d.weight"), "no audio_encoder.conv1d.weight of a"),
             (lambda c: c["model_state_dict"].update(more=torch.zeros(1)), "more is unexpected"),
+            (lambda c: c["model_state_dict"].update(more=torch.eye(2).to_sparse()), "more is no plain tensor of real"),
+            (lambda c: c["model_state_dict"].update(more=torch.zeros(2, dtype=torch.complex64)), "more is no plain t"),
             (
                 lambda c: c["model_state_dict"].update({"audio_decoder.weight": torch.zeros(6, 1, 9)}),
                 "audio_decoder.weight has shape (6, 1, 9), expected (6, 1, 8)",

@@ -52,6 +52,22 @@ def build_with(
     return model.eval()
 
 
+def check_plain(where: str, weights: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not simply real numbers in memory, whose shapes or values other code cannot ask for.
+
+    Args:
+        where: the file, for messages.
+        weights: tensors by name.
+
+    Raises:
+        UserError: names the first such tensor.
+    """
+    for name, tensor in weights.items():
+        special = tensor.is_nested or tensor.is_quantized or tensor.is_complex() or tensor.is_meta
+        if special or tensor.layout != torch.strided:
+            raise UserError(f"{where}: {one_line(name)[:100]} is no plain tensor of real numbers; get the file again")
+
+
 def _check_fit(where: str, name: str, found: Tensor | None, wanted: Tensor) -> None:
     if found is None:
         raise UserError(f"{where}: {name} is missing; the weights are of another model")

@@ -17,7 +17,7 @@ from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import build_with
+from sepkit.models.bridges._weights import build_with, check_plain
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
@@ -49,7 +49,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: no model_state_dict in it; {_EXPECTED}")
     # Tools that count operations leave their totals in a model. Offsets of keys have no effect on attention.
     dropped = re.compile(r"(.*\.)?(total_ops|total_params|linear_k\.bias)")
-    return {str(name): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
+    weights = {str(name): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
+    check_plain(str(path), weights)
+    return weights
 
 
 def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:

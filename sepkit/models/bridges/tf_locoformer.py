@@ -15,7 +15,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN, build_with
+from sepkit.models.bridges._weights import OWN, build_with, check_plain
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected ESPnet's weights of a TF-Locoformer (valid.loss.ave.pth) with config.yaml beside them"
@@ -38,6 +38,7 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     weights = read_state_dict(path, _EXPECTED)
+    check_plain(str(path), weights)
     for name in weights:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
