@@ -5,7 +5,9 @@
 #
 # --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
-# --box-conf FILE      the training on unlabeled speech of the train split (stage 7), which the shipped encoder comes from
+# --box-conf FILE      the training on unlabeled speech of the train split (stage 7)
+# --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 9)
+# --separator MODEL    what separates the mixtures of the separated collections (stage 9)
 # --like REGEX         names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
 # --dev-like REGEX     names of the dev speakers that temperatures are chosen on
@@ -18,7 +20,8 @@
 #                      learned_gate random_gate
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
-# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count.
+# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, only with
+# --stop-stage 9: train on separated estimates of that speech, too, and score both encoders on separated speech.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -28,6 +31,8 @@ stop_stage=8
 speech=
 conf=conf/cpu.yaml
 box_conf=conf/box.yaml
+second_conf=conf/box_separated.yaml
+separator=boxed_8k
 like='^[0-9]{1,4}$'
 speakers=10
 dev_like='^9'
@@ -44,6 +49,7 @@ data=
 speech=$(resolve "$speech")
 conf=$(resolve "$conf")
 box_conf=$(resolve "$box_conf")
+second_conf=$(resolve "$second_conf")
 setting=$(basename "$conf" .yaml)
 data=${data:-data/$setting}
 exp=${exp:-exp/$setting}
@@ -167,6 +173,25 @@ count() {
   done
 }
 
+train_separated() {
+  local test="--speech $speech --like $like --speakers $speakers" dev="--speech $speech --split dev --like $dev_like" set model
+  # shellcheck disable=SC2086
+  {
+    sepkit prepare voices $test --separated "$separator" --out "$data/separated"
+    sepkit prepare voices $dev --separated "$separator" --out "$data/dev_separated"
+    sepkit prepare voices $dev --out "$data/dev_clean"
+    sepkit prepare voices --speech "$speech" --split train --out "$data/train"
+    sepkit prepare voices --speech "$speech" --split train --separated "$separator" --out "$data/train_separated"
+    $train_cmd sepkit train --config "$second_conf" --data.train "$data/train/voices.csv" \
+      --data.separated "$data/train_separated" --init-from "$exp/box" $extra --out "$exp/box_separated" >/dev/null
+  }
+  for model in mean_mfcc "$exp/box" "$exp/box_separated"; do
+    for set in dev dev_clean dev_separated separated; do score "$model" "$(basename "$model")" 0 "$set"; done
+  done
+  for set in noisy clean others; do score "$exp/box_separated" box_separated 0 "$set"; done
+  sepkit voices count "$exp/box_separated" --dev "$data/dev_clean" --collection "$data/clean" --out "$exp/counts/box_separated.json"
+}
+
 run_stage 1 "prepare collections in $data" prepare
 run_stage 2 "score plain spectra" score_spectra
 run_stage 3 "choose temperatures on dev" choose_temperatures
@@ -175,3 +200,4 @@ run_stage 5 "ablations of MiCE" ablate
 run_stage 6 "write tables" write_tables
 run_stage 7 "train on unlabeled speech" train_box
 run_stage 8 "count speakers" count
+run_stage 9 "train on separated speech" train_separated

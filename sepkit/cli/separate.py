@@ -27,7 +27,14 @@ GROUPS = {
         "samples",
     ],
     "More people than outputs": ["link_speakers", "link_encoder"],
-    "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
+    "Long recordings": [
+        "whole_seconds",
+        "chunk_seconds",
+        "overlap_seconds",
+        "stitcher",
+        "stitcher_encoder",
+        "processes",
+    ],
 }
 
 
@@ -75,9 +82,9 @@ def main(
     from sepkit.models.hub import pinned
     from sepkit.models.shipped import default_model
 
-    if output.link_speakers is not None and options.stitcher == "profile":
-        # A profile is of one person for each output.
-        options = replace(options, stitcher="overlap")
+    if output.link_speakers is not None and options.stitcher in ("profile", "embedding"):
+        # These are of one person for each output.
+        options = replace(options, stitcher="overlap", stitcher_encoder=None)
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)

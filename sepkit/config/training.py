@@ -57,6 +57,11 @@ class TrainerConfig:
     along a line; 0: no decay. With a decay, the rate is not halved on plateaus."""
     final_rate_share: float = 0.02
     """Share of the learning rate that is left at the end of the decay."""
+    decay_epochs: list[int] = field(default_factory=list)
+    """Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not halved on
+    plateaus either."""
+    decay_factor: float = 0.1
+    """Of each step of decay_epochs."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated and
     saved."""
@@ -152,6 +157,11 @@ class TaskConfig(Choice, key="task", default="separation"):
         for key in ("trainer.decay_share", "trainer.final_rate_share"):
             if not 0 <= self._value(key) <= 1:
                 raise UserError(f"{key}: found {self._value(key)}, expected 0 to 1")
+        if not 0 < self.trainer.decay_factor <= 1:
+            raise UserError(f"trainer.decay_factor: found {self.trainer.decay_factor}, expected more than 0, at most 1")
+        steps = self.trainer.decay_epochs
+        if any(b <= a for a, b in pairwise([0, *steps])):
+            raise UserError(f"trainer.decay_epochs: found {steps}, expected rising numbers, the first at least 1")
         below_one = {"ema": [self.trainer.ema or 0.0], "betas": self.trainer.betas, "momentum": [self.trainer.momentum]}
         for name, values in below_one.items():
             if not all(0 <= value < 1 for value in values):

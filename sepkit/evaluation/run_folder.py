@@ -38,6 +38,9 @@ _MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
 
+EMBEDDINGS = "embeddings.csv"
+"""File of `sepkit cluster`: recording, start_seconds, duration_seconds, speaker, x, y of each stretch of speech."""
+
 CURVES = ("rate_distortion", "calibration", "risk_coverage", "information")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
 
@@ -216,7 +219,8 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     """Return everything known about an experiment.
 
     `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
-    or one evaluation, or a folder of evaluations, or one with curves of several experiments. For an evaluation that
+    or one evaluation, or a folder of evaluations, or what `sepkit cluster` wrote, or a folder with curves of several
+    experiments. For an evaluation that
     lies in no experiment, configuration and log are those beside the model that its summary names.
 
     Args:
@@ -232,10 +236,11 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     patterns = ("summary.json", "evaluation/summary.json", "evaluation/*/summary.json")
     found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
     found = found or [path.parent for path in sorted(folder.glob("*/summary.json"))]
-    evaluations = [load_evaluation(path) for path in found]
+    clusters = [path for path in found if _is_of_clusters(path)]
+    evaluations = [load_evaluation(path) for path in found if path not in clusters]
     home = _experiment_of(folder, evaluations)
     curves: dict[str, dict[str, Curve]] = {kind: {} for kind in CURVES}
-    if home is None and not evaluations and not any((folder / f"{kind}.csv").is_file() for kind in curves):
+    if home is None and not found and not any((folder / f"{kind}.csv").is_file() for kind in curves):
         raise UserError(
             f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
         )
@@ -250,6 +255,14 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
         _read_log(home / "metrics.jsonl") if home else None,
         _read_config(home / "config.yaml") if home else None,
         {kind: by_name for kind, by_name in curves.items() if by_name},
+    )
+
+
+def _is_of_clusters(folder: Path) -> bool:
+    """Return whether a summary is of what `sepkit cluster` found, or of its evaluation, which have no mixtures."""
+    return (folder / EMBEDDINGS).is_file() or (
+        not (folder / "utterances.csv").exists()
+        and '"n_clusters"' in (folder / "summary.json").read_text("utf-8", "ignore")
     )
 
 

@@ -12,7 +12,7 @@ from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
 Consistency = Literal["mixture"]
-StitcherKind = Literal["profile", "overlap", "none"]
+StitcherKind = Literal["profile", "embedding", "overlap", "none"]
 HighBand = Literal["share", "drop"]
 Precision = Literal["float32", "bfloat16"]
 
@@ -43,8 +43,9 @@ class SeparatorOptions:
         overlap_seconds: how much neighboring chunks share, at most half of a chunk
         high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
             do below it (the default), or drop it; streams drop it
-        stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and voices, overlap by
-            overlaps alone, none by the model's own order
+        stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and traits of voices,
+            embedding by overlaps and an encoder of voices, overlap by overlaps alone, none by the model's own order
+        stitcher_encoder: the encoder of voices for --stitcher embedding; default: the one that ships with sepkit
         precision: bfloat16 is faster for dual_path_rnn on processors that support it, and a little less exact
         depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
 
@@ -62,6 +63,7 @@ class SeparatorOptions:
     overlap_seconds: float = 5.0
     high_band: HighBand | None = None
     stitcher: StitcherKind = "profile"
+    stitcher_encoder: str | None = None
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: int | None = None
@@ -69,6 +71,8 @@ class SeparatorOptions:
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)
+        if self.stitcher_encoder is not None and self.stitcher != "embedding":
+            raise UserError("stitcher_encoder: only applies with stitcher embedding")
         if self.depth_steps is not None and not 1 <= self.depth_steps <= DEPTH_STEPS:
             raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
         if not self.whole_seconds >= 0:

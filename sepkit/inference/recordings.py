@@ -23,6 +23,7 @@ from sepkit.inference.run_model import run_model
 from sepkit.inference.separated import Separated
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.speaker_encoder import SpeakerEncoder
 
 # An accelerator separates this many chunks nearly as fast as one; on a CPU they would only take memory.
 _BATCH_ON_ACCELERATOR = 8
@@ -134,6 +135,7 @@ def separate_long(
     folder: Path | None = None,
     progress: bool = False,
     rates: bool = False,
+    encoder: SpeakerEncoder | None = None,
 ) -> Joined:
     """Separate a recording chunk by chunk, and return its joined estimates.
 
@@ -146,12 +148,13 @@ def separate_long(
         folder: for a temporary file; None: that of the system.
         progress: whether to show a bar on a terminal.
         rates: whether the rates of a variational model are wanted.
+        encoder: of voices, for the stitcher "embedding".
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
     """
     resampler = StreamResampler(recording.sample_rate, model.sample_rate)
-    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates)
+    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates, encoder)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
@@ -203,6 +206,7 @@ class PiecewiseSeparation:
         kind: of the stitcher.
         folder: for the temporary file; None: that of the system.
         rates: whether the rates of a variational model are wanted.
+        encoder: of voices, for the stitcher "embedding".
     """
 
     def __init__(
@@ -213,10 +217,11 @@ class PiecewiseSeparation:
         kind: StitcherKind = "profile",
         folder: Path | None = None,
         rates: bool = False,
+        encoder: SpeakerEncoder | None = None,
     ) -> None:
         self._rates = rates
         self._model, self._device, self._chunking = model, device, chunking
-        self._stitcher = Stitcher(chunking, model.sample_rate, kind)
+        self._stitcher = Stitcher(chunking, model.sample_rate, kind, encoder)
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `Joined.close`
         except OSError as error:

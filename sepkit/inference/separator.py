@@ -30,10 +30,11 @@ from sepkit.inference.stitching import chunking_of
 from sepkit.inference.streaming import Stream
 from sepkit.inference.uncertainty import check_samples, monte_carlo
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
-from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
+from sepkit.models import EncoderMaskerDecoder, load_checkpoint, load_pretrained, model_folder
 from sepkit.models.onnx import OnnxModel, is_onnx
 from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
-from sepkit.models.shipped import default_model
+from sepkit.models.shipped import default_model, encoder_folder
+from sepkit.models.speaker_encoder import SpeakerEncoder
 
 __all__ = ["Separated", "Separator", "load_model", "weights_fingerprint"]
 
@@ -79,6 +80,9 @@ class Separator:
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
+        self.encoder: SpeakerEncoder | None = None
+        if options.stitcher == "embedding":
+            self.encoder = load_checkpoint(encoder_folder(options.stitcher_encoder), of=SpeakerEncoder)
         self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
@@ -112,6 +116,7 @@ class Separator:
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
             "high_band": options.high_band or "share",
             "stitcher": options.stitcher,
+            "stitcher_encoder": None if self.encoder is None else weights_fingerprint(self.encoder),
             "precision": options.precision,
             "depth_steps": self.depth_steps,
         }
@@ -269,7 +274,7 @@ class Separator:
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
-            self.model, self.device, recording, self._chunking, options.stitcher, folder, progress, rates
+            self.model, self.device, recording, self._chunking, options.stitcher, folder, progress, rates, self.encoder
         )
         products, scores = joined.products(), joined.scores()
         chosen = choose_speakers(

@@ -20,6 +20,7 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.audiograms import AUDIOGRAMS, audiogram_figure, read_audiogram_rows
+from sepkit.reporting.clusters import EMBEDDINGS, embedding_figure, read_embeddings, timeline_figure
 from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html
@@ -30,6 +31,7 @@ from sepkit.reporting.score_tables import group_tables, headlines, matching_tabl
 from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
+_MOST_TIMELINES = 20
 _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
 
 # Parts of a summary that do not concern its origin.
@@ -77,6 +79,7 @@ def write_report(
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
         "audiograms": ("Audiograms", list(_audiograms(loaded))),
+        "clusters": ("Who speaks when", list(_clusters(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
     }
@@ -181,6 +184,27 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
                 drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
     if drawn:
         yield f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _clusters(runs: Sequence[Run]) -> Iterator[str]:
+    drawn, lines = [], []
+    for run in runs:
+        files = [run.folder / EMBEDDINGS, *sorted(run.folder.glob(f"*/{EMBEDDINGS}"))]
+        for file in (file for file in files if file.is_file()):
+            stretches = read_embeddings(file)
+            where = run.name if file.parent == run.folder else f"{run.name}, {file.parent.name}"
+            text = f"{where}: embeddings"
+            drawn.append(page.figure_html(embedding_figure(stretches), page.slug(text), text, escape(text)))
+            recordings = list(dict.fromkeys(stretch.recording for stretch in stretches))
+            for name in recordings[:_MOST_TIMELINES]:
+                text = f"{where}: {name}"
+                own = [stretch for stretch in stretches if stretch.recording == name]
+                lines.append(page.figure_html(timeline_figure(own), page.slug(text), f"Turns: {text}", escape(text)))
+            if len(recordings) > _MOST_TIMELINES:
+                lines.append(f'<p class="quiet">Of {len(recordings)} recordings, {_MOST_TIMELINES} are drawn.</p>')
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn + lines)}</div>'
+        yield '<p class="quiet">A point is a stretch of speech; stretches of one speaker have one color.</p>'
 
 
 def _audiograms(runs: Sequence[Run]) -> Iterator[str]:

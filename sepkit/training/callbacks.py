@@ -87,7 +87,9 @@ class Keeper(Callback):
             return
         self.epochs_since_best += 1
         self.epochs_since_change += 1
-        if self.epochs_since_change >= self.config.halve_patience and not self.config.decay_share:
+        if self.epochs_since_change >= self.config.halve_patience and not (
+            self.config.decay_share or self.config.decay_epochs
+        ):
             self._halve_learning_rate(trainer)
         if self._is_over(task):
             trainer.should_stop = True

@@ -11,19 +11,24 @@ from torch.optim import Optimizer
 from sepkit.config import TrainerConfig
 
 
-def rate_factor(config: TrainerConfig, steps: int, progress: float) -> float:
+def rate_factor(config: TrainerConfig, steps: int, progress: float, epoch: int = 0) -> float:
     """Return the factor of the learning rate.
 
         min(1, (steps + 1) / warmup_steps) * (1 - (1 - final_rate_share) * share of the decay that has passed)
+            * decay_factor ** number of decay_epochs that have passed
 
     The decay is a line over the last `decay_share` of the budget.
 
     Args:
-        config: has `warmup_steps`, `decay_share` and `final_rate_share`.
+        config: has `warmup_steps`, `decay_share`, `final_rate_share`, `decay_epochs` and `decay_factor`.
         steps: number of steps before this one.
         progress: share of the budget that is used up.
+        epoch: number of epochs before this one.
     """
     warm = min(1.0, (steps + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    for step in config.decay_epochs:
+        if epoch >= step:
+            warm *= config.decay_factor
     if not config.decay_share:
         return warm
     passed = max(0.0, min(1.0, 1 - (1 - progress) / config.decay_share))
@@ -48,7 +53,7 @@ class RateSchedule(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
         """Set the rate for the step that this batch belongs to."""
         config, position = self.config, pl_module.position
-        if not (config.warmup_steps or config.decay_share):
+        if not (config.warmup_steps or config.decay_share or config.decay_epochs):
             return
         progress = (position.epoch + position.batches_done / position.batches_per_epoch) / config.max_epochs
         if config.max_minutes is not None:
@@ -56,7 +61,7 @@ class RateSchedule(Callback):
             if trainer.world_size > 1:
                 # Clocks differ between ranks, and different rates would lead to different weights.
                 progress = trainer.strategy.broadcast(progress)
-        set_factor(trainer.optimizers[0], rate_factor(config, position.steps, progress))
+        set_factor(trainer.optimizers[0], rate_factor(config, position.steps, progress, position.epoch))
 
 
 def set_factor(optimizer: Optimizer, factor: float) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.models import build_model, save_model
+
 RECIPE = Path(__file__).resolve().parents[2] / "egs" / "speaker_clustering" / "run.sh"
 TINY = "{task: contrastive, model: {channels: 8, pooled: 8, dimensions: 8}, data: {batch_size: 2, workers: 0}, "
 TINY += "trainer: {max_epochs: 1, optimizer: sgd, learning_rate: 0.05, accelerator: cpu}}\n"
@@ -31,6 +34,23 @@ def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     before = files(tmp_path / "exp" / "scores")
     run([*command, "--stop-stage", "4"])
     assert files(tmp_path / "exp" / "scores") == before
+
+
+@pytest.mark.slow
+def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
+    conf, model = tmp_path / "tiny.yaml", tmp_path / "separator"
+    conf.write_text(TINY)
+    filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
+    save_model(
+        build_model(ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))), model
+    )
+    command = ["bash", str(RECIPE), "--speech", str(speech), "--box-conf", str(conf), "--second-conf", str(conf)]
+    command += ["--separator", str(model), "--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3"]
+    command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
+    for stages in (["1", "1"], ["7", "7"], ["9", "9"]):
+        run([*command, "--stage", stages[0], "--stop-stage", stages[1]])
+    scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "box_separated" / "0.json").read_text())
+    assert scores["speakers"] == 3 and 0 <= scores["rules"]["embedding"]["nmi"] <= 100
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_the_rate_warms_up_stays_and_falls(steps, progress, expected):
     assert rate_factor(config, steps, progress) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("epoch", "expected"), [(0, 1.0), (2, 1.0), (3, 0.5), (5, 0.25), (90, 0.25)])
+def test_the_rate_falls_in_steps(epoch, expected):
+    config = TrainerConfig(decay_epochs=[3, 5], decay_factor=0.5)
+    assert rate_factor(config, 100, 0.0, epoch) == pytest.approx(expected)
+
+
 def test_without_warm_up_and_decay_the_rate_is_the_rate():
     assert rate_factor(TrainerConfig(), 0, 1.0) == 1.0
 
@@ -113,7 +119,16 @@ def test_a_factor_does_not_pile_up_and_halving_stays():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("ema", 1.0), ("betas", (0.9, 1.0)), ("decay_share", 1.5), ("final_rate_share", -0.1), ("warmup_steps", -1)],
+    [
+        ("ema", 1.0),
+        ("betas", (0.9, 1.0)),
+        ("decay_share", 1.5),
+        ("final_rate_share", -0.1),
+        ("warmup_steps", -1),
+        ("decay_epochs", [4, 2]),
+        ("decay_epochs", [0]),
+        ("decay_factor", 0.0),
+    ],
 )
 def test_values_out_of_range_are_refused(config: TrainConfig, tmp_path: Path, field, value):
     with pytest.raises(UserError, match=rf"^trainer\.{field}: found .*, expected") as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,13 +13,21 @@ import numpy as np
 from sepkit.data.activity import rttm_lines
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
-from sepkit.files import check_writable, write_json, write_text
+from sepkit.evaluation.run_folder import EMBEDDINGS
+from sepkit.files import atomic_output, check_writable, write_json, write_text
 from sepkit.inference.stretches import (
     WINDOW_SECONDS,
     Source,
     Stretch,
 )
-from sepkit.inference.voices import Clusters, Counted, count_speakers, in_order_of_appearance, spherical_k_means
+from sepkit.inference.voices import (
+    Clusters,
+    Counted,
+    count_speakers,
+    in_order_of_appearance,
+    spherical_k_means,
+    unit_rows,
+)
 from sepkit.models import load_checkpoint
 from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -33,6 +42,8 @@ _PAUSE_SECONDS = 0.3
 
 def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: ClusterOptions) -> dict[str, Any]:
     """Find who speaks when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
+
+    OUT/embeddings.csv holds the embeddings in two dimensions, which `sepkit report OUT` draws.
 
     Args:
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
@@ -64,7 +75,7 @@ def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: C
     if encoder is None:
         features = plain_features(str(options.model), heard.waveforms(8000), 8000)
         speakers, adapted, rule = int(options.speakers), None, "embedding"
-        clusters = spherical_k_means(features, speakers, options.seed, heard.conflicts())
+        points, clusters = features, spherical_k_means(features, speakers, options.seed, heard.conflicts())
     else:
         voices = listen(encoder, heard.waveforms(encoder.sample_rate))
         _check_finite(voices)
@@ -80,12 +91,13 @@ def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: C
             voices = listen(encoder, heard.waveforms(encoder.sample_rate))
             _check_finite(voices)
         rule = options.rule or encoder.info.get("rule") or ("embedding" if encoder.config.experts == 1 else "features")
-        clusters = _clusters(rule, encoder, voices, speakers, options.seed, heard)
+        points, clusters = voices.embeddings, _clusters(rule, encoder, voices, speakers, options.seed, heard)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
     write_segments(out / "segments.csv", _segments(stretches, names, confidence))
     _write_rttms(heard, labels, out)
+    _write_embeddings(out / EMBEDDINGS, heard, names, points)
     summary = {
         "n_recordings": len(heard.sources),
         "n_stretches": len(stretches),
@@ -160,6 +172,21 @@ def _write_rttms(heard: Heard, labels: Sequence[int], out: Path) -> None:
         joined = [join_turns(own_turns) for own_turns in turns]
         lines = rttm_lines(source.name.name, joined, [f"speaker_{k + 1}" for k in range(count)])
         write_text(out / source.name.with_name(f"{source.name.name}.rttm"), "".join(lines))
+
+
+def _write_embeddings(path: Path, heard: Heard, names: Sequence[str], points: np.ndarray) -> None:
+    """Write where each stretch is drawn: the first two principal components of its embedding."""
+    points = unit_rows(np.asarray(points, np.float64))
+    centered = points - points.mean(0)
+    values, axes = np.linalg.eigh(centered.T @ centered)
+    places = centered @ axes[:, np.argsort(-values)[:2]]
+    places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"])
+        for (source, stretch), name, (x, y) in zip(heard.all, names, places.tolist(), strict=True):
+            times = f"{stretch.start_seconds:.3f}", f"{stretch.duration_seconds:.3f}"
+            writer.writerow([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,7 +1,8 @@
 """Collections of utterances whose speakers are known, to measure clusters on.
 
 What it is: recordings of some speakers of one split, each with noise of its own and a band tilt of its own, as if every
-one had come through another telephone; or as they are. `voices.csv` says who speaks in each.
+one had come through another telephone; or as they are; or as estimates of a separation, with the artifacts that these
+have. `voices.csv` says who speaks in each.
 Traps: clean read speech with one microphone for each speaker is too easy. Plain spectra tell such speakers apart by
 their microphones.
 """
@@ -20,8 +21,13 @@ from sepkit.corpora._recordings import find_recordings
 from sepkit.data import audio
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
+from sepkit.evaluation.metrics import si_sdr_db
+from sepkit.inference import Separator, load_model
 from sepkit.studies.clustering.data import color
 from sepkit.studies.clustering.options import VoicesOptions
+
+# Levels of the utterances of a mixture differ by at most this.
+_LEVEL_DB = 2.5
 
 
 def prepare_voices(options: VoicesOptions) -> Path:
@@ -46,18 +52,53 @@ def prepare_voices(options: VoicesOptions) -> Path:
         raise UserError(f"--speakers: found {wanted}, expected 1 to {len(counts)}, the speakers of {options.split}")
     names = {name for name, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:wanted]}
     described = {"speech": str(options.speech), "split": options.split, "like": options.like, "speakers": sorted(names)}
+    chosen = [recording for recording in known if recording.speaker in names]
+    if options.separated is not None and wanted < 2:
+        raise UserError("--separated: found 1 speaker, expected at least 2, whose utterances are mixed")
     noise = {"snr_db": list(options.snr_db), "seed": options.seed} if options.noisy else None
-    claim(out / "voices.json", described | {"noise": noise, "sample_rate": options.sample_rate})
+    mixed = None if options.separated is None else {"model": options.separated, "seed": options.seed}
+    claim(out / "voices.json", described | {"noise": noise, "sample_rate": options.sample_rate, "separated": mixed})
+    separator = None if options.separated is None else load_model(options.separated, predict=False)
     segments = []
-    for number, recording in enumerate(r for r in known if r.speaker in names):
+    for number, recording in enumerate(chosen):
+        path = out / recording.speaker / f"{recording.path.stem}.flac"
+        if separator is not None and path.is_file():
+            seconds = audio.info(path).duration_seconds
+            segments.append(Segment(str(path.relative_to(out)), 0.0, seconds, recording.speaker))
+            continue
         waveform = audio.read(recording.path, sample_rate=options.sample_rate)
         if options.noisy:
             waveform = with_channel(waveform, options.snr_db, np.random.default_rng((options.seed, number)))
-        path = out / recording.speaker / f"{recording.path.stem}.flac"
+        if separator is not None:
+            generator = np.random.default_rng((options.seed, number, 1))
+            others = [other for other in chosen if other.speaker != recording.speaker]
+            other = audio.read(others[int(generator.integers(len(others)))].path, sample_rate=options.sample_rate)
+            waveform = through_mixture(waveform, other, separator, options.sample_rate, generator)
         audio.write(path, waveform, options.sample_rate, subtype="PCM_16")
         seconds = len(waveform) / options.sample_rate
         segments.append(Segment(str(path.relative_to(out)), 0.0, seconds, recording.speaker))
     return write_segments(out / "voices.csv", segments)
+
+
+def through_mixture(
+    waveform: np.ndarray, other: np.ndarray, separator: Separator, sample_rate: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the estimate of an utterance from its mixture with another one, (T,), below full scale.
+
+    Args:
+        waveform: (T,).
+        other: of another speaker; it begins anywhere, and repeats.
+        separator: of at least two outputs.
+        sample_rate: Hz of both.
+        generator: of the draws.
+    """
+    start = int(generator.integers(len(other)))
+    other = np.resize(np.roll(other, -start), len(waveform))
+    powers = [float(np.square(x, dtype=np.float64).mean()) for x in (waveform, other)]
+    gain = 10 ** (generator.uniform(-_LEVEL_DB, _LEVEL_DB) / 20) * math.sqrt(powers[0] / max(powers[1], 1e-20))
+    estimates = separator.separate((waveform + gain * other).astype(np.float32), sample_rate).estimates
+    best = max(estimates, key=lambda estimate: si_sdr_db(estimate, waveform))
+    return (best * min(1.0, 0.98 / max(1e-9, float(np.abs(best).max())))).astype(np.float32)
 
 
 def with_channel(

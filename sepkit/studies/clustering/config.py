@@ -21,6 +21,8 @@ class ViewConfig:
     """Gains are uniform within this range up and down."""
     snr_db: tuple[float, float] = (5.0, 25.0)
     """Range of the signal-to-noise ratio of colored noise, dB."""
+    clean_probability: float = 0.0
+    """Share of views without noise; clean recordings are strange to an encoder that has only heard noisy ones."""
     tilt_nepers: float = 0.3
     """Standard deviation of each of four cosines over frequency that color a view, as a microphone does."""
     room_probability: float = 0.3
@@ -29,6 +31,8 @@ class ViewConfig:
     """Share of views with a second, weaker voice, as in separated estimates."""
     other_db: tuple[float, float] = (8.0, 20.0)
     """Range of how much weaker the second voice is, dB."""
+    separated_probability: float = 0.5
+    """With data.separated: share of views that are cut from separated estimates."""
     longest_time_mask: float = 0.15
     """Longest mask over time, share of the view."""
     longest_band_mask: float = 0.15
@@ -44,6 +48,9 @@ class StretchDataConfig:
     Labels are not used."""
     dev: str | None = None
     """The same with labels, for validation: the speaker is the first folder, or the column `speaker`."""
+    separated: str | None = None
+    """Folder with an estimate of each recording of `train` under the same relative path, of the same length, as
+    `sepkit prepare voices --separated MODEL` writes: separated speech sounds different."""
     batch_size: int = 64
     """Stretches in a batch."""
     workers: int = 0
@@ -136,7 +143,14 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
             raise UserError(f"data.views.crop_seconds: found {views.crop_seconds}, expected 0.25 to 60")
         if not 0.25 <= data.min_seconds <= data.max_seconds:
             raise UserError(f"data.min_seconds: found {data.min_seconds}, expected 0.25 to data.max_seconds")
-        for name in ("room_probability", "other_probability", "longest_time_mask", "longest_band_mask"):
+        for name in (
+            "clean_probability",
+            "room_probability",
+            "other_probability",
+            "separated_probability",
+            "longest_time_mask",
+            "longest_band_mask",
+        ):
             if not 0 <= getattr(views, name) <= 1:
                 raise UserError(f"data.views.{name}: found {getattr(views, name)}, expected 0 to 1")
         for name in ("snr_db", "other_db"):

@@ -46,16 +46,26 @@ class Stretches:
         sample_rate: Hz.
         views: of each item.
         seed: of all draws.
+        separated: folder of their separated estimates, from which a share of the views is cut; None: there are none.
 
     Raises:
         UserError: recordings that cannot be read, or no stretch that is long enough.
     """
 
-    def __init__(self, source: str, config: StretchDataConfig, sample_rate: int, views: int, seed: int) -> None:
+    def __init__(
+        self,
+        source: str,
+        config: StretchDataConfig,
+        sample_rate: int,
+        views: int,
+        seed: int,
+        separated: str | None = None,
+    ) -> None:
         self.config, self.sample_rate, self.views, self.seed = config, sample_rate, views, seed
-        self.segments, self.waveforms, skipped = load_stretches(source, config, sample_rate)
-        if skipped:
-            say(f"{source}: {skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
+        loaded = load_stretches(source, config, sample_rate, separated)
+        self.segments, self.waveforms, self.estimates = loaded.segments, loaded.waveforms, loaded.estimates
+        if loaded.skipped:
+            say(f"{source}: {loaded.skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
             raise UserError(f"{source}: no stretch of at least {config.min_seconds} s in which something is heard")
 
@@ -74,7 +84,10 @@ class Stretches:
     def _view(self, generator: np.random.Generator, index: int) -> tuple[np.ndarray, np.ndarray]:
         views = self.config.views
         length = round(views.crop_seconds * self.sample_rate)
-        crop = _crop(self.waveforms[index], length, generator)
+        samples = self.waveforms[index]
+        if self.estimates is not None and generator.random() < views.separated_probability:
+            samples = self.estimates[index]
+        crop = _crop(samples, length, generator)
         if generator.random() < views.other_probability and len(self) > 1:
             other = _crop(self.waveforms[int(generator.integers(len(self)))], length, generator)
             crop = crop + other * _ratio(crop, other, -generator.uniform(*views.other_db))
@@ -85,36 +98,64 @@ class Stretches:
         return waveform, masks
 
 
-def load_stretches(
-    source: str, config: StretchDataConfig, sample_rate: int
-) -> tuple[list[Segment], list[np.ndarray], int]:
-    """Return the stretches of a folder or CSV file, their samples as 16-bit integers, and how many were left out.
+@dataclass
+class Loaded:
+    """Stretches of a folder or CSV file.
+
+    Args:
+        segments: where each comes from.
+        waveforms: (T,) samples of each, 16-bit integers.
+        estimates: the same of their separated estimates; None if there are none.
+        skipped: how many were left out.
+    """
+
+    segments: list[Segment]
+    waveforms: list[np.ndarray]
+    estimates: list[np.ndarray] | None
+    skipped: int
+
+
+def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, separated: str | None = None) -> Loaded:
+    """Return the stretches of a folder or CSV file.
 
     Args:
         source: folder or CSV file.
         config: the lengths of stretches.
         sample_rate: Hz of the samples.
+        separated: folder of separated estimates under the same relative paths; None: there are none.
 
     Raises:
-        UserError: recordings that cannot be read.
+        UserError: recordings that cannot be read, or without a separated estimate.
     """
-    segments: list[Segment] = []
-    waveforms: list[np.ndarray] = []
-    skipped = 0
+    loaded = Loaded([], [], None if separated is None else [], 0)
     for segment, path in _listed(Path(source)):
         start = round(segment.start_seconds * sample_rate)
         whole = audio.info(path)
         total = audio.resampled_length(whole.num_samples, whole.sample_rate, sample_rate)
         stop = min(total, start + round(min(segment.duration_seconds, whole.duration_seconds) * sample_rate))
         samples = audio.read(path, min(start, stop), max(0, stop - start), sample_rate)
+        both = samples[None]
+        if separated is not None:
+            both = np.stack([samples, _estimate_of(Path(separated), segment, start, len(samples), sample_rate)])
         parts = max(1, math.ceil(len(samples) / (config.max_seconds * sample_rate)))
-        for part in np.array_split(samples, parts):
-            if len(part) < config.min_seconds * sample_rate or not np.ptp(part) > 0:
-                skipped += 1
+        for part in np.array_split(both, parts, axis=1):
+            if part.shape[1] < config.min_seconds * sample_rate or not np.ptp(part[0]) > 0:
+                loaded.skipped += 1
                 continue
-            segments.append(segment)
-            waveforms.append(np.round(np.clip(part, -1, 1) * 32767).astype(np.int16))
-    return segments, waveforms, skipped
+            integers = np.round(np.clip(part, -1, 1) * 32767).astype(np.int16)
+            loaded.segments.append(segment)
+            loaded.waveforms.append(integers[0])
+            if loaded.estimates is not None:
+                loaded.estimates.append(integers[1])
+    return loaded
+
+
+def _estimate_of(folder: Path, segment: Segment, start: int, length: int, sample_rate: int) -> np.ndarray:
+    """Return the separated estimate of a stretch, (length,)."""
+    path = folder / segment.path
+    if not path.is_file():
+        raise UserError(f"data.separated: {path} does not exist, expected an estimate of each recording of data.train")
+    return audio.read(path, start, length, sample_rate, pad_end=True)
 
 
 def _listed(source: Path) -> list[tuple[Segment, Path]]:
@@ -162,11 +203,12 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     spectrum = np.asarray(rfft(waveform, size)) * color(size, views.tilt_nepers, generator)
     if has_room:
         spectrum *= np.asarray(rfft(_room(tail, sample_rate, generator), size))
+    has_noise = not views.clean_probability or generator.random() >= views.clean_probability
     noise = generator.standard_normal(2 * len(spectrum), np.float32).view(np.complex64)
     noise = noise * color(size, 2 * views.tilt_nepers, generator)
     power, noise_power = _energy(spectrum) / len(waveform), _energy(noise) / size
     level_db = -generator.uniform(*views.snr_db)
-    if noise_power > 0:
+    if has_noise and noise_power > 0:
         spectrum += noise * np.float32(10 ** (level_db / 20) * math.sqrt(power / noise_power))
     gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
     return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)

@@ -22,7 +22,9 @@ class VoicesOptions:
         noisy: add noise at 5 to 15 dB and a band tilt (four cosines of 0.3 nepers) to each utterance
         snr_db: range of the signal-to-noise ratio of --noisy, dB
         sample_rate: Hz
-        seed: of noise and tilts
+        separated: a model: mix each utterance with one of another speaker of the collection, within 2.5 dB of equal
+            level, separate the two, and keep the estimate of the utterance
+        seed: of noise, tilts and mixtures
     """
 
     speech: Path
@@ -34,4 +36,5 @@ class VoicesOptions:
     noisy: bool = False
     snr_db: tuple[float, float] = _DEFAULT_SNR_DB
     sample_rate: int = 8000
+    separated: str | None = None
     seed: int = 0

@@ -73,7 +73,7 @@ class ContrastiveTask(Task):
     def make_data_sets(self) -> tuple[Stretches, Stretches | None]:
         """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
         data, rate = self.config.data, self.config.model.sample_rate
-        train = Stretches(data.train, data, rate, self.config.views, self.config.trainer.seed)
+        train = Stretches(data.train, data, rate, self.config.views, self.config.trainer.seed, data.separated)
         if len(train) < 2:
             raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
         if data.dev is None:

@@ -33,6 +33,8 @@ from sepkit.inference.stretches import (
 )
 from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.reporting.clusters import read_embeddings
+from sepkit.reporting.report import write_report
 from sepkit.studies.clustering.cluster import ClusterOptions, cluster_recordings, join_turns
 
 RATE = 8000
@@ -78,6 +80,30 @@ def test_plain_spectra_to_compare_with(voices: Path, tmp_path: Path, model: str)
     cluster_recordings([voices], tmp_path, ClusterOptions(model, 3))
     rows = read_segments(tmp_path / "segments.csv")
     assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3
+
+
+def test_a_report_draws_voices_and_turns(meeting: Path, encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clusters"
+    assert cluster(meeting, encoder, out, "--speakers", "3") == 0
+    truth = tmp_path / "truth.rttm"
+    truth.write_text("SPEAKER meeting 1 0 2 <NA> <NA> a <NA> <NA>\nSPEAKER meeting 1 2.5 2 <NA> <NA> b <NA> <NA>\n")
+    evaluation = ["--reference", str(truth), "--out", str(out / "evaluation")]
+    assert main(["evaluate", "--clusters", str(out), *evaluation]) == 0
+    stretches = read_embeddings(out / "embeddings.csv")
+    rows = read_segments(out / "segments.csv")
+    assert [s.speaker for s in stretches] == [row.speaker for row in rows]
+    places = {s.speaker: np.array([(o.x, o.y) for o in stretches if o.speaker == s.speaker]) for s in stretches}
+    centers = np.stack([own.mean(0) for own in places.values()])
+    nearest = np.linalg.norm(centers[:, None] - centers, axis=-1)[np.triu_indices(3, 1)].min()
+    assert max(np.linalg.norm(own - own.mean(0), axis=1).max() for own in places.values()) < nearest
+    page = write_report([out], tmp_path / "page.html").read_text()
+    assert "clusters: embeddings" in page and "clusters: talk/meeting" in page and "speaker_3" in page
+    (out / "embeddings.csv").write_text("recording,start_seconds,duration_seconds,speaker,x,y\nr,0,nan,s,0,0\n")
+    with pytest.raises(UserError, match="line 2: duration_seconds: found 'nan', expected a number"):
+        write_report([out], tmp_path / "page.html")
+    (out / "embeddings.csv").write_text("recording,x\n")
+    with pytest.raises(UserError, match="found no column start_seconds, duration_seconds, speaker, y; cluster again"):
+        write_report([out], tmp_path / "page.html")
 
 
 # ------------------------------------------------------------------------------------------------------------ separated

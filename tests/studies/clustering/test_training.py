@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sepkit.data import audio
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
@@ -62,6 +63,31 @@ def test_noise_of_a_view_has_its_level(moco: ContrastiveTaskConfig) -> None:
     ]
     ratio = np.square(views[0]).sum() / np.square(views[1] - views[0]).sum()
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
+
+
+def test_noise_can_be_left_out_of_views(moco: ContrastiveTaskConfig) -> None:
+    plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
+    made = Stretches(str(moco.data.train), replace(moco.data, views=replace(plain, clean_probability=0.5)), 8000, 40, 0)
+    views, whole = made[0, 0][0], made.waveforms[0].astype(np.float32) / 32767
+    places = np.lib.stride_tricks.sliding_window_view(whole, 4000)
+    # The first samples of a crop tell where it is from.
+    clean = [np.allclose(places[np.abs(places[:, :8] - view[:8]).sum(1).argmin()], view, atol=1e-5) for view in views]
+    assert 8 < sum(clean) < 32
+
+
+def test_views_come_from_separated_estimates_too(moco: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    """Estimates that are tones show which views are of them, at the same place in a recording."""
+    for path in Path(str(moco.data.train)).rglob("*.wav"):
+        tone = 0.3 * np.sin(np.arange(audio.info(path).num_samples, dtype=np.float32))
+        audio.write(tmp_path / path.relative_to(str(moco.data.train)), tone, 8000)
+    plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0)
+    data = replace(moco.data, views=replace(plain, separated_probability=0.4))
+    views = Stretches(str(moco.data.train), data, 8000, 50, 0, str(tmp_path))[0, 3][0]
+    tonal = np.abs(np.fft.rfft(views * np.hanning(4000))).max(1) > 250
+    assert 10 <= tonal.sum() <= 30
+    (tmp_path / "1" / "2.wav").unlink()
+    with pytest.raises(UserError, match=r"data.separated: .*2.wav does not exist, expected an estimate of each"):
+        Stretches(str(moco.data.train), data, 8000, 1, 0, str(tmp_path))
 
 
 def test_masks_hide_bands_and_frames() -> None:

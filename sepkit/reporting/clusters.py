@@ -1,0 +1,119 @@
+"""What `sepkit cluster` found, drawn: embeddings in two dimensions, and who speaks when."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from sepkit.errors import UserError, shown
+from sepkit.evaluation.run_folder import EMBEDDINGS
+from sepkit.limits import RECORDING_SECONDS
+from sepkit.reporting.figures import COLORS
+
+_COLUMNS = ("recording", "start_seconds", "duration_seconds", "speaker", "x", "y")
+__all__ = ["EMBEDDINGS", "DrawnStretch", "embedding_figure", "read_embeddings", "timeline_figure"]
+
+_ROW_INCHES, _MARGIN_INCHES = 0.28, 0.8
+
+
+@dataclass(frozen=True)
+class DrawnStretch:
+    """A stretch of speech and where its embedding is drawn.
+
+    Args:
+        recording: path of the recording, without ending.
+        start_seconds: where it begins.
+        duration_seconds: its length.
+        speaker: whom it was given to.
+        x: first principal component of the embedding.
+        y: second one.
+    """
+
+    recording: str
+    start_seconds: float
+    duration_seconds: float
+    speaker: str
+    x: float
+    y: float
+
+
+def read_embeddings(path: Path) -> list[DrawnStretch]:
+    """Return the rows of a file `embeddings.csv`.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: a column is missing, or a number is none.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise UserError(f"{path}: found no column {', '.join(missing)}; cluster again")
+        return [_stretch(row, f"{path}: line {reader.line_num}") for row in reader]
+
+
+def _stretch(row: dict[str, str], where: str) -> DrawnStretch:
+    numbers = []
+    for name in ("start_seconds", "duration_seconds", "x", "y"):
+        try:
+            number = float(row[name])
+        except (TypeError, ValueError):
+            number = math.nan
+        if not abs(number) <= RECORDING_SECONDS:
+            raise UserError(f"{where}: {name}: found {shown(row[name])}, expected a number; cluster again")
+        numbers.append(number)
+    start, duration, x, y = numbers
+    return DrawnStretch(str(row["recording"]), start, duration, str(row["speaker"]), x, y)
+
+
+def embedding_figure(stretches: Sequence[DrawnStretch]) -> Figure:
+    """Return a figure of embeddings in two dimensions, a point for each stretch, in its speaker's color.
+
+    Args:
+        stretches: of all recordings.
+    """
+    figure = Figure(figsize=(4.8, 4.0), layout="constrained")
+    axes = figure.subplots()
+    for number, speaker in enumerate(_speakers(stretches)):
+        own = [stretch for stretch in stretches if stretch.speaker == speaker]
+        color = COLORS[number % len(COLORS)]
+        axes.scatter([s.x for s in own], [s.y for s in own], s=10, color=color, alpha=0.7, linewidths=0, label=speaker)
+    axes.set(xlabel="first principal component", ylabel="second principal component")
+    axes.legend(fontsize="small", frameon=False, markerscale=1.5)
+    return figure
+
+
+def timeline_figure(stretches: Sequence[DrawnStretch]) -> Figure:
+    """Return a figure of who speaks when: a row for each speaker of one recording.
+
+    Args:
+        stretches: of that recording.
+    """
+    speakers = _speakers(stretches)
+    figure = Figure(figsize=(8.0, _MARGIN_INCHES + _ROW_INCHES * len(speakers)), layout="constrained")
+    axes = figure.subplots()
+    for row, speaker in enumerate(speakers):
+        turns = [(s.start_seconds / 60, s.duration_seconds / 60) for s in stretches if s.speaker == speaker]
+        axes.broken_barh(turns, (row - 0.4, 0.8), color=COLORS[_number(speaker, row) % len(COLORS)])
+    axes.set_yticks(range(len(speakers)), speakers)
+    axes.invert_yaxis()
+    axes.set(xlabel="time [min]", xlim=(0, None))
+    return figure
+
+
+def _speakers(stretches: Sequence[DrawnStretch]) -> list[str]:
+    """Return the names of all speakers, by number where they have one."""
+    return sorted({s.speaker for s in stretches}, key=lambda name: (_number(name, -1), name))
+
+
+def _number(speaker: str, otherwise: int) -> int:
+    """Return k - 1 for the name "speaker_k", so that a speaker has one color in all figures."""
+    digits = speaker.rpartition("_")[2]
+    return int(digits) - 1 if digits.isdecimal() and len(digits) < 6 else otherwise
