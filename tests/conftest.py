@@ -15,6 +15,8 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
+from sepkit import registry
+from sepkit.choices import Choice
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
@@ -30,6 +32,18 @@ def _no_deferred_speechbrain_modules() -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if type(module).__module__ == "speechbrain.utils.importutils":
                 del sys.modules[name]
+
+
+@pytest.fixture
+def own_choices_forgotten() -> Iterator[None]:
+    """What a test registers, as `--import FILE` does, is unknown to the tests after it."""
+    kinds = [kind for kind in Choice.__subclasses__() if "choices" in vars(kind)]
+    registered = [*(kind.choices for kind in kinds), registry._builders, registry._imported]
+    before = [dict(entries) for entries in registered]
+    yield
+    for entries, earlier in zip(registered, before, strict=True):
+        entries.clear()
+        entries.update(earlier)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@
 #                      learned_gate random_gate
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
-# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, only with
-# --stop-stage 9: train on separated estimates of that speech, too, and score both encoders on separated speech.
+# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
+# runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.

@@ -84,6 +84,7 @@ def commands(block: Block) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+@pytest.mark.usefixtures("own_choices_forgotten")
 def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from sepkit.cli.main import main
-from sepkit.config import AssignmentConfig, ScoringConfig, TrainConfig, to_dict
+from sepkit.config import ScoringConfig, TrainConfig, to_dict
 from sepkit.models.checkpoints import read_description
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.scoring import ScoringTerm
@@ -20,10 +19,7 @@ from sepkit.training.separation import SeparationTask
 FILE = str(Path(__file__).with_name("own_pit.py"))
 
 
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    AssignmentConfig.choices.pop("my_pit", None)
+pytestmark = pytest.mark.usefixtures("own_choices_forgotten")
 
 
 def command(config: TrainConfig, folder: Path, assignment: str) -> list[str]:
