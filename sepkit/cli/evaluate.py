@@ -50,8 +50,7 @@ def main(
         apart: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
-        no_predict: Leave out the prediction of SI-SDR, which takes as long as a few separations; so does --metrics
-            without --calibration.
+        no_predict: Leave out the prediction of SI-SDR; so does --metrics without --calibration.
         oracle: Instead of the model, measure the ceilings of its STFT: the SI-SDR improvement that ideal binary, ratio,
             Wiener, phase-sensitive and complex masks reach; oracle.json.
         depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,

@@ -59,7 +59,7 @@ def main(
         model: MODEL; default: the one that ships with sepkit
         output: what is written
         options: how the model separates
-        no_predict: leave out the prediction of SI-SDR, which takes as long as a few separations
+        no_predict: leave out the prediction of SI-SDR
         processes: how many separate recordings side by side on the CPU; torchrun shares them among accelerators
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
 
