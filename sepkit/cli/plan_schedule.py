@@ -116,7 +116,7 @@ def amcl(
     Raises:
         UserError: a number out of its range.
     """
-    from sepkit.annealing.planning import plan_amcl
+    from sepkit.annealing.amcl_planning import plan_amcl
     from sepkit.annealing.split_delay import Cooling
     from sepkit.errors import UserError
 

@@ -56,9 +56,9 @@ def recording_features(
 
     A silent hypothesis has NaN.
 
-    Recordings of up to 30 s are used whole. Of longer ones, six excerpts of 5 s are
-    separated, the first at the beginning and the last at the end, and the features are means over those that are not
-    silent. An excerpt's hypotheses are brought into the recording's order by their SI-SDR to its estimates.
+    Recordings of up to 30 s are used whole. Of longer ones, six excerpts of 5 s are separated, the first at the
+    beginning and the last at the end, and the features are means over those that are not silent. The hypotheses of an
+    excerpt are brought into the order of the recording by their SI-SDR to its estimates.
 
     Args:
         model: on the device of `mixture`, in evaluation mode.

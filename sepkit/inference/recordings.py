@@ -418,7 +418,7 @@ class LongSeparation:
     gains: np.ndarray
     kept: np.ndarray
     shares: np.ndarray | None
-    high_band: HighBand = "drop"
+    high_band: HighBand
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""

@@ -40,7 +40,7 @@ def encoder_folder(model: str | Path | None) -> Path:
         model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
 
     Raises:
-        UserError: the default does not ship with this version.
+        UserError: the name of a model that separates, or the default does not ship with this version.
     """
     folder = ENCODERS / str(model or DEFAULT_ENCODER)
     if (folder / "model.yaml").is_file() and not (model and Path(model).exists()):
@@ -49,6 +49,11 @@ def encoder_folder(model: str | Path | None) -> Path:
         raise UserError(
             f"--model: none is named, and the default encoder {DEFAULT_ENCODER} is not in this version of sepkit; "
             "name a folder that `sepkit train --config speaker_encoder` wrote"
+        )
+    if str(model) in shipped_models() and not Path(model).exists():
+        raise UserError(
+            f"{model}: found a model that separates, expected an encoder of voices: {', '.join(shipped_encoders())}, "
+            "or a folder that `sepkit train --config speaker_encoder` wrote"
         )
     return Path(model)
 

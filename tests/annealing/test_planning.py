@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sepkit.annealing.amcl_planning import plan_amcl
 from sepkit.annealing.collapse import PAPER_ALPHA, collapse_probability, growth_exponent, stability_alpha
-from sepkit.annealing.planning import growth_curve, plan_amcl, plan_inverse_temperature, plan_kl_warmup
+from sepkit.annealing.planning import growth_curve, plan_inverse_temperature, plan_kl_warmup
 from sepkit.annealing.split_delay import Cooling
 from sepkit.cli.main import main
 from sepkit.config import TrainConfig, from_dict

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,6 +15,18 @@ from sepkit.models.layout import lay_out
 
 OWN = ("signal_mean", "signal_std")
 """Tensors of a model that other toolkits do not have."""
+
+
+def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """Return a name after all substitutions, one after another.
+
+    Args:
+        name: of a tensor.
+        patterns: regular expressions and what takes their place.
+    """
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def build_with(

@@ -17,7 +17,7 @@ from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import build_with, check_plain
+from sepkit.models.bridges._weights import build_with, check_plain, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
@@ -156,7 +156,6 @@ def reference_name(name: str) -> str:
     Args:
         name: of the tensor in our model.
     """
-    for pattern, theirs in _NAMES:
-        name = re.sub(pattern, theirs, name)
+    name = renamed(name, _NAMES)
     # Their blocks of a kind are numbered from 1.
     return re.sub(r"\.(g_block|l_block|spk_attn)_(\d+)\.", lambda match: f".{match[1]}_{int(match[2]) + 1}.", name)

@@ -6,7 +6,6 @@ are in the file config.yaml beside them, which is read as plain data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN, build_with, check_plain
+from sepkit.models.bridges._weights import OWN, build_with, check_plain, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected ESPnet's weights of a TF-Locoformer (valid.loss.ave.pth) with config.yaml beside them"
@@ -150,6 +149,4 @@ def reference_name(name: str) -> str:
     Args:
         name: of the tensor in our model.
     """
-    for pattern, theirs in _NAMES:
-        name = re.sub(pattern, theirs, name)
-    return name
+    return renamed(name, _NAMES)
