@@ -18,10 +18,14 @@
 # --mice-temperature T  the one chosen for MiCE
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
+# --meetings "..."     numbers of speakers of the dev meetings that the count is calibrated on (stage 10)
+# --hour-minutes M     length of the meeting of six test speakers (stage 11)
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
-# runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech.
+# runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech;
+# 10, likewise: fit a projection to that encoder, and calibrate its count on separated dev meetings, too; 11, likewise: an
+# hour of six people, separated and clustered.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -42,6 +46,8 @@ temperatures="0.1 0.3 1"
 moco_temperature=0.3
 mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
+meetings="6 2 4 3 5"
+hour_minutes=60
 data=
 . ../utils/recipe.sh
 
@@ -192,6 +198,52 @@ train_separated() {
   sepkit voices count "$exp/box_separated" --dev "$data/dev_clean" --collection "$data/clean" --out "$exp/counts/box_separated.json"
 }
 
+# meet OUT OPTIONS...: a meeting in which at most two speak at once, and its estimates.
+meet() {
+  local out=$1
+  shift
+  sepkit prepare conversation --speech "$speech" --most-at-once 2 --out "$out" "$@" >/dev/null
+  sepkit separate "$out/mixture.flac" --model "$separator" --stitcher overlap --no-predict --out "$out/separated"
+}
+
+project() {
+  local number first=1 names model set
+  sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
+  sepkit voices project "$exp/box_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
+    --domains "$dev_like" --out "$exp/box_projected"
+  for number in $meetings; do
+    meet "$data/meetings/drawn_$number" --split dev --minutes 6 --speakers "$number" --seed "$number"
+    # The same of dev speakers of the other corpus, each in one meeting.
+    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | grep -Ev "$dev_like" |
+      tail -n "+$first" | head -n "$number")
+    first=$((first + number))
+    [ "$(wc -w <<<"$names")" -lt "$number" ] ||
+      # shellcheck disable=SC2086
+      meet "$data/meetings/others_$number" --split dev --minutes 6 --speakers "$number" --seed "$number" --chosen $names
+  done
+  for model in "$exp/box_projected" mean_mfcc; do
+    sepkit voices count "$model" --dev "$data/dev" "$data/dev_clean" "$data/dev_separated" --meetings "$data"/meetings/* \
+      --collection "$data/clean" --out "$exp/counts/$(basename "$model")_with_meetings.json"
+  done
+  for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/box_projected" box_projected 0 "$set"; done
+}
+
+# clusters NAME OPTIONS...: of the estimates of the hour, with their errors.
+clusters() {
+  local out="$exp/hour/$1"
+  shift
+  sepkit cluster "$data/hour/separated" --out "$out" "$@"
+  sepkit evaluate --clusters "$out" --reference "$data/hour/conversation.rttm" --out "$out/evaluation"
+}
+
+cluster_hour() {
+  meet "$data/hour" --minutes "$hour_minutes" --speakers 6
+  clusters auto --model "$exp/box_projected"
+  clusters six --model "$exp/box_projected" --speakers 6
+  clusters one --model "$exp/box_projected" --speakers 1
+  clusters mean_mfcc --model mean_mfcc --speakers 6
+}
+
 run_stage 1 "prepare collections in $data" prepare
 run_stage 2 "score plain spectra" score_spectra
 run_stage 3 "choose temperatures on dev" choose_temperatures
@@ -201,3 +253,5 @@ run_stage 6 "write tables" write_tables
 run_stage 7 "train on unlabeled speech" train_box
 run_stage 8 "count speakers" count
 run_stage 9 "train on separated speech" train_separated
+run_stage 10 "fit a projection and calibrate the count" project
+run_stage 11 "cluster an hour of six people" cluster_hour

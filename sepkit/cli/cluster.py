@@ -20,8 +20,8 @@ def main(
 ) -> Path | None:
     """Find who speaks when in recordings, in folders of them, or in what `sepkit separate` wrote.
 
-    Stretches of speech are embedded by an encoder of voices, counted and clustered. Estimates of one recording that
-    speak at once are different people. Speakers are named in the order in which they appear.
+    Stretches of speech are embedded by an encoder of voices, counted and clustered. Speakers are named in the order
+    in which they appear.
 
     Args:
         inputs: audio files, and folders that are searched for them

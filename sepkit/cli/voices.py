@@ -27,22 +27,25 @@ def score(model: str, *, collection: str, out: str, seeds: int = 3) -> Path:
 def count(
     model: str,
     *,
-    dev: str,
+    dev: list[str],
     collection: str,
     out: str,
+    meetings: list[str] | None = None,
     collections: int = 100,
     most: int = 10,
     seconds: tuple[float, float] = (20.0, 60.0),
     seed: int = 0,
 ) -> Path:
-    """Calibrate how an encoder counts speakers on a dev collection, and measure it on collections of 1 to N speakers.
+    """Calibrate how an encoder counts speakers on dev collections, and measure it on collections of 1 to N speakers.
 
-    The threshold is kept beside the encoder.
+    Every dev collection, and all meetings together, count alike. The threshold is kept beside the encoder.
 
     Args:
         model: folder of an encoder, mean_mfcc or mean_log_mel
-        dev: folder that `sepkit prepare voices` wrote, of dev speakers
-        collection: the same of test speakers, that collections are drawn from
+        dev: folders that `sepkit prepare voices` wrote, of dev speakers
+        collection: one of test speakers, that collections are drawn from
+        meetings: folders that `sepkit prepare conversation` wrote, of dev speakers, with what `sepkit separate` made of
+            mixture.flac in separated/
         out: the file, FILE.json
         collections: how many are drawn
         most: speakers of the largest
@@ -54,7 +57,8 @@ def count(
     """
     from sepkit.studies.clustering.trials import CountOptions, count_trial
 
-    result = count_trial(model, dev, collection, out, CountOptions(collections, most, seconds, seed))
+    options = CountOptions(collections, most, seconds, seed)
+    result = count_trial(model, dev, collection, out, options, meetings or [])
     test = result["test"]
     print(f"exact in {100 * test['exact']:.0f} %, within one in {100 * test['within_one']:.0f} %")
     return Path(out)
@@ -78,4 +82,26 @@ def table(scores: list[str], *, out: str) -> Path:
     return write_text(out, text)
 
 
-COMMANDS = {"score": score, "count": count, "table": table}
+def project(
+    model: str, *, collections: list[str], out: str, domains: list[str] | None = None, dimensions: int = 48
+) -> Path:
+    """Fit a linear map of embeddings and spectra in which recordings differ much and parts of one recording little.
+
+    Who speaks is not used. Differences between collections, such as clean and noisy, are left out.
+
+    Args:
+        model: folder of an encoder with one head, or one that ships
+        collections: folders that `sepkit prepare voices` wrote, of training speakers
+        out: folder of the new encoder
+        domains: regular expressions: speakers of a collection that match are of another corpus
+        dimensions: of the new embeddings
+
+    Returns:
+        The folder.
+    """
+    from sepkit.studies.clustering.projection import project_encoder
+
+    return project_encoder(model, collections, domains or [], dimensions, out)
+
+
+COMMANDS = {"score": score, "count": count, "table": table, "project": project}

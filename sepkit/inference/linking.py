@@ -16,7 +16,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.inference.options import LinkSpeakers
-from sepkit.inference.stretches import Stretch, conflicts_of, cut_turns, embed
+from sepkit.inference.stretches import Stretch, blend_turns, cut_turns, embed
 from sepkit.inference.voices import Counted, count_speakers, in_order_of_appearance, spherical_k_means
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
@@ -109,7 +109,8 @@ def link(
         seconds = np.array([stretch.duration_seconds for stretch in stretches])
         counted = count_speakers(embeddings, seconds, encoder.info.get("counting"))
         people = counted.speakers
-    found = spherical_k_means(embeddings, people, seed, conflicts_of(stretches) if people > 1 else None)
+    # Estimates that are heard at once may still be one person: where one speaks alone, the others hold what is left.
+    found = spherical_k_means(blend_turns(embeddings, stretches), people, seed)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(stretches, labels, track, length, sample_rate) for track in range(count)]
     return Linked(people, counted, owners, sample_rate, estimates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import parse_json
+from sepkit.inference.voices import unit_rows
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 WINDOW_SECONDS = 1.5
@@ -24,6 +26,8 @@ SHORTEST_SECONDS = 0.25
 _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 # Differences of lengths that are no sign of files that do not belong together.
 _LENGTH_SLACK = 0.01
+# Stretches of one turn touch each other; turns are at least 0.3 s apart.
+_TURN_PAUSE_SECONDS, _NEIGHBOR_WEIGHT = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -143,28 +147,25 @@ def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     return meter.segments()
 
 
-def conflicts_of(stretches: Sequence[Stretch]) -> list[list[int]]:
-    """Return for each stretch which others of other tracks overlap it by more than half of the shorter one.
+def blend_turns(values: np.ndarray, stretches: Sequence[Stretch]) -> np.ndarray:
+    """Return unit vectors of stretches, each with half of those before and after it in the same turn added, (N, D).
 
-    Estimates of one recording that speak at once are different people.
+    A stretch is short for a voice. What is said before and after it without a pause is mostly said by the same person.
 
     Args:
-        stretches: of one recording.
+        values: (N, D) of the stretches.
+        stretches: N of one recording.
     """
-    conflicts: list[list[int]] = [[] for _ in stretches]
-    order = sorted(range(len(stretches)), key=lambda k: stretches[k].start_seconds)
-    for place, a in enumerate(order):
-        first = stretches[a]
-        end = first.start_seconds + first.duration_seconds
-        for b in order[place + 1 :]:
-            second = stretches[b]
-            if second.start_seconds >= end:
-                break
-            shared = min(end, second.start_seconds + second.duration_seconds) - second.start_seconds
-            if first.track != second.track and shared > 0.5 * min(first.duration_seconds, second.duration_seconds):
-                conflicts[a].append(b)
-                conflicts[b].append(a)
-    return conflicts
+    points = unit_rows(np.asarray(values, np.float64))
+    blended = points.copy()
+    order = sorted(range(len(stretches)), key=lambda k: (stretches[k].track, stretches[k].start_seconds))
+    for a, b in itertools.pairwise(order):
+        first, second = stretches[a], stretches[b]
+        pause = second.start_seconds - first.start_seconds - first.duration_seconds
+        if first.track == second.track and pause < _TURN_PAUSE_SECONDS:
+            blended[a] += _NEIGHBOR_WEIGHT * points[b]
+            blended[b] += _NEIGHBOR_WEIGHT * points[a]
+    return unit_rows(blended)
 
 
 def waveforms_of(source: Source, stretches: Sequence[Stretch], sample_rate: int) -> Iterator[np.ndarray]:
@@ -199,4 +200,4 @@ def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np
         waveforms: (T,) each, at the encoder's rate.
     """
     rows = [encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy() for waveform in waveforms]
-    return np.stack(rows) if rows else np.zeros((0, encoder.config.dimensions), np.float32)
+    return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)

@@ -15,8 +15,8 @@ DEFAULT_THRESHOLD = 0.6
 """Mean cosine distance above which two groups of stretches are different people, for encoders without their own."""
 
 _RESTARTS, _ROUNDS = 10, 50
-# Groups with less of all speech, and with less of it in seconds, are no people.
-_LEAST_SHARE, _LEAST_SECONDS = 0.02, 2.0
+# Groups with less of all speech are no people.
+_LEAST_SHARE = 0.03
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 _LARGEST_CONCENTRATION = 200.0
@@ -178,8 +178,8 @@ def count_speakers(embeddings: np.ndarray, seconds: np.ndarray, counting: Mappin
     Args:
         embeddings: (N, D) of N >= 1 stretches.
         seconds: (N,) their lengths.
-        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance), and what a person speaks at
-            least, `least_share` of all or `least_seconds`, the lesser of both; None: defaults.
+        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance), and `least_share`, what a
+            person speaks at least of all; None: defaults.
     """
     counting = counting or {}
     threshold = float(counting.get("threshold", DEFAULT_THRESHOLD))
@@ -212,12 +212,8 @@ class VoiceTree:
             chosen = np.linspace(0, len(points) - 1, _MOST_COUNTED).astype(int)
             points, seconds = points[chosen], seconds[chosen]
         counting = counting or {}
-        share, most = (
-            float(counting.get("least_share", _LEAST_SHARE)),
-            float(counting.get("least_seconds", _LEAST_SECONDS)),
-        )
         self.seconds = seconds
-        self.least = min(most, max(share * seconds.sum(), seconds.min()))
+        self.least = max(float(counting.get("least_share", _LEAST_SHARE)) * seconds.sum(), seconds.min())
         distances = np.clip(1 - points @ points.T, 0, 2)
         np.fill_diagonal(distances, 0.0)
         condensed = squareform(0.5 * (distances + distances.T), checks=False)

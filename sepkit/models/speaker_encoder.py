@@ -84,6 +84,11 @@ class SpeakerEncoder(SavedModel):
         self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
         self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
         self._add_centers(config)
+        if config.projected and config.experts != 1:
+            found = f"{config.projected} with {config.experts} experts"
+            raise UserError(f"model.projected: found {found}, expected an encoder with one expert")
+        inputs = config.dimensions + 2 * config.bands
+        self.projection = nn.Linear(inputs, config.projected) if config.projected else None
 
     def _add_centers(self, config: SpeakerEncoderConfig) -> None:
         drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
@@ -108,7 +113,7 @@ class SpeakerEncoder(SavedModel):
 
     def facts(self) -> dict[str, Any]:
         """Return the rate and the dimensions of an embedding."""
-        return {"sample_rate": self.sample_rate, "dimensions": self.config.dimensions}
+        return {"sample_rate": self.sample_rate, "dimensions": self.embedding_size}
 
     def log_mel(self, waveforms: Tensor) -> Tensor:
         """Return log mel spectra, (B, bands, F), each minus its mean over time and bands.
@@ -175,10 +180,43 @@ class SpeakerEncoder(SavedModel):
             return self.expert_embeddings(features)[:, 0]
         return functional.normalize(features, dim=-1)
 
+    @property
+    def embedding_size(self) -> int:
+        """Dimensions of what `forward` returns."""
+        if self.config.projected:
+            return self.config.projected
+        one_head = self.config.experts == 1 or self.config.one_head
+        return self.config.dimensions if one_head else 2 * self.config.pooled
+
+    def project(self, embeddings: Tensor, spectra: Tensor) -> Tensor:
+        """Return embeddings mapped together with their spectra to unit vectors; without a projection, themselves.
+
+        A small encoder forgets much of the mean spectrum that tells voices apart. The projection sees both.
+
+        Args:
+            embeddings: (B, D), of `embed_features`.
+            spectra: (B, bands, F), of `log_mel`.
+        """
+        if self.projection is None:
+            return embeddings
+        return functional.normalize(self.projection(beside_spectra(embeddings, spectra)), dim=-1)
+
     def forward(self, waveforms: Tensor) -> Tensor:
-        """Return embeddings, (B, D), see `embed_features`.
+        """Return embeddings, (B, D), see `embed_features` and `project`.
 
         Args:
             waveforms: (B, T), all of one length.
         """
-        return self.embed_features(self.features(self.log_mel(waveforms)))
+        spectra = self.log_mel(waveforms)
+        return self.project(self.embed_features(self.features(spectra)), spectra)
+
+
+def beside_spectra(embeddings: Tensor, spectra: Tensor) -> Tensor:
+    """Return embeddings with mean and deviation over time of their spectra, (B, D + 2 bands).
+
+    Args:
+        embeddings: (B, D).
+        spectra: (B, bands, F).
+    """
+    deviation = (spectra.var(-1, unbiased=False) + 1e-5).sqrt()
+    return torch.cat([embeddings, spectra.mean(-1), deviation], dim=-1)

@@ -82,7 +82,7 @@ def adapted_config(config: SpeakerEncoderConfig, speakers: int) -> SpeakerEncode
         config: of the encoder, which has one head.
         speakers: K, the number of experts.
     """
-    return replace(config, experts=speakers, gate="fixed")
+    return replace(config, experts=speakers, gate="fixed", projected=0)
 
 
 def _absolute(heard: Heard) -> list[Segment]:

@@ -75,7 +75,7 @@ def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: C
     if encoder is None:
         features = plain_features(str(options.model), heard.waveforms(8000), 8000)
         speakers, adapted, rule = int(options.speakers), None, "embedding"
-        points, clusters = features, spherical_k_means(features, speakers, options.seed, heard.conflicts())
+        points, clusters = features, spherical_k_means(heard.blend(features), speakers, options.seed)
     else:
         voices = listen(encoder, heard.waveforms(encoder.sample_rate))
         _check_finite(voices)
@@ -136,7 +136,7 @@ def _clusters(rule: Any, encoder: SpeakerEncoder, voices: Voices, speakers: int,
             "many; use --adapt, or another rule"
         )
     tau, kappa = encoder.info.get("temperatures") or (0.3, 0.3)
-    return cluster_by(rule, encoder, voices, speakers, (tau, kappa), seed, heard.conflicts())
+    return cluster_by(rule, encoder, voices, speakers, (tau, kappa), seed, heard.blend)
 
 
 def _check_finite(voices: Voices) -> None:

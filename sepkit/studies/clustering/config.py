@@ -124,6 +124,11 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
                 f"model.experts: found {self.model.experts}, expected at most {self.model.dimensions + 1}, one more "
                 "than model.dimensions"
             )
+        if self.model.projected:
+            raise UserError(
+                f"model.projected: found {self.model.projected}, expected 0; fit it after the training with "
+                "`sepkit voices project`"
+            )
         if self.objective.start_from_clusters and (self.loss != "mice" or self.init_from is None):
             raise UserError("objective.start_from_clusters: needs loss mice and init_from, an encoder to start from")
         for name in ("temperature", "gate_temperature"):

@@ -16,7 +16,7 @@ from sepkit.inference.stretches import (
     SHORTEST_SECONDS,
     Source,
     Stretch,
-    conflicts_of,
+    blend_turns,
     find_stretches,
     group_estimates,
     waveforms_of,
@@ -59,15 +59,15 @@ class Heard:
         """(N,) lengths of the stretches."""
         return np.array([stretch.duration_seconds for _, stretch in self.all])
 
-    def conflicts(self) -> list[list[int]] | None:
-        """Return which stretches exclude each other; None if there are no estimates."""
-        if all(len(source.paths) == 1 for source in self.sources):
-            return None
-        conflicts: list[list[int]] = []
-        for own in self.stretches:
-            before = len(conflicts)
-            conflicts += [[before + other for other in others] for others in conflicts_of(own)]
-        return conflicts
+    def blend(self, values: np.ndarray) -> np.ndarray:
+        """Return unit vectors of all stretches with their neighbors' added, see `blend_turns`.
+
+        Args:
+            values: (N, D) of the stretches.
+        """
+        rows = np.cumsum([len(own) for own in self.stretches])[:-1]
+        parts = zip(np.split(values, rows), self.stretches, strict=True)
+        return np.concatenate([blend_turns(part, own) for part, own in parts])
 
 
 def hear(inputs: Sequence[str | Path], out: Path) -> Heard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,6 @@ import torch
 
 from sepkit.inference.voices import (
     Clusters,
-    Conflicts,
     mean_directions,
     spherical_k_means,
     unit_rows,
@@ -58,10 +57,11 @@ def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> Voices:
     """
     embeddings, features, experts, gates = [], [], [], []
     for waveform in waveforms:
-        trunk = encoder.features(encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None]))
+        spectra = encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None])
+        trunk = encoder.features(spectra)
         features.append(trunk[0].numpy())
         experts.append(encoder.expert_embeddings(trunk)[0].numpy())
-        embeddings.append(encoder.embed_features(trunk)[0].numpy())
+        embeddings.append(encoder.project(encoder.embed_features(trunk), spectra)[0].numpy())
         gate = encoder.gate_embedding(trunk)
         if gate is not None:
             gates.append(gate[0].numpy())
@@ -75,7 +75,7 @@ def cluster_by(
     speakers: int,
     temperatures: tuple[float, float],
     seed: int = 0,
-    conflicts: Conflicts | None = None,
+    blend: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Clusters:
     """Return the clusters that a rule finds.
 
@@ -86,7 +86,7 @@ def cluster_by(
         speakers: K; of the rule `posterior` the encoder's experts.
         temperatures: tau and kappa of the encoder's training, for `posterior`.
         seed: of k-means.
-        conflicts: see `spherical_k_means`; `posterior` does not use it.
+        blend: adds to what is heard of a stretch what is heard of its neighbors; `posterior` does not use it.
     """
     if rule == "posterior":
         posterior = posterior_of_experts(encoder, voices, *temperatures)
@@ -98,7 +98,7 @@ def cluster_by(
     assert values is not None
     if rule == "features":
         values = standardized(values)
-    return spherical_k_means(values, speakers, seed, conflicts)
+    return spherical_k_means(values if blend is None else blend(values), speakers, seed)
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
+from sepkit.evaluation.diarization import read_rttm
 from sepkit.files import read_json, write_json
 from sepkit.inference.stretches import WINDOW_SECONDS
 from sepkit.inference.voices import VoiceTree, spherical_k_means
@@ -20,6 +21,7 @@ from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import save_model
 from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.studies.clustering.hearing import hear
 from sepkit.studies.clustering.measures import BASELINES, cluster_by, listen, plain_features
 
 _RESTARTS_SEEDS = 3
@@ -189,29 +191,68 @@ def draw_collections(collection: Collection, options: CountOptions) -> list[np.n
     return drawn
 
 
-def count_all(
-    embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray], thresholds: Sequence[float]
-) -> list[dict[str, Any]]:
-    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found).
+@dataclass(frozen=True)
+class Countable:
+    """Stretches to count the speakers of.
+
+    Args:
+        tree: of their voices.
+        speakers: how many there are.
+    """
+
+    tree: VoiceTree
+    speakers: int
+
+
+def countables(embeddings: np.ndarray, collection: Collection, options: CountOptions) -> list[Countable]:
+    """Return collections that are drawn from one.
 
     Args:
         embeddings: (N, D), of all stretches.
         collection: who speaks in them.
-        drawn: numbers of the stretches of each drawn collection.
-        thresholds: of distances in the tree of voices.
+        options: of the draws.
     """
     names, seconds = np.array(collection.speakers), collection.seconds
-    true = np.array([len(set(names[numbers])) for numbers in drawn])
-    trees = [VoiceTree(embeddings[numbers], seconds[numbers]) for numbers in drawn]
+    drawn = draw_collections(collection, options)
+    return [Countable(VoiceTree(embeddings[own], seconds[own]), len(set(names[own]))) for own in drawn]
+
+
+def meetings_of(model: str, folders: Sequence[str | Path]) -> list[Countable]:
+    """Return the stretches of separated meetings.
+
+    Args:
+        model: see `embeddings_of`.
+        folders: that `sepkit prepare conversation` wrote, with the estimates of mixture.flac in separated/.
+
+    Raises:
+        UserError: a folder without estimates or without its truth.
+    """
+    meetings = []
+    for folder in map(Path, folders):
+        truth = read_rttm(folder / "conversation.rttm")
+        heard = hear([folder / "separated"], folder / "separated" / "clusters")
+        values = embeddings_of_waveforms(model, heard.waveforms)
+        meetings.append(Countable(VoiceTree(values, heard.seconds), len(next(iter(truth.values())))))
+    return meetings
+
+
+def count_all(items: Sequence[Countable], thresholds: Sequence[float]) -> list[dict[str, Any]]:
+    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found).
+
+    Args:
+        items: whose speakers are counted.
+        thresholds: of distances in the tree of voices.
+    """
+    true = np.array([item.speakers for item in items])
     results = []
     for threshold in thresholds:
-        found = np.array([tree.people(float(threshold)) for tree in trees])
+        found = np.array([item.tree.people(float(threshold)) for item in items])
         confusion = np.zeros((max(true.max(), found.max()),) * 2, int)
         np.add.at(confusion, (true - 1, found - 1), 1)
         errors = found - true
         results.append(
             {
-                "collections": len(drawn),
+                "collections": len(items),
                 "exact": float((errors == 0).mean()),
                 "within_one": float((np.abs(errors) <= 1).mean()),
                 "mean_error": float(errors.mean()),
@@ -221,22 +262,18 @@ def count_all(
     return results
 
 
-def calibrate_counting(
-    embeddings: np.ndarray, collection: Collection, drawn: Sequence[np.ndarray]
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the threshold that counts best in drawn collections, and how well: shares within one and exact, added.
+def calibrate_counting(sets: Mapping[str, Sequence[Countable]]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the threshold that counts best: shares within one and exact, added over all sets; and how well in each.
 
     Args:
-        embeddings: (N, D), of all stretches.
-        collection: who speaks in them.
-        drawn: numbers of the stretches of each drawn collection.
+        sets: name -> whose speakers are counted.
     """
-    results = count_all(embeddings, collection, drawn, _THRESHOLDS.tolist())
-    values = np.array([result["within_one"] + result["exact"] for result in results])
+    results = {name: count_all(items, _THRESHOLDS.tolist()) for name, items in sets.items()}
+    values = sum(np.array([result["within_one"] + result["exact"] for result in own]) for own in results.values())
     # The middle of the best thresholds is the safest.
-    good = np.flatnonzero(values >= values.max() - 1e-9)
+    good = np.flatnonzero(values >= np.max(values) - 1e-9)
     middle = int(good[len(good) // 2])
-    return {"threshold": float(_THRESHOLDS[middle])}, results[middle]
+    return {"threshold": float(_THRESHOLDS[middle])}, {name: own[middle] for name, own in results.items()}
 
 
 def embeddings_of(model: str, collection: Collection) -> np.ndarray:
@@ -246,31 +283,51 @@ def embeddings_of(model: str, collection: Collection) -> np.ndarray:
         model: folder or name of an encoder, or a name of `BASELINES`.
         collection: N segments.
     """
+    return embeddings_of_waveforms(model, collection.at)
+
+
+def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.ndarray]]) -> np.ndarray:
+    """Return embeddings of segments under an encoder, or their plain features, (N, D).
+
+    Args:
+        model: see `embeddings_of`.
+        waveforms: gives those of the segments at a rate in Hz.
+    """
     if model in BASELINES:
-        return plain_features(model, collection.waveforms, _RATE)
+        return plain_features(model, waveforms(_RATE), _RATE)
     encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
-    return listen(encoder, collection.at(encoder.sample_rate)).embeddings
+    return listen(encoder, waveforms(encoder.sample_rate)).embeddings
 
 
 def count_trial(
-    model: str, dev: str | Path, test: str | Path, out: str | Path, options: CountOptions
+    model: str,
+    dev: Sequence[str | Path],
+    test: str | Path,
+    out: str | Path,
+    options: CountOptions,
+    meetings: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
     """Calibrate the threshold of a count on dev, count on test, and return both; an encoder keeps its threshold.
 
     Args:
         model: folder of an encoder, mean_mfcc or mean_log_mel.
-        dev: collection for calibration.
+        dev: collections for calibration.
         test: collection to measure on.
         out: JSON file of the result.
-        options: of the collections that are drawn from both.
+        options: of the collections that are drawn from each.
+        meetings: separated ones for calibration, see `meetings_of`.
     """
-    known = read_collection(dev)
-    most = min(options.most, len(set(known.speakers)))
-    values = embeddings_of(model, known)
-    counting, on_dev = calibrate_counting(values, known, draw_collections(known, replace(options, most=most)))
+    sets = {}
+    for folder in dev:
+        known = read_collection(folder)
+        most = min(options.most, len(set(known.speakers)))
+        sets[str(folder)] = countables(embeddings_of(model, known), known, replace(options, most=most))
+    if meetings:
+        sets["meetings"] = meetings_of(model, meetings)
+    counting, on_dev = calibrate_counting(sets)
     collection = read_collection(test)
-    drawn = draw_collections(collection, options)
-    (on_test,) = count_all(embeddings_of(model, collection), collection, drawn, [counting["threshold"]])
+    items = countables(embeddings_of(model, collection), collection, options)
+    (on_test,) = count_all(items, [counting["threshold"]])
     if model not in BASELINES:
         keep(encoder_folder(model), {"counting": counting})
     result = {"model": model, "counting": counting, "dev": on_dev, "test": on_test}

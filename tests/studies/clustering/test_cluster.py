@@ -25,7 +25,7 @@ from sepkit.inference.inputs import find_recordings
 from sepkit.inference.stretches import (
     Source,
     Stretch,
-    conflicts_of,
+    blend_turns,
     embed,
     find_stretches,
     group_estimates,
@@ -36,6 +36,7 @@ from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
 from sepkit.studies.clustering.cluster import ClusterOptions, cluster_recordings, join_turns
+from tests.noise_voices import voice
 
 RATE = 8000
 
@@ -142,9 +143,23 @@ def test_people_who_speak_at_once_are_different(separated: Path, encoder: Path, 
     assert sorted(found) == ["speaker_1", "speaker_2"]
 
 
-def test_conflicts_are_of_other_estimates_that_overlap() -> None:
-    stretches = [Stretch(0, 0.0, 1.0), Stretch(1, 0.2, 1.0), Stretch(0, 1.0, 1.0), Stretch(1, 1.9, 1.0)]
-    assert conflicts_of(stretches) == [[1], [0], [], []]
+def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_person(encoder: Path, tmp_path: Path) -> None:
+    turns = [voice(0, 2.0, 1), voice(1, 2.0, 2), voice(0, 2.0, 3)]
+    talk = np.concatenate([np.concatenate([turn, np.zeros(RATE // 2, np.float32)]) for turn in turns])
+    audio.write(tmp_path / "in" / "a_s1.wav", talk, RATE)
+    audio.write(tmp_path / "in" / "a_s2.wav", 0.3 * talk, RATE)
+    write_json(tmp_path / "in" / "a.json", {"estimates": ["a_s1.wav", "a_s2.wav"]})
+    cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 2))
+    found = read_rttm(tmp_path / "out" / "a.rttm")["a"]
+    assert diarization_errors({"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)]}, found).rate < 0.05
+
+
+def test_neighbors_in_a_turn_help_each_other() -> None:
+    stretches = [Stretch(0, 0.0, 1.0), Stretch(1, 0.5, 1.0), Stretch(0, 1.0, 1.0), Stretch(0, 2.3, 1.0)]
+    east, north = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    found = blend_turns(np.stack([east, north, 3 * north, east]), stretches)
+    first = np.array([2.0, 1.0]) / np.sqrt(5)
+    np.testing.assert_allclose(found, [first, north, first[::-1], east], atol=1e-12)
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
