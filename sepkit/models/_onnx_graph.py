@@ -33,6 +33,7 @@ class GraphModel(nn.Module):
         bank.encoder = _Analysis(bank)  # type: ignore[assignment]
         bank.decoder = _Synthesis(bank)  # type: ignore[assignment]
         _replace_sliding_filters(self.model)
+        _replace_scalar_prelus(self.model)
         if isinstance(self.model.masker, SepFormerMasker):
             self.model.masker.network._padding = _pad_to_chunks  # type: ignore[assignment]
             # The number of frames is a value of the graph, which cannot be compared while it is traced.
@@ -121,6 +122,14 @@ def _replace_sliding_filters(model: nn.Module) -> None:
                     assert plain.bias is not None
                     plain.bias.copy_(offset[:, 0])
                 setattr(parent, name, plain)
+
+
+def _replace_scalar_prelus(model: nn.Module) -> None:
+    """Replace PReLUs of one slope by leaky ReLUs, which ONNX Runtime computes inside the convolution before them."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.PReLU) and child.num_parameters == 1:
+                setattr(parent, name, nn.LeakyReLU(float(child.weight)))
 
 
 def _pad_to_chunks(x: Tensor, chunk_size: int) -> tuple[Tensor, Any]:

@@ -37,7 +37,7 @@ from sepkit.models.maskers import (
     SuDoRMRFMasker,
 )
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
-from sepkit.models.maskers.gated_recurrence import gated_scan
+from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.registry import build
 
 # Sizes are small and all different, so that mixed-up axes show.
@@ -275,7 +275,7 @@ class TestRecurrent:
 
 class TestGatedRecurrence:
     @pytest.mark.parametrize("backwards", [False, True])
-    @pytest.mark.parametrize("steps", [1, 7])
+    @pytest.mark.parametrize("steps", [1, 3, 7, 12])
     def test_scan_is_the_recurrence_as_it_is_written(self, backwards, steps):
         forget, value = torch.rand(steps, 2, 3, dtype=torch.float64), torch.randn(steps, 2, 3, dtype=torch.float64)
         initial = torch.randn(2, 3, dtype=torch.float64)
@@ -287,6 +287,12 @@ class TestGatedRecurrence:
             expected.append(last)
         torch.testing.assert_close(hidden, torch.stack(expected[::-1] if backwards else expected))
         assert torch.autograd.gradcheck(lambda f, v, h: gated_scan(f, v, h, backwards), inputs)
+
+    def test_two_way_scan_is_one_scan_each_way(self):
+        forget, value = torch.rand(11, 2, 6, dtype=torch.float64), torch.randn(11, 2, 6, dtype=torch.float64)
+        forwards = gated_scan(forget[..., :3], value[..., :3])
+        backwards = gated_scan(forget[..., 3:], value[..., 3:], backwards=True)
+        torch.testing.assert_close(two_way_scan(forget, value), torch.cat([forwards, backwards], dim=-1))
 
     @pytest.mark.parametrize("bands", [1, 4])
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sepkit.config import GatedRecurrenceConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
-from sepkit.models.maskers.gated_scan import gated_scan
+from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
@@ -218,14 +218,7 @@ class GatedRecurrence(nn.Module):
         value, forget, gate = self.gates(x).chunk(3, dim=-1)
         forget = torch.sigmoid(forget)
         if self.bidirectional:
-            size = self.hidden_size
-            hidden = torch.cat(
-                [
-                    gated_scan(forget[..., :size], value[..., :size]),
-                    gated_scan(forget[..., size:], value[..., size:], backwards=True),
-                ],
-                dim=-1,
-            )
+            hidden = two_way_scan(forget, value)
         else:
             hidden = gated_scan(forget, value, None if state is None else state.get(self))
             if state is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,51 +28,87 @@ def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, bac
         forget, value = forget.float(), value.float()
     if initial is None:
         initial = torch.zeros_like(value[0])
-    if is_tracing():
-        return _loop()(forget, value, initial, backwards)
-    return _Scan.apply(forget, value, initial.to(value.dtype), backwards)
+    initial = initial.to(value.dtype)
+    if backwards:
+        forget, value = forget.flip(0), value.flip(0)
+    hidden = (_loop() if is_tracing() else _Scan.apply)(forget, value, initial)
+    return hidden.flip(0) if backwards else hidden
+
+
+def two_way_scan(forget: Tensor, value: Tensor) -> Tensor:
+    """Return the scan of which one half of the units goes forwards and the other backwards, (T, ..., 2 U).
+
+    Both go side by side, so that it takes as many operations as one.
+
+    Args:
+        forget: f, (T, ..., 2 U), between 0 and 1; the first U units go forwards.
+        value: v, (T, ..., 2 U).
+    """
+    forwards, backwards = gated_scan(_side_by_side(forget), _side_by_side(value)).unbind(1)
+    return torch.cat([forwards, backwards.flip(0)], dim=-1)
+
+
+def _side_by_side(sequence: Tensor) -> Tensor:
+    """The halves of the units, (T, 2, ..., U), the second with its steps in reverse order."""
+    first, second = sequence.chunk(2, dim=-1)
+    return torch.stack([first, second.flip(0)], dim=1)
 
 
 class _Scan(torch.autograd.Function):
-    """`gated_scan` with one operation a step in either pass."""
+    """`gated_scan` from the first step to the last, with its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
-        hidden = torch.empty_like(value, memory_format=torch.contiguous_format)
-        last = initial
-        for f, v, h in _steps(backwards, forget, value, hidden):
-            torch.lerp(v, last, f, out=h)
-            last = h
-        ctx.backwards = backwards
+    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
+        hidden = _linear_scan(forget, torch.addcmul(value, forget, value, value=-1), initial)
         ctx.save_for_backward(forget, value, initial, hidden)
         return hidden
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         forget, value, initial, hidden = ctx.saved_tensors
         total = grad.clone(memory_format=torch.contiguous_format)
-        after: tuple[Tensor, Tensor] | None = None
-        for f, g in _steps(not ctx.backwards, forget, total):
-            if after is not None:
-                g.addcmul_(*after)
-            after = (f, g)
-        assert after is not None
-        if ctx.backwards:
-            before = torch.cat([hidden[1:], initial.unsqueeze(0)])
-        else:
-            before = torch.cat([initial.unsqueeze(0), hidden[:-1]])
-        return before.sub_(value).mul_(total), torch.addcmul(total, forget, total, value=-1), after[0] * after[1], None
+        gradients, gates = total.unbind(0), forget.unbind(0)
+        for step in range(len(gradients) - 1, 0, -1):
+            gradients[step - 1].addcmul_(gates[step], gradients[step])
+        before = torch.cat([initial.unsqueeze(0), hidden[:-1]])
+        return before.sub_(value).mul_(total), torch.addcmul(total, forget, total, value=-1), gates[0] * gradients[0]
 
 
-def _steps(backwards: bool, *sequences: Tensor) -> Any:
-    """The steps of sequences side by side, first or last step first."""
-    steps = zip(*(sequence.unbind(0) for sequence in sequences), strict=True)
-    return reversed(list(steps)) if backwards else steps
+def _linear_scan(factor: Tensor, addend: Tensor, initial: Tensor) -> Tensor:
+    """Return h_t = a_t h_(t-1) + b_t for t = 0 ... T - 1, (T, ...), in about 3 sqrt(T) operations instead of T.
+
+    About sqrt(T) stretches of as many steps advance side by side, each from zero. Then each gets what the one before
+    it ended with, times the product of its factors up to there.
+
+    Args:
+        factor: a, (T, ...).
+        addend: b, (T, ...); the result is written into it.
+        initial: h_(-1), (...).
+    """
+    steps = math.isqrt(len(addend))
+    stretches = len(addend) // steps
+    whole = stretches * steps
+    hidden = addend[:whole].unflatten(0, (stretches, steps))
+    products = factor[:whole].unflatten(0, (stretches, steps)).clone(memory_format=torch.contiguous_format)
+    states, passed = hidden.unbind(1), products.unbind(1)
+    for step in range(1, steps):
+        # `passed[step]` is still the factor of this step alone.
+        states[step].addcmul_(passed[step], states[step - 1])
+        passed[step].mul_(passed[step - 1])
+    ends = torch.empty_like(hidden[:, 0])
+    last = initial
+    for end, state, product in zip(ends.unbind(0), states[-1].unbind(0), passed[-1].unbind(0), strict=True):
+        end.copy_(last)
+        last = torch.addcmul(state, product, last)
+    hidden.addcmul_(products, ends.unsqueeze(1))
+    for step in range(whole, len(addend)):
+        addend[step].addcmul_(factor[step], addend[step - 1])
+    return addend
 
 
 @functools.cache
-def _loop() -> Callable[[Tensor, Tensor, Tensor, bool], Tensor]:
+def _loop() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """`_scan_for_graphs` compiled, so that a trace keeps its loop and does not unroll it."""
     with warnings.catch_warnings():
         # Deprecated, but a trace, which the export is, can hold a loop in no other way.
@@ -79,14 +116,11 @@ def _loop() -> Callable[[Tensor, Tensor, Tensor, bool], Tensor]:
         return torch.jit.script(_scan_for_graphs)
 
 
-def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor, backwards: bool) -> Tensor:
-    """`gated_scan` for as many steps as there are when it runs."""
-    if backwards:
-        forget, value = forget.flip(0), value.flip(0)
+def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
+    """The scan for as many steps as there are when it runs."""
     last = initial
     steps: list[Tensor] = []
     for step in range(value.shape[0]):
         last = value[step] + forget[step] * (last - value[step])
         steps.append(last)
-    hidden = torch.stack(steps)
-    return hidden.flip(0) if backwards else hidden
+    return torch.stack(steps)
