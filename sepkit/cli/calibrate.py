@@ -70,6 +70,23 @@ def main(
             f"correlation {_shown(ridge.correlation)}, error {ridge.error_db:.2f} dB, "
             f"{100 * fitted.coverage:.0f} % interval +-{(high - low) / 2:.2f} dB"
         )
+    if fitted.model.by_likeness is not None:
+        widths = ", ".join(f"{(high - low) / 2:.2f}" for low, high in fitted.model.by_likeness.intervals_db)
+        print(f"  intervals from alike to different voices: +-{widths} dB")
+    if (second := fitted.not_separated) is None:
+        print("  likely not separated: not predicted, too few mixtures are separated or too few are not")
+    else:
+        print(
+            f"  likely not separated: flags {100 * second.flagged:.0f} % of the mixtures below {second.limit_db:g} dB"
+            f" SI-SDRi and {100 * second.false_alarms:.0f} % of the others"
+        )
+    if (silence := fitted.silence) is not None:
+        right = ", ".join(f"{100 * share:.0f} % of {number}" for number, share in silence.right.items())
+        print(
+            f"  estimates more than {-silence.threshold_db:.0f} dB below the strongest are silent; counts {right} right"
+        )
+    elif separator.model.scoring_head is None:
+        print("  speakers are not counted: levels of estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
 
 

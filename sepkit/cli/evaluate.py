@@ -266,6 +266,9 @@ def _report_matching(matching: dict[str, Any]) -> None:
         print(f"scores are over matched pairs: {missed} sources missed, {extra} speakers too many")
 
 
+_FLAGS = ("flagged", "false_alarms")
+
+
 def _report_calibration(calibration: dict[str, Any], name: str = "") -> None:
     for level in ("sources", "mixtures") if calibration else ():
         found = calibration[level]
@@ -284,6 +287,15 @@ def _report_calibration(calibration: dict[str, Any], name: str = "") -> None:
         best = f"{curves['best_possible_db'][half]:.2f} dB at best"
         model = f"{curves['model_db'][half]:.2f} dB at 50 % coverage against {curves['model_db'][-1]:.2f} dB at 100 %"
         print(f"{name}{level}: mean SI-SDR {model} ({best}), {found['n']} {level}")
+    for voices, interval in calibration.get("by_voices", {}).items():
+        inside, width = 100 * interval["coverage"], interval["mean_width_db"]
+        print(f"{name}{voices} voices: {inside:.0f} % of {interval['n']} sources are inside, {width:.1f} dB wide")
+    if (flags := calibration.get("not_separated")) is not None:
+        found, alarms = ("none" if flags[key] is None else f"{100 * flags[key]:.0f} %" for key in _FLAGS)
+        print(
+            f"{name}{flags['n_below']} of {flags['n']} mixtures are below {flags['limit_db']:g} dB SI-SDRi: {found} of "
+            f"them are flagged as likely not separated, {alarms} of the others"
+        )
     if calibration.get("n_without_prediction"):
         print(f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this")
     for part in calibration.get("by_manifest", ()):
@@ -326,7 +338,7 @@ def _of_model(
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     keep_small_steps_together(separator)
-    check_speakers(speakers, separator.model)
+    check_speakers(speakers, separator.model, separator.silence)
     if calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass
@@ -33,6 +34,10 @@ class DynamicMixingConfig:
     """Share of mixtures in simulated rooms (needs the extra `reverb`)."""
     reverberation_cache: str | None = None
     """Folder of simulated impulse responses; made on first use."""
+    reverberation_target: Literal["all", "early"] = "all"
+    """What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise then."""
+    coloring_db: float = 0.0
+    """Each source is colored over frequency: its level in dB gains four cosines of this standard deviation; 0: none."""
     overlap_probability: float = 1.0
     """Share of mixtures whose sources overlap fully; the others start at a random offset."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.bank import WaveformBank
+from sepkit.data.coloring import colored
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed, active_level, place
-from sepkit.data.reverberation import RoomBank, reverberate
+from sepkit.data.reverberation import RoomBank, early_and_late, reverberate
 from sepkit.errors import UserError
 
 # Levels are measured on at most this length, so that hour-long recordings cost little.
@@ -45,8 +47,8 @@ class DynamicMixer:
     A mixture starts from a random mixture of the manifest. It settles the number of speakers, the mode ("min" cuts to
     the shortest source, "max" extends to the longest), and, through one of its sources, the level. Speakers are drawn
     from the whole manifest, all equally likely, then a recording of each, scaled to that level. Each source gets its
-    own gain and speed, and optionally a room; noise comes last. Sources include gain, speed and reverberation, so that
-    the mixture is their sum plus the noise.
+    own gain and speed, and optionally coloring and a room; noise comes last. Sources include all that, so that the
+    mixture is their sum plus the noise. If only early sound is the target, late reverberation belongs to the noise.
 
     The ratio of speech to noise compares the energies of the summed sources and of the noise over the mixture. Noise
     shorter than the mixture is repeated.
@@ -83,6 +85,8 @@ class DynamicMixer:
             )
         if not 0 <= config.one_speaker_share <= 1:
             raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
+        if not 0 <= config.coloring_db < math.inf:
+            raise UserError(f"data.dynamic_mixing.coloring_db: found {config.coloring_db}, expected at least 0")
         if config.noise is None and config.noise_probability != 1:
             raise UserError(
                 f"data.dynamic_mixing.noise_probability: found {config.noise_probability}, which does nothing without "
@@ -146,13 +150,19 @@ class DynamicMixer:
         responses = self._draw_room(len(recordings), generator)
 
         sources = np.zeros((len(recordings), count), dtype=np.float32)
+        late = None
         for row, recording, rate, span, offset, gain, response in zip(
             sources, recordings, rates, spans, offsets, gains, responses, strict=True
         ):
-            segment = self._read_segment(recording, rate, span, count - offset, response, generator)
-            row[:] = place(segment, offset, count) * np.float32(gain)
+            segments = self._read_segments(recording, rate, span, count - offset, response, generator)
+            placed = [place(segment, offset, count) * np.float32(gain) for segment in segments]
+            row[:] = placed[0]
+            if len(placed) > 1:
+                late = placed[1] if late is None else late + placed[1]
         speech = sources.sum(axis=0)
-        noise = self._draw_noise(entry, speech, generator)
+        noise = self._draw_noise(entry, speech if late is None else speech + late, generator)
+        if late is not None:
+            noise = late if noise is None else noise + late
         return Mixed(speech if noise is None else speech + noise, sources, noise)
 
     def _draw_count(self, entry: MixtureEntry, generator: np.random.Generator) -> int:
@@ -227,7 +237,7 @@ class DynamicMixer:
         rooms = RoomBank(self.config.reverberation_cache, self.sample_rate, num_sources)
         return list(rooms.impulse_responses(int(generator.integers(rooms.num_rooms))))
 
-    def _read_segment(
+    def _read_segments(
         self,
         recording: _Recording,
         rate: int,
@@ -235,15 +245,23 @@ class DynamicMixer:
         count: int,
         response: np.ndarray | None,
         generator: np.random.Generator,
-    ) -> np.ndarray:
-        """Read a random segment of `count` samples, or all of a shorter recording, as heard in the room."""
+    ) -> list[np.ndarray]:
+        """Read a random segment of `count` samples, or all of a shorter recording, as heard in the room.
+
+        The source comes first; then its late reverberation, if that is not part of it.
+        """
         begin, available = span
         count = min(count, available)
         position = begin + int(generator.integers(available - count + 1))
         # Sound from before the segment still reverberates in it.
         history = 0 if response is None else min(position - begin, len(response) - 1)
         segment = self._read(recording, rate, span, position - history, count + history)
-        return segment if response is None else reverberate(segment, response)[history:]
+        if self.config.coloring_db:
+            segment = colored(segment, self.config.coloring_db, generator)
+        if response is None:
+            return [segment]
+        parts = [response] if self.config.reverberation_target == "all" else early_and_late(response, self.sample_rate)
+        return [reverberate(segment, part)[history:] for part in parts]
 
     def _read(self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int) -> np.ndarray:
         """Read samples of a recording at `rate`, from the bank if there is one."""

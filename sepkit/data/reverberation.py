@@ -17,6 +17,8 @@ SPEED_OF_SOUND = 343.0
 _VERSION = "v1"
 _WALL_DISTANCE = 0.5
 _TALKER_DISTANCE = 0.5
+# Reflections this soon after the direct sound are heard as part of it (ISO 3382-1: the time of C50).
+_EARLY_SECONDS = 0.05
 
 
 class RoomBank:
@@ -85,6 +87,19 @@ def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarra
     from scipy.signal import oaconvolve
 
     return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)
+
+
+def early_and_late(impulse_response: np.ndarray, sample_rate: int) -> list[np.ndarray]:
+    """Return two impulse responses (L,) whose sum is the one given: up to 50 ms after its largest sample, and the rest.
+
+    Args:
+        impulse_response: (L,).
+        sample_rate: Hz.
+    """
+    end = int(np.abs(impulse_response).argmax()) + round(_EARLY_SECONDS * sample_rate)
+    early, late = impulse_response.copy(), impulse_response.copy()
+    early[end:], late[:end] = 0, 0
+    return [early, late]
 
 
 def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int) -> np.ndarray:

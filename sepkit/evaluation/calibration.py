@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sepkit.errors import UserError
-from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
 from sepkit.evaluation.results import Row
 from sepkit.evaluation.statistics import times_drawn
 from sepkit.files import atomic_output
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
+
+LIMIT_DB = 1.0
+"""A mixture whose mean SI-SDR improvement is below this is not separated."""
 
 _RESAMPLES = 2000
 # Least number of predictions per point of the calibration curve, and largest number of points.
@@ -77,7 +80,9 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     "sources" has a prediction for each source that speaks and its matched estimate; "mixtures" has the means of these.
     Both hold `Agreement` of the "model" and, where there is one, of the "baseline", the `interval_coverage` of sources,
     and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap over mixtures,
-    because sources of one mixture are alike. "by_manifest" has both for each of several manifests.
+    because sources of one mixture are alike. "by_voices" has the intervals of mixtures of one sex ("like") and of two
+    ("unlike"), where manifests state sexes. "not_separated" tells how well the flags of mixtures that are not separated
+    agree with their SI-SDR improvement. "by_manifest" has all of it for each of several manifests.
 
     calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
     outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
@@ -96,15 +101,71 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
             "calibration: found no predicted SI-SDR of any source that speaks, expected a model that predicts it; fit "
             "the predictor on dev mixtures: sepkit calibrate MODEL --manifest dev.jsonl"
         )
-    summary = _summary(of_sources, missing)
+    summary = _summary(of_sources, missing) | _of_rows(done)
     manifests = list(dict.fromkeys(row["manifest"] for row in done))
     if len(manifests) > 1:
-        parts = {name: _predictions_of([row for row in done if row["manifest"] == name]) for name in manifests}
+        parts = {name: [row for row in done if row["manifest"] == name] for name in manifests}
         summary["by_manifest"] = [
-            {"manifest": name} | _summary(found, without) for name, (found, without) in parts.items() if found
+            {"manifest": name} | _summary(found, without) | _of_rows(part)
+            for name, part in parts.items()
+            for found, without in [_predictions_of(part)]
+            if found
         ]
     _write_curves(folder, of_sources)
     return summary
+
+
+def _of_rows(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the sections "by_voices" and "not_separated", where there is what they need."""
+    found: dict[str, Any] = {}
+    like = {pair: _are_like(pair) for pair in {row["mixture"].get("sex_pair") for row in rows}}
+    by_voices = {}
+    for name, alike in (("like", True), ("unlike", False)):
+        part, _ = _predictions_of([row for row in rows if like[row["mixture"].get("sex_pair")] is alike])
+        if part is not None and part.low is not None and part.high is not None:
+            by_voices[name] = {"n": len(part.measured)} | interval_coverage(part.measured, part.low, part.high)
+    if by_voices:
+        found["by_voices"] = by_voices
+    flags = [(row["scores"].get("rates", {}).get(NOT_SEPARATED), _improvement_db(row)) for row in rows]
+    known = np.array([pair for pair in flags if pair[0] is not None and math.isfinite(pair[1])]).reshape(-1, 2)
+    if len(known):
+        found["not_separated"] = flags_against(known[:, 0] > 0, known[:, 1])
+    return found
+
+
+def _are_like(sex_pair: str | None) -> bool | None:
+    """Return whether the voices of a mixture are of one sex; None if that is not known, or for one voice."""
+    sexes = (sex_pair or "").split("-")
+    return None if len(sexes) < 2 else len(set(sexes)) == 1
+
+
+def _improvement_db(row: Row) -> float:
+    values = row["scores"]["values"].get("si_sdri_db", [])
+    return float(np.mean(values)) if values else math.nan
+
+
+def flags_against(flagged: ArrayLike, improvement_db: ArrayLike) -> dict[str, Any]:
+    """Return how well flags find the mixtures whose SI-SDR improvement is below 1 dB.
+
+    `n_below` of `n` mixtures are below `limit_db`; `flagged` is the share of these that are flagged, `false_alarms`
+    that of the others, None where there are none.
+
+    Args:
+        flagged: (N,) bool.
+        improvement_db: (N,) dB, mean over the sources.
+    """
+    flags, below = np.asarray(flagged, bool), np.asarray(improvement_db, np.float64) < LIMIT_DB
+
+    def share(among: np.ndarray) -> float | None:
+        return float(flags[among].mean()) if among.any() else None
+
+    return {
+        "n": len(flags),
+        "n_below": int(below.sum()),
+        "limit_db": LIMIT_DB,
+        "flagged": share(below),
+        "false_alarms": share(~below),
+    }
 
 
 def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None = None, seed: int = 0) -> Agreement:

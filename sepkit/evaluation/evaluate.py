@@ -24,7 +24,7 @@ from sepkit.evaluation.environment import commit, hardware
 from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
-from sepkit.evaluation.labels import BOUNDS, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import Row, columns_of, summarize_rows, write_rows
 from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
@@ -44,7 +44,8 @@ class SeparatedLike(Protocol):
 
     Optional attributes, which may be None: `is_speaker` (n,) bool, which estimates the model keeps (else those with
     log-odds above 0); `rates`, nats by the names in `labels.FROM_LATENTS`; `predicted_si_sdr_db` and
-    `baseline_si_sdr_db` (n,), with `predicted_interval_db` (n, 2), NaN where the model predicts nothing.
+    `baseline_si_sdr_db` (n,), with `predicted_interval_db` (n, 2), NaN where the model predicts nothing;
+    `likely_not_separated`, a bool or None.
     """
 
     estimates: Any
@@ -303,6 +304,8 @@ class _Job:
             _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
         rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
+        if (flag := getattr(separated, NOT_SEPARATED, None)) is not None:
+            rates = rates | {NOT_SEPARATED: float(flag)}
         told = _Told(_is_speaker(separated), _predictions(separated), rates, weights)
         task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, told, self.options)
         return row, task

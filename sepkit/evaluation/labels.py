@@ -22,6 +22,9 @@ FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
 PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
 """Columns of a source that a model fills which predicts how good its estimates are."""
 
+NOT_SEPARATED = "likely_not_separated"
+"""Column of an utterance that such a model fills: 1 where it predicts that the utterance is not separated, else 0."""
+
 WEIGHTED = ("weighted_si_sdr_db", "drawn_si_sdr_db")
 """Columns of a source that a model with scores fills: SI-SDR of the sum of all hypotheses, weighted by their scores,
 and the expected SI-SDR of one drawn with these weights."""
@@ -29,7 +32,7 @@ and the expected SI-SDR of one drawn with these weights."""
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
-NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS})
+NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED})
 """Columns that are not scores: higher is neither better nor worse."""
 
 LABELS = {
@@ -69,6 +72,7 @@ LABELS = {
     "blr_nll_nats_per_sample": "distortion [nats per sample]",
     "predicted_si_sdr_db": "predicted SI-SDR [dB]",
     "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",
+    "likely_not_separated": "flagged as not separated",
     "measured_si_sdr_db": "measured SI-SDR [dB]",
     "coverage_percent": "kept, best predicted first [%]",
     "si_sdr_of_sources_db": "mean SI-SDR of the sources kept [dB]",

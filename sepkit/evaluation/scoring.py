@@ -11,7 +11,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import FROM_LATENTS, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import FROM_LATENTS, NOT_SEPARATED, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.objectives.assignment import PIT
@@ -58,9 +58,9 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
-scores its hypotheses, has rates, or predicts how good its estimates are."""
+scores its hypotheses, has rates, predicts how good its estimates are, or whether there is a separation at all."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: a single source speaks, so no improvement can be measured.
-        rates: `FROM_LATENTS` -> nats, of a model whose latents are variational.
+        rates: `FROM_LATENTS` -> nats, of a model whose latents are variational; also `NOT_SEPARATED` -> 0 or 1.
     """
 
     assignment: list[int]
@@ -127,7 +127,7 @@ class UtteranceScores:
         """
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
-        if column in FROM_LATENTS:
+        if column in (*FROM_LATENTS, NOT_SEPARATED):
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]

@@ -18,6 +18,7 @@ from sepkit.inference.features import recording_features
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
+from sepkit.inference.silence import SilenceThreshold, fit_silence, levels_db
 from sepkit.inference.uncertainty import check_samples
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -48,7 +49,10 @@ def calibrate(
     on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
-    as `sepkit evaluate` measures it. The separator's own predictor does not change.
+    as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
+    `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; from
+    both the level follows below which nobody speaks in an estimate, see `fit_silence`. The separator's own predictor
+    does not change.
 
     Args:
         separator: of the model.
@@ -69,15 +73,19 @@ def calibrate(
     skipped: dict[str, str] = {}
     rows: list[dict[str, np.ndarray]] = []
     targets: list[np.ndarray] = []
+    improvements: list[np.ndarray] = []
     mixtures: list[int] = []
+    heard: list[tuple[np.ndarray, int]] = []
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
-            features, si_sdr_db = _example(plain, entry, samples, seed)
+            features, si_sdr_db, improvement_db, levels = _example(plain, entry, samples, seed)
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
         rows.append(features)
         targets.append(si_sdr_db)
+        improvements.append(improvement_db)
+        heard += levels
         mixtures += [number] * len(si_sdr_db)
     if not rows:
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
@@ -87,6 +95,7 @@ def calibrate(
             {name: np.concatenate([row[name] for row in rows]) for name in rows[0]},
             np.concatenate(targets),
             mixtures,
+            np.concatenate(improvements),
             weights=weights_fingerprint(separator.model),
             hypotheses=separator.hypotheses,
             samples=samples,
@@ -94,25 +103,38 @@ def calibrate(
             manifest=str(Path(manifest)),
         )
         predictor.depth_steps = plain.depth_steps
+        predictor.silence = _silence(plain, heard)
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
 
 
+def _silence(separator: Separator, heard: list[tuple[np.ndarray, int]]) -> SilenceThreshold | None:
+    """Return the level below which nobody speaks in an estimate; a model with scores counts by these."""
+    if separator.model.scoring_head is not None or not heard:
+        return None
+    levels, speakers = zip(*heard, strict=True)
+    return fit_silence(levels, speakers)
+
+
 def _example(
     separator: Separator, entry: MixtureEntry, samples: int, seed: int
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return (k,) of every feature, and the SI-SDR, dB, of the hypotheses matched with the k active sources.
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[tuple[np.ndarray, int]]]:
+    """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
+
+    The last are the (n,) levels of all hypotheses with the number of speakers, for the mixture and for its first source
+    alone.
 
     Raises:
         UserError: an unusable mixture.
     """
     mixed = mix_entry(entry)
     active = mixed.sources.any(axis=1)
-    if not active.any():
+    count = int(active.sum())
+    if not count:
         raise UserError("no active source")
-    if active.sum() > separator.hypotheses:
-        raise UserError(f"{active.sum()} sources, but the model makes {separator.hypotheses} estimates")
+    if count > separator.hypotheses:
+        raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
     estimates = separator.separate(mixed.mixture, entry.sample_rate).estimates
     mixture = audio.resample(mixed.mixture, entry.sample_rate, separator.sample_rate)
     on_device = torch.as_tensor(mixture, device=separator.device)
@@ -121,8 +143,24 @@ def _example(
     features = recording_features(separator.model, on_device, separation, samples, seed)
     if features is None:
         raise UserError("silent, or shorter than half a second")
+    heard = [(_levels(separation.estimates), count)]
+    speaking = np.flatnonzero(active)
+    if count > 1 and separator.model.scoring_head is None:
+        # The noise stays.
+        alone = mixed.mixture - mixed.sources[speaking[1:]].sum(0)
+        alone = audio.resample(alone.astype(np.float32), entry.sample_rate, separator.sample_rate)
+        with torch.inference_mode():
+            of_one = separator.model(torch.as_tensor(alone, device=separator.device)[None])
+        heard.append((_levels(of_one.estimates), 1))
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
     si_sdr_db = -cost[0, matches, torch.arange(len(matches))].double().numpy()
-    return {name: values[matches.numpy()] for name, values in features.items()}, si_sdr_db
+    before = -pairwise_neg_si_sdr(torch.from_numpy(mixed.mixture)[None, None], sources)[0, 0].double().numpy()
+    improvement_db = si_sdr_db - before if count > 1 else np.full(1, np.nan)
+    matched = {name: values[matches.numpy()] for name, values in features.items()}
+    return matched, si_sdr_db, improvement_db, heard
+
+
+def _levels(estimates: torch.Tensor) -> np.ndarray:
+    return levels_db(estimates[0].double().square().sum(-1).cpu().numpy())

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sepkit.inference.likeness import likeness_features
 from sepkit.inference.profiles import measure_voices
 from sepkit.inference.uncertainty import RunningMoments, check_samples
 from sepkit.models import EncoderMaskerDecoder
@@ -132,6 +133,7 @@ def hypothesis_features(
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
     * `estimate_flatness_db`, `estimate_level_deviation_db`: those of `mixture_features`, of the estimate.
     * `estimate_log_pitch`: mean logarithm of the pitch in Hz, where the estimate is much stronger than the others.
+    * those of `likeness_features`, of two hypotheses or more.
     * `score`: log-odds that it is a speaker.
     * those of the mixture, the same for all hypotheses.
 
@@ -211,14 +213,23 @@ def _level_deviation_db(waveform: np.ndarray, frame: int) -> float:
     return float((10 * np.log10(_floored(energies, _LEAST_DB))).std())
 
 
+def _frame_powers(waveform: np.ndarray, frame: int) -> np.ndarray:
+    """Return (F, K) power spectra of half overlapping Hann windows without their means."""
+    frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    return np.square(np.abs(np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window)))
+
+
 def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:
     """Return Welch's estimate of the power spectrum above 0 Hz, up to a factor, from Hann windows without their means.
 
     `scipy.signal.welch` gives the same, but takes a third of the time of a separation: it treats windows one by one.
     """
-    frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
-    spectrum = np.square(np.abs(np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window))).mean(0)
+    return _welch(_frame_powers(waveform, frame), frame)
+
+
+def _welch(powers: np.ndarray, frame: int) -> np.ndarray:
+    spectrum = powers.mean(0)
     # Of the bins that stand for a positive and a negative frequency; the one at half the rate stands for itself.
     spectrum[1 : (frame + 1) // 2] *= 2
     # Without means there is nothing at 0 Hz.
@@ -268,14 +279,17 @@ def _mask_spread(
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
     """Return how estimates (n, T) sound, independent of their levels."""
-    flatness, deviations = [], []
+    flatness, deviations, powers = [], [], []
     for estimate in estimates - estimates.mean(-1, keepdims=True, dtype=np.float64):
         frame = _frame_of(estimate, sample_rate)
-        flatness.append(_flatness_db(_power_spectrum(estimate, frame)))
+        powers.append(_frame_powers(estimate, frame))
+        flatness.append(_flatness_db(_welch(powers[-1], frame)))
         deviations.append(_level_deviation_db(estimate, frame))
     power = float(np.square(estimates, dtype=np.float64).sum(0).mean())
-    pitch = measure_voices(estimates, sample_rate, power)["pitch"]
-    return {
+    voices = measure_voices(estimates, sample_rate, power)
+    pitch = voices["pitch"]
+    likeness = likeness_features(powers, voices) if len(estimates) > 1 else {}
+    return likeness | {
         "estimate_flatness_db": np.array(flatness),
         "estimate_level_deviation_db": np.array(deviations),
         "estimate_log_pitch": np.where(pitch.seconds > _LEAST_PITCH_SECONDS, pitch.means[:, 0], _USUAL_LOG_PITCH),

@@ -86,7 +86,7 @@ def separate_files(
             spread of a deterministic model or of fewer than two samples.
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
-    check_speakers(options.speakers, separator.model)
+    check_speakers(options.speakers, separator.model, separator.silence)
     if options.spread:
         check_samples(options.samples)
         if not is_variational(separator.model):
@@ -107,7 +107,7 @@ def separate_files(
         "model_sample_rate": separator.sample_rate,
         **separator.way(),
         "channel": options.channel,
-        "speakers": options.speakers,
+        "speakers_option": options.speakers,
         "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
         "subtype": options.subtype or ("FLOAT" if options.format == "wav" else "PCM_16"),
         "format": options.format,
@@ -171,7 +171,9 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
     way = job.way
     waveform = audio.read(path, channel=way["channel"])
     _check_unchanged(path, description)
-    separated = job.separator.separate(waveform, sample_rate, speakers=way["speakers"], samples=way["spread_samples"])
+    separated = job.separator.separate(
+        waveform, sample_rate, speakers=way["speakers_option"], samples=way["spread_samples"]
+    )
     told = _write_people(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
     return told or sentence(separated)
 
@@ -182,7 +184,7 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     check_writable(target.parent)
     # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
     long = job.separator.separate_long(
-        recording, speakers=job.way["speakers"], folder=target.parent, progress=job.progress
+        recording, speakers=job.way["speakers_option"], folder=target.parent, progress=job.progress
     )
     try:
         _check_unchanged(path, description)
@@ -285,9 +287,11 @@ def _write(
         "peak": activity.peak,
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
+        "speakers": separated.speakers,
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": _pairs(separated.predicted_interval_db),
+        "likely_not_separated": separated.likely_not_separated,
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
         "spread_db": _spread_db(separated),

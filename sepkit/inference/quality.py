@@ -1,7 +1,8 @@
 """Predictions of SI-SDR without references: ridge regressions on features, with intervals, stored with the model.
 
 Two of them are fitted on the same mixtures: `model` uses everything that a separation tells, `baseline` only the
-mixture. Their difference is the model's knowledge about its own output.
+mixture. Their difference is the model's knowledge about its own output. Beside them are a second head, which tells
+whether a recording is separated at all, and the level below which nobody speaks in an estimate.
 """
 
 from __future__ import annotations
@@ -21,14 +22,23 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
 from sepkit.inference.features import BASELINE_FEATURES
+from sepkit.inference.likeness import DOMINANCE
+from sepkit.inference.not_separated import NotSeparatedPredictor, fit_not_separated, recording_summary
+from sepkit.inference.silence import SilenceThreshold
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
 FORMAT = 1
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 
 COVERAGE = 0.9
+
+LIKENESS_BINS = 3
+"""Number of parts, by how alike the voices are, that have an interval of their own."""
+
+LEAST_IN_BIN = 30
+"""There are fewer parts if one would have fewer examples than this."""
 
 EXAMPLES_PER_FEATURE = 3
 """Fit only with at least this many examples per feature."""
@@ -41,11 +51,26 @@ _STRENGTHS = np.logspace(-5, 1, 25)
 
 
 @dataclass
+class LikenessIntervals:
+    """Intervals that are as wide as the errors for voices that are about as much alike.
+
+    Args:
+        feature: that tells likeness, see `sepkit.inference.likeness`.
+        edges: between the parts, ascending; a value at an edge is in the lower part.
+        intervals_db: of each part, see `RidgePredictor.interval_db`.
+    """
+
+    feature: str
+    edges: list[float]
+    intervals_db: list[list[float]]
+
+
+@dataclass
 class RidgePredictor:
     """SI-SDR as a linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
 
-    Standardized features are limited to four deviations. The interval is the prediction plus two numbers, so it has
-    the same width for all.
+    Standardized features are limited to four deviations. The interval is the prediction plus two numbers; they depend
+    on the likeness of the voices if `by_likeness` is there.
 
     Args:
         features: names.
@@ -59,6 +84,7 @@ class RidgePredictor:
             either does not vary.
         correlation: Pearson's, in the same way.
         error_db: root mean square of these predictions' errors.
+        by_likeness: intervals of their own for voices that are more and less alike; None: one for all.
     """
 
     features: list[str]
@@ -71,6 +97,7 @@ class RidgePredictor:
     rank_correlation: float | None
     correlation: float | None
     error_db: float
+    by_likeness: LikenessIntervals | None = None
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return predictions, (n,) dB; NaN where a feature is.
@@ -82,13 +109,17 @@ class RidgePredictor:
         standardized = _standardize(table, np.array(self.means), np.array(self.scales))
         return self.intercept + standardized @ np.array(self.coefficients)
 
-    def interval(self, predicted: np.ndarray) -> np.ndarray:
+    def interval(self, predicted: np.ndarray, features: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """Return lower and upper ends, (n, 2) dB.
 
         Args:
             predicted: (n,) dB.
+            features: (n,) each, by name; None: the interval is the same for all.
         """
-        return predicted[:, None] + np.array(self.interval_db)
+        if self.by_likeness is None or features is None:
+            return predicted[:, None] + np.array(self.interval_db)
+        part = np.searchsorted(self.by_likeness.edges, features[self.by_likeness.feature])
+        return predicted[:, None] + np.array(self.by_likeness.intervals_db)[part]
 
 
 @dataclass
@@ -107,6 +138,8 @@ class QualityPredictor:
         model: predicts from everything.
         baseline: predicts from the mixture's level and statistics.
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
+        not_separated: tells whether a recording is separated at all; None if too few mixtures are not, or too few are.
+        silence: counts speakers by the levels of the estimates; None if they do not tell.
         sepkit: version that wrote it.
         format: of the file.
         features_version: of the features.
@@ -123,6 +156,8 @@ class QualityPredictor:
     model: RidgePredictor
     baseline: RidgePredictor
     depth_steps: int | None = None
+    not_separated: NotSeparatedPredictor | None = None
+    silence: SilenceThreshold | None = None
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
@@ -137,8 +172,18 @@ class QualityPredictor:
             predicted = baseline = np.full(self.hypotheses, np.nan)
         else:
             predicted, baseline = self.model.predict(features), self.baseline.predict(features)
-        interval = self.model.interval(predicted)
+        interval = self.model.interval(predicted, features)
         return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
+
+    def likely_not_separated(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
+        """Return whether a recording is likely not separated; None if that is not known.
+
+        Args:
+            features: (n,) each, by name, of two estimates or more; None: silence, or too short.
+        """
+        if features is None or self.not_separated is None:
+            return None
+        return self.not_separated.flags(recording_summary(features, self.model.predict(features)))
 
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
@@ -174,7 +219,8 @@ def fit_ridge(
 
     The interval is made of quantiles of these errors (jackknife): its ends are the (1 - coverage) / 2 and the
     (1 + coverage) / 2 quantile, with ranks among N + 1. On average over similar mixtures it contains the requested
-    share; for other mixtures it promises nothing.
+    share; for other mixtures it promises nothing. Where the voices' likeness is a feature and there are enough
+    examples, parts of equal size by likeness have intervals of their own, so that each of them holds its share.
 
     Args:
         features: (N,) each, finite; those that do not vary are left out.
@@ -232,6 +278,7 @@ def fit_ridge(
         rank_correlation=_plain(spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
         correlation=_plain(pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
         error_db=float(np.sqrt(np.mean(np.square(errors)))),
+        by_likeness=_likeness_intervals(features[DOMINANCE], errors, coverage) if DOMINANCE in names else None,
     )
     return Fit(predictor, left_out)
 
@@ -240,14 +287,17 @@ def fit_quality(
     features: Mapping[str, np.ndarray],
     targets: np.ndarray,
     mixtures: np.ndarray | Sequence[int],
+    improvements_db: np.ndarray | None = None,
     **described: Any,
 ) -> QualityPredictor:
-    """Return both predictors, fitted to the same examples.
+    """Return all predictors, fitted to the same examples.
 
     Args:
         features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
         targets: (N,) SI-SDR, dB.
         mixtures: (N,) number of the mixture that each example comes from.
+        improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: whether a recording is
+            separated is not predicted.
         **described: weights, hypotheses, samples, seed and manifest of `QualityPredictor`.
 
     Raises:
@@ -257,13 +307,19 @@ def fit_quality(
     usable = np.isfinite(np.stack([targets, *features.values()])).all(0)
     of_usable = {name: np.asarray(values, np.float64)[usable] for name, values in features.items()}
     targets, mixtures = targets[usable], mixtures[usable]
+    fit = fit_ridge(of_usable, targets, mixtures)
+    not_separated = None
+    if improvements_db is not None:
+        improvements = np.asarray(improvements_db, np.float64)[usable]
+        not_separated = fit_not_separated(of_usable, fit.left_out_db, improvements, mixtures)
     return QualityPredictor(
         **described,
         mixtures=len(np.unique(mixtures)),
         examples=len(targets),
         coverage=COVERAGE,
-        model=fit_ridge(of_usable, targets, mixtures).predictor,
+        model=fit.predictor,
         baseline=fit_ridge({name: of_usable[name] for name in BASELINE_FEATURES}, targets, mixtures).predictor,
+        not_separated=not_separated,
     )
 
 
@@ -281,6 +337,17 @@ def _interval(errors: np.ndarray, coverage: float) -> tuple[float, float]:
     # The next error is above the k-th largest of N errors with probability k / (N + 1): "weibull".
     low, high = np.quantile(errors, [(1 - coverage) / 2, (1 + coverage) / 2], method="weibull")
     return float(low), float(high)
+
+
+def _likeness_intervals(likeness: np.ndarray, errors: np.ndarray, coverage: float) -> LikenessIntervals | None:
+    """Return intervals of parts of equal size, or None if there would be only one part."""
+    count = min(LIKENESS_BINS, len(errors) // LEAST_IN_BIN)
+    edges = np.unique(np.quantile(likeness, np.arange(1, count) / count)) if count > 1 else np.empty(0)
+    part = np.searchsorted(edges, likeness)
+    if not len(edges) or np.bincount(part, minlength=len(edges) + 1).min() < LEAST_IN_BIN // 2:
+        return None
+    intervals = [list(_interval(errors[part == number], coverage)) for number in range(len(edges) + 1)]
+    return LikenessIntervals(DOMINANCE, edges.tolist(), intervals)
 
 
 def _plain(value: float) -> float | None:
@@ -335,6 +402,8 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     for ridge in (predictor.model, predictor.baseline):
         _check(ridge, path)
+    if (second := predictor.not_separated) is not None:
+        _check_columns((second.means, second.scales, second.coefficients), second.features, second.scales, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:
         what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"
         raise UserError(f"{path}: was fitted for a model with {what} than the one beside it; {_AGAIN}")
@@ -345,9 +414,20 @@ _AGAIN = "run `sepkit calibrate` again, or delete the file"
 
 
 def _check(ridge: RidgePredictor, path: Path) -> None:
-    columns = (ridge.means, ridge.scales, ridge.coefficients)
-    numbers = [*(value for column in columns for value in column), ridge.intercept, *ridge.interval_db]
-    if any(len(column) != len(ridge.features) for column in columns) or not all(map(math.isfinite, numbers)):
+    _check_columns((ridge.means, ridge.scales, ridge.coefficients), ridge.features, ridge.scales, path)
+    parts = ridge.by_likeness
+    ends = [ridge.interval_db, *(parts.intervals_db if parts else [])]
+    fits = parts is None or (len(parts.intervals_db) == len(parts.edges) + 1 and parts.feature in ridge.features)
+    if not fits or not all(len(pair) == 2 and all(map(math.isfinite, pair)) for pair in ends):
+        raise UserError(f"{path}: found intervals that are not finite or not one for each part; {_AGAIN}")
+    if not math.isfinite(ridge.intercept):
+        raise UserError(f"{path}: found an intercept that is not finite; {_AGAIN}")
+
+
+def _check_columns(
+    columns: Sequence[Sequence[float]], features: Sequence[str], scales: Sequence[float], path: Path
+) -> None:
+    if any(len(column) != len(features) or not all(map(math.isfinite, column)) for column in columns):
         raise UserError(f"{path}: found numbers that are not finite or not one for each feature; {_AGAIN}")
-    if not all(scale > 0 for scale in ridge.scales):
+    if not all(scale > 0 for scale in scales):
         raise UserError(f"{path}: found a scale that is not positive; {_AGAIN}")

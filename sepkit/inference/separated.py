@@ -30,18 +30,21 @@ class Separated:
         gains: (k,) what the model's own estimates were multiplied by.
         scores: (n,) log-odds that each hypothesis is a speaker; None for a model without scoring head.
         predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
-            predictor. NaN for a silent estimate, and for all if the recording is silent or shorter than half a second.
+            predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if the recording is
+            silent or shorter than half a second.
             See `sepkit.inference.quality`.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
-        is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None without scores.
+        is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None for a model that does not count.
         rates: nats, see `rates_of`, for a model with variational latents if SI-SDR is predicted or they are asked for.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
         people: how many people the estimates are linked to; None: they are not.
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
+        likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
+            if it is not predicted. See `sepkit.inference.not_separated`.
     """
 
     estimates: Any
@@ -57,6 +60,12 @@ class Separated:
     sample_rate: int = 0
     people: int | None = None
     weights: Any = None
+    likely_not_separated: bool | None = None
+
+    @property
+    def speakers(self) -> int | None:
+        """How many people speak, whatever was kept; None for a model that does not count them."""
+        return None if self.is_speaker is None else int(np.sum(np.asarray(self.is_speaker)))
 
     def as_tensors(self) -> Separated:
         """Return the same with tensors in place of arrays."""
@@ -89,11 +98,16 @@ class Separated:
 def sentence(separated: Separated) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
+    It ends in "likely not separated" where that is predicted.
+
     Args:
         separated: the result.
     """
     count = len(separated.kept) if separated.kept is not None else len(separated.estimates)
-    return ", ".join([f"{count} speaker{'s' * (count != 1)}", *filter(None, [expectation(separated)])])
+    if separated.scores is None and separated.speakers is not None:
+        count = separated.speakers
+    failed = "likely not separated" if separated.likely_not_separated else ""
+    return ", ".join([f"{count} speaker{'s' * (count != 1)}", *filter(None, [expectation(separated), failed])])
 
 
 def expectation(separated: Separated) -> str:

@@ -21,10 +21,11 @@ from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import distribute_residual, products_of, residual_shares
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
 from sepkit.inference.precision import set_precision
-from sepkit.inference.quality import QualityPredictor, read_quality
+from sepkit.inference.quality import QUALITY, QualityPredictor, read_quality
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.run_model import check_finite, run_model
 from sepkit.inference.separated import Separated
+from sepkit.inference.silence import SilenceThreshold
 from sepkit.inference.speakers import check_speakers, choose_speakers
 from sepkit.inference.stitching import chunking_of
 from sepkit.inference.streaming import Stream
@@ -48,6 +49,7 @@ class Separator:
         options: how it works.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
+        silence: counts speakers by the levels of the estimates of a model without scores; can be set.
 
     Args:
         model: put into evaluation mode and moved to `device`.
@@ -80,6 +82,7 @@ class Separator:
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
+        self.silence: SilenceThreshold | None = self.quality.silence if self.quality is not None else None
         self.encoder: SpeakerEncoder | None = None
         if options.stitcher == "embedding":
             self.encoder = load_checkpoint(encoder_folder(options.stitcher_encoder), of=SpeakerEncoder)
@@ -119,6 +122,7 @@ class Separator:
             "stitcher_encoder": None if self.encoder is None else weights_fingerprint(self.encoder),
             "precision": options.precision,
             "depth_steps": self.depth_steps,
+            "silence_threshold_db": None if self.silence is None else self.silence.threshold_db,
         }
 
     def __call__(self, *arguments: Any, **options: Any) -> Separated:
@@ -167,7 +171,8 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others.
+                there are not enough others. Without scores, `silence` tells which are speakers, and the N strongest
+                are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
             seed: of those samples.
@@ -180,7 +185,7 @@ class Separator:
                 file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
                 recording, or see `check_speakers`.
         """
-        check_speakers(speakers, self.model)
+        check_speakers(speakers, self.model, self.silence)
         if samples is not None:
             check_samples(samples)
         recording, rate = read_waveform(waveform, sample_rate, channel)
@@ -205,7 +210,14 @@ class Separator:
         products = products_of(mixture, estimates)
         silent, consistency = np.ptp(mixture) == 0, self.options.consistency
         chosen = choose_speakers(
-            products, scores, bool(silent), speakers, self.score_threshold, self.options.levels, consistency
+            products,
+            scores,
+            bool(silent),
+            speakers,
+            self.score_threshold,
+            self.options.levels,
+            consistency,
+            self.silence,
         )
         gains, kept = chosen.gains, chosen.kept
         wanted = np.zeros((0, recording.size), np.float32)
@@ -270,7 +282,7 @@ class Separator:
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
         """
-        check_speakers(speakers, self.model)
+        check_speakers(speakers, self.model, self.silence)
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
@@ -278,7 +290,14 @@ class Separator:
         )
         products, scores = joined.products(), joined.scores()
         chosen = choose_speakers(
-            products, scores, joined.silent, speakers, self.score_threshold, options.levels, options.consistency
+            products,
+            scores,
+            joined.silent,
+            speakers,
+            self.score_threshold,
+            options.levels,
+            options.consistency,
+            self.silence,
         )
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
@@ -323,7 +342,15 @@ class Separator:
     def _predict(self, separated: Separated, features: dict[str, np.ndarray] | None) -> None:
         if self.quality is not None:
             found = self.quality.predict(features)
+            speaks = np.ones(self.hypotheses, bool) if separated.is_speaker is None else separated.is_speaker
+            if separated.scores is None and features is not None:
+                # It was fitted on estimates of speakers.
+                found = tuple(
+                    np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found
+                )
             separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
+            flag = self.quality.likely_not_separated(features)
+            separated.likely_not_separated = flag if flag is None else bool(flag and speaks.sum() > 1)
 
     def _spread(self, mixture: Tensor, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
         """Return (n, num_samples) float32, at the rate of the recording and the level of the model."""
@@ -380,7 +407,8 @@ def load_model(
             whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
         device: "cpu", "cuda", "cuda:1" ..., or "auto".
         options: how it works; None: the defaults.
-        predict: False: without the predictor, which saves its time.
+        predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
+            damaged or of another model.
         **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").
 
     Raises:
@@ -392,9 +420,17 @@ def load_model(
     folder = model_folder(model)
     loaded = cast(EncoderMaskerDecoder, OnnxModel(model)) if is_onnx(model) else load_pretrained(folder or model)
     quality = None
-    if predict and folder is not None:
-        quality = read_quality(folder, weights_fingerprint(loaded), loaded.hypotheses)
-    return Separator(loaded, device, replace(options or SeparatorOptions(), **changed), quality=quality)
+    if folder is not None and (folder / QUALITY).is_file():
+        try:
+            quality = read_quality(folder, weights_fingerprint(loaded), loaded.hypotheses)
+        except UserError:
+            if predict:
+                raise
+    options = replace(options or SeparatorOptions(), **changed)
+    separator = Separator(loaded, device, options, quality=quality)
+    if not predict:
+        separator.quality = None
+    return separator
 
 
 def device_of(name: str | torch.device) -> torch.device:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,29 @@ def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -
     # A room's energy is one, so loudness stays about the same while the waveform does not.
     assert level_db(wet.sources[0]) == pytest.approx(level_db(dry.sources[0]), abs=3)
     assert abs(np.corrcoef(wet.sources[0], dry.sources[0])[0, 1]) < 0.9
+
+
+def test_early_targets_leave_late_reverberation_to_the_noise(corpus: Manifest, tmp_path: Path) -> None:
+    pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
+    config = DynamicMixingConfig(enabled=True, reverberation_probability=1.0, reverberation_cache=str(tmp_path))
+    everything = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
+    early = DynamicMixer(corpus, replace(config, reverberation_target="early"), 3000).mix(np.random.default_rng(0))
+    assert everything.noise is None and early.noise is not None
+    np.testing.assert_allclose(early.mixture, everything.mixture, atol=1e-6)
+    np.testing.assert_allclose(early.sources.sum(axis=0) + early.noise, early.mixture, atol=1e-6)
+    assert -40 < level_db(early.noise) - level_db(early.mixture) < 0
+
+
+def test_coloring_changes_the_spectrum_of_each_source_and_keeps_its_energy(corpus: Manifest) -> None:
+    config = DynamicMixingConfig(enabled=True, coloring_db=3.0)
+    plain = DynamicMixer(corpus, replace(config, coloring_db=0.0), 3000).mix(np.random.default_rng(0))
+    colored = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
+    assert level_db(colored.sources[0]) == pytest.approx(level_db(plain.sources[0]), abs=1e-4)
+    spectra = [np.abs(np.fft.rfft(mixed.sources[0])) ** 2 for mixed in (plain, colored)]
+    bands_db = [[10 * np.log10(band.sum()) for band in np.array_split(spectrum, 8)] for spectrum in spectra]
+    assert np.ptp(np.subtract(*bands_db)) > 2
+    with pytest.raises(UserError, match="coloring_db: found -1"):
+        DynamicMixer(corpus, replace(config, coloring_db=-1.0))
 
 
 def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from sepkit.inference.features import (
     mixture_features,
     recording_features,
 )
+from sepkit.inference.likeness import LIKENESS_FEATURES
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
@@ -171,7 +172,7 @@ def test_a_model_has_the_features_that_there_are(encoding, masks, own):
     model = build_model(ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, encoding=encoding, masks=masks))
     found = features_of(model.eval(), noise(RATE), samples=2)
     assert found is not None
-    assert set(found) == own | OF_ESTIMATES | set(BASELINE_FEATURES)
+    assert set(found) == own | OF_ESTIMATES | set(LIKENESS_FEATURES) | set(BASELINE_FEATURES)
     assert all(values.shape == (2,) and np.isfinite(values).all() for values in found.values())
 
 

@@ -342,7 +342,7 @@ def test_speakers_kept_are_numbered_and_described(tmp_path, scored):
     told = json.loads((out / "x.json").read_text())
     kept = np.flatnonzero(everything.is_speaker)
     assert told["kept_hypotheses"] == (kept + 1).tolist() and told["scores"] == [1.0, -1.0, 0.5]
-    assert (told["speakers"], told["score_threshold"]) == ("auto", 0.0)
+    assert (told["speakers_option"], told["score_threshold"]) == ("auto", 0.0)
     for number, index in enumerate(kept, start=1):
         np.testing.assert_allclose(audio.read(out / f"x_s{number}.wav"), everything.estimates[index], atol=1e-6)
 

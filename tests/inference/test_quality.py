@@ -219,6 +219,8 @@ def changed(data, *keys, value):
         (("model", "scales"), [1.0], "not one for each feature"),
         (("baseline", "scales"), [0.0] * 8, "not positive"),
         (("surprise",), 1, "surprise: unknown field"),
+        (("features_version",), 2, "found features_version 2, expected 3"),
+        (("model", "by_likeness"), {"feature": "x0", "edges": [0.5], "intervals_db": [[-1.0, 1.0]]}, "each part"),
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
@@ -311,7 +313,7 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     np.testing.assert_allclose(separated.baseline_si_sdr_db, found.predictor.baseline.predict(features), rtol=1e-5)
-    low, high = found.predictor.model.interval_db
+    low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T
     assert separated.predicted_interval_db.shape == (2, 2)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 0], expected + low, rtol=1e-5)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 1], expected + high, rtol=1e-5)

@@ -156,6 +156,20 @@ def test_onnx_runtime_gives_what_torch_gives(name, tmp_path):
             np.testing.assert_allclose(values["scores"], expected.scores.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["conv_tasnet", "dual_path_rnn", "deviation per bin", "gated_recurrence"])
+def test_openvino_gives_what_torch_gives(name, tmp_path):
+    openvino = pytest.importorskip("openvino", reason="openvino is missing: pip install openvino")
+    model = made(CONFIGS[name])
+    export_onnx(model, tmp_path / "model.onnx", LENGTHS[:1])
+    graph = openvino.Core().compile_model(tmp_path / "model.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for batch, length in ((3, 777), (1, 1330)):
+        mixture = 0.1 * torch.randn(batch, length)
+        with torch.no_grad():
+            expected = model(mixture).estimates.numpy()
+        found = graph({"mixture": mixture.numpy()})["estimates"]
+        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A folder with a model, and the same as a graph."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from sepkit.choices import from_dict
 from sepkit.cli.main import main
 from sepkit.config import DeterministicConfig as Points
 from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.files import parse_yaml
 from sepkit.inference.memory import peak_memory_mib
 from sepkit.models import build_model, save_model
 from sepkit.models.facts import card_scores, model_facts, multiply_adds
+from sepkit.models.streaming import ModelStream
 
 CARD = """---
 license: mit
@@ -57,6 +61,14 @@ def test_a_causal_model_has_a_latency_and_another_has_none():
     assert causal.causal and causal.latency_ms == pytest.approx(1000 * 63 / 8000)
     assert not other.causal and other.latency_ms is None
     assert (causal.sample_rate, causal.estimates, causal.scores) == (8000, 2, {})
+
+
+def test_the_causal_successor_of_the_box_lags_less_than_40_ms():
+    path = Path(__file__).parents[2] / "egs" / "folder" / "conf" / "box_gated_causal.yaml"
+    described = parse_yaml(path.read_text(), str(path))["model"]
+    model = build_model(from_dict(ModelConfig, described)).eval()
+    assert 1000 * ModelStream(model).lookahead_samples / model.sample_rate <= 40
+    assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 12e6
 
 
 def test_costs_are_those_of_a_second_of_audio():

@@ -158,7 +158,7 @@ def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
 def test_what_ships_is_small_and_loads():
     for name, folder in shipped.shipped_models().items():
         assert load_pretrained(name).sample_rate > 0
-        assert (folder / "model.safetensors").stat().st_size <= 6e6
+        assert (folder / "model.safetensors").stat().st_size <= 12e6
         assert (folder / "README.md").is_file()
 
 

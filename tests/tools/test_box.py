@@ -79,10 +79,28 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"model": "another"}))
     assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 2
     assert (out / "README.md").read_text() == renewed
-    # Again: with other weights nothing of the old ones stays.
+    assert "one speaker alone comes out as two" in renewed and box.MORE_SPEECH not in renewed
+    # Again, as trained with the silence term on more speech: with other weights nothing of the old ones stays.
     save_model(build_model(separator.model.config), experiment / "model", {"epoch": 4})
-    assert box.main([*arguments, "--samples", "2"]) == 0
+    configuration = yaml.safe_load((experiment / "config.yaml").read_text())
+    configuration["objective"]["silence"] = {"weight": 0.1}
+    (experiment / "config.yaml").write_text(yaml.safe_dump(configuration))
+    again = [str(experiment), "--dev", str(manifests[0]), "--out", str(out), "--more-speech"]
+    assert box.main(again) == 0
     assert sepkit.load_model(out).model.info["epoch"] == 4
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    for expected in ("Not measured.", "4.25"):
+        card = (out / "README.md").read_text()
+        assert "blr_nll and rates and the silence term, matched by pit" in card and expected in card
+        assert "one speaker alone comes out once" in card and box.MORE_SPEECH in card
+        assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 0
+
+
+def test_weights_that_are_too_large_do_not_ship(experiment, manifests, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(box, "LARGEST_BYTES", 1000)
+    out = tmp_path / "package" / "boxed"
+    assert box.main([str(experiment), "--dev", str(manifests[0]), "--out", str(out)]) == 2
+    assert "expected at most 1000" in capsys.readouterr().err and not out.exists()
 
 
 def test_what_shipped_stays_where_a_command_fails(experiment, tmp_path, capsys):

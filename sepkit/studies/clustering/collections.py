@@ -19,11 +19,11 @@ import numpy as np
 from sepkit.corpora._made_with import claim
 from sepkit.corpora._recordings import find_recordings
 from sepkit.data import audio
+from sepkit.data.coloring import color
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model
-from sepkit.studies.clustering.data import color
 from sepkit.studies.clustering.options import VoicesOptions
 
 # Levels of the utterances of a mixture differ by at most this.

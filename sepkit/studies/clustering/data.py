@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import numpy as np
 
 from sepkit.corpora._recordings import find_audio_files
 from sepkit.data import audio
+from sepkit.data.coloring import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.studies.clustering.config import StretchDataConfig, ViewConfig
 from sepkit.training.messages import say
 
 _ROOM_SECONDS = 0.3
-_COSINES = 4
 
 
 @dataclass
@@ -216,25 +215,6 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
 
 def _energy(spectrum: np.ndarray) -> float:
     return float(np.vdot(spectrum, spectrum).real)
-
-
-def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
-    """Return (size // 2 + 1,) float32 gains over frequency: a smooth tilt, exp of a sum of four cosines.
-
-    Args:
-        size: samples of the Fourier transform.
-        deviation_nepers: standard deviation of each cosine.
-        generator: of the draws.
-    """
-    weights = (deviation_nepers * generator.standard_normal(_COSINES)).astype(np.float32)
-    return np.exp(weights @ _cosines(size))
-
-
-@lru_cache(maxsize=8)
-def _cosines(size: int) -> np.ndarray:
-    """Return (4, size // 2 + 1) float32 cosines over frequency."""
-    frequencies = np.linspace(0, np.pi, size // 2 + 1)
-    return np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies)).astype(np.float32)
 
 
 def _room(length: int, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
