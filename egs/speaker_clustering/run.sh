@@ -19,7 +19,8 @@
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
 # --meetings "..."     numbers of speakers of the dev meetings that the count is calibrated on (stage 10)
-# --hour-minutes M     length of the meeting of six test speakers (stage 11)
+# --hour-minutes M     length of the meeting of test speakers (stage 11)
+# --people N           how many they are
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
@@ -48,6 +49,7 @@ mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
 meetings="6 2 4 3 5"
 hour_minutes=60
+people=6
 data=
 . ../utils/recipe.sh
 
@@ -237,11 +239,11 @@ clusters() {
 }
 
 cluster_hour() {
-  meet "$data/hour" --minutes "$hour_minutes" --speakers 6
+  meet "$data/hour" --minutes "$hour_minutes" --speakers "$people"
   clusters auto --model "$exp/box_projected"
-  clusters six --model "$exp/box_projected" --speakers 6
+  clusters given --model "$exp/box_projected" --speakers "$people"
   clusters one --model "$exp/box_projected" --speakers 1
-  clusters mean_mfcc --model mean_mfcc --speakers 6
+  clusters mean_mfcc --model mean_mfcc --speakers "$people"
 }
 
 run_stage 1 "prepare collections in $data" prepare

@@ -104,13 +104,14 @@ def link(
         known = 1 if people == "auto" else people
         owner = np.array([length]), np.array([0])
         return Linked(known, None, [owner] * count, sample_rate, estimates)
-    embeddings = embed(encoder, _waveforms(estimates, stretches, sample_rate, encoder.sample_rate))
+    alone = embed(encoder, _waveforms(estimates, stretches, sample_rate, encoder.sample_rate))
+    embeddings = blend_turns(alone, stretches)
     if people == "auto":
         seconds = np.array([stretch.duration_seconds for stretch in stretches])
         counted = count_speakers(embeddings, seconds, encoder.info.get("counting"))
         people = counted.speakers
     # Estimates that are heard at once may still be one person: where one speaks alone, the others hold what is left.
-    found = spherical_k_means(blend_turns(embeddings, stretches), people, seed)
+    found = spherical_k_means(embeddings, people, seed)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(stretches, labels, track, length, sample_rate) for track in range(count)]
     return Linked(people, counted, owners, sample_rate, estimates)

@@ -16,7 +16,7 @@ DEFAULT_THRESHOLD = 0.6
 
 _RESTARTS, _ROUNDS = 10, 50
 # Groups with less of all speech are no people.
-_LEAST_SHARE = 0.03
+_LEAST_SHARE = 0.02
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 _LARGEST_CONCENTRATION = 200.0

@@ -47,10 +47,14 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     command = ["bash", str(RECIPE), "--speech", str(speech), "--box-conf", str(conf), "--second-conf", str(conf)]
     command += ["--separator", str(model), "--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3"]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-    for stages in (["1", "1"], ["7", "7"], ["9", "9"]):
+    command += ["--meetings", "2", "--hour-minutes", "0.2", "--people", "2"]
+    for stages in (["1", "1"], ["7", "7"], ["9", "9"], ["10", "10"], ["11", "11"]):
         run([*command, "--stage", stages[0], "--stop-stage", stages[1]])
     scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "box_separated" / "0.json").read_text())
     assert scores["speakers"] == 3 and 0 <= scores["rules"]["embedding"]["nmi"] <= 100
+    counts = json.loads((tmp_path / "exp" / "counts" / "box_projected_with_meetings.json").read_text())
+    assert counts["dev"]["meetings"]["collections"] == 1
+    assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: C
         voices = listen(encoder, heard.waveforms(encoder.sample_rate))
         _check_finite(voices)
         if options.speakers == "auto":
-            counted = count_speakers(voices.embeddings, heard.seconds, encoder.info.get("counting"))
+            counted = count_speakers(heard.blend(voices.embeddings), heard.seconds, encoder.info.get("counting"))
             speakers = counted.speakers
         else:
             speakers = options.speakers

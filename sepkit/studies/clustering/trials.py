@@ -15,7 +15,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
 from sepkit.evaluation.diarization import read_rttm
 from sepkit.files import read_json, write_json
-from sepkit.inference.stretches import WINDOW_SECONDS
+from sepkit.inference.stretches import WINDOW_SECONDS, Stretch, blend_turns
 from sepkit.inference.voices import VoiceTree, spherical_k_means
 from sepkit.models import load_checkpoint
 from sepkit.models.checkpoints import save_model
@@ -214,6 +214,8 @@ def countables(embeddings: np.ndarray, collection: Collection, options: CountOpt
     """
     names, seconds = np.array(collection.speakers), collection.seconds
     drawn = draw_collections(collection, options)
+    turns = [Stretch(int(utterance), 0.0, 0.0) for utterance in collection.utterances]
+    embeddings = blend_turns(embeddings, turns)
     return [Countable(VoiceTree(embeddings[own], seconds[own]), len(set(names[own]))) for own in drawn]
 
 
@@ -231,7 +233,7 @@ def meetings_of(model: str, folders: Sequence[str | Path]) -> list[Countable]:
     for folder in map(Path, folders):
         truth = read_rttm(folder / "conversation.rttm")
         heard = hear([folder / "separated"], folder / "separated" / "clusters")
-        values = embeddings_of_waveforms(model, heard.waveforms)
+        values = heard.blend(embeddings_of_waveforms(model, heard.waveforms))
         meetings.append(Countable(VoiceTree(values, heard.seconds), len(next(iter(truth.values())))))
     return meetings
 
