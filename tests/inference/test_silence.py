@@ -164,7 +164,7 @@ def test_one_speaker_is_told_by_what_estimates_have_in_common():
     both, speakers = summaries(100, True) + summaries(100, False), [1] * 100 + [2] * 100
     found = fit_alone(both, speakers)
     assert found is not None and found.features == ["correlation_db_mean"]
-    assert found.false_alarms <= 0.02 and found.flagged > 0.8
+    assert found.false_alarms <= 0.03 and found.flagged > 0.8
     assert np.mean([found.flags(summary) for summary in summaries(200, True)]) > 0.8
     assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.06
     assert fit_alone(both, [1, 2] * 100) is None
