@@ -166,7 +166,7 @@ def test_one_speaker_is_told_by_what_estimates_have_in_common():
     assert found is not None and found.features == ["correlation_db_mean"]
     assert found.false_alarms <= 0.03 and found.flagged > 0.8
     assert np.mean([found.flags(summary) for summary in summaries(200, True)]) > 0.8
-    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.06
+    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.12
     assert fit_alone(both, [1, 2] * 100) is None
     assert fit_alone(both[90:110], speakers[90:110]) is None
 
