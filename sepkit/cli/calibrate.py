@@ -85,8 +85,13 @@ def main(
         print(
             f"  estimates more than {-silence.threshold_db:.0f} dB below the strongest are silent; counts {right} right"
         )
-    elif separator.model.scoring_head is None:
-        print("  speakers are not counted: levels of estimates do not tell one speaker from more")
+    if (alone := fitted.alone) is not None:
+        print(
+            f"  one speaker alone is found in {100 * alone.flagged:.0f} % of such recordings, and in "
+            f"{100 * alone.false_alarms:.0f} % of those of more speakers"
+        )
+    elif silence is None and separator.model.scoring_head is None:
+        print("  speakers are not counted: estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
 
 

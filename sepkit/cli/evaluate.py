@@ -338,7 +338,7 @@ def _of_model(
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     keep_small_steps_together(separator)
-    check_speakers(speakers, separator.model, separator.silence)
+    check_speakers(speakers, separator.model, separator.counts_speakers)
     if calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "

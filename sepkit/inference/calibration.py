@@ -14,11 +14,12 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.inference.alone import estimates_summary, fit_alone
 from sepkit.inference.features import recording_features
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
-from sepkit.inference.silence import SilenceThreshold, fit_silence, levels_db
+from sepkit.inference.silence import fit_silence, levels_db
 from sepkit.inference.uncertainty import check_samples
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -51,8 +52,8 @@ def calibrate(
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
     `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; from
-    both the level follows below which nobody speaks in an estimate, see `fit_silence`. The separator's own predictor
-    does not change.
+    both follow the level below which nobody speaks in an estimate (`fit_silence`) and what tells one speaker alone
+    (`fit_alone`). The separator's own predictor does not change.
 
     Args:
         separator: of the model.
@@ -75,7 +76,7 @@ def calibrate(
     targets: list[np.ndarray] = []
     improvements: list[np.ndarray] = []
     mixtures: list[int] = []
-    heard: list[tuple[np.ndarray, int]] = []
+    heard: list[_Heard] = []
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             features, si_sdr_db, improvement_db, levels = _example(plain, entry, samples, seed)
@@ -103,27 +104,31 @@ def calibrate(
             manifest=str(Path(manifest)),
         )
         predictor.depth_steps = plain.depth_steps
-        predictor.silence = _silence(plain, heard)
+        if plain.model.scoring_head is None:
+            speakers = [one.speakers for one in heard]
+            predictor.silence = fit_silence([one.levels_db for one in heard], speakers)
+            summaries = [estimates_summary(one.features, one.levels_db) for one in heard]
+            predictor.alone = fit_alone(summaries, speakers)
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
 
 
-def _silence(separator: Separator, heard: list[tuple[np.ndarray, int]]) -> SilenceThreshold | None:
-    """Return the level below which nobody speaks in an estimate; a model with scores counts by these."""
-    if separator.model.scoring_head is not None or not heard:
-        return None
-    levels, speakers = zip(*heard, strict=True)
-    return fit_silence(levels, speakers)
+@dataclass
+class _Heard:
+    """Levels and features of all hypotheses of a recording, (n,) each, and how many speak in it."""
+
+    levels_db: np.ndarray
+    speakers: int
+    features: dict[str, np.ndarray]
 
 
 def _example(
     separator: Separator, entry: MixtureEntry, samples: int, seed: int
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[tuple[np.ndarray, int]]]:
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Heard]]:
     """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
 
-    The last are the (n,) levels of all hypotheses with the number of speakers, for the mixture and for its first source
-    alone.
+    The last tell of all hypotheses, for the mixture and for its first source alone.
 
     Raises:
         UserError: an unusable mixture.
@@ -143,15 +148,18 @@ def _example(
     features = recording_features(separator.model, on_device, separation, samples, seed)
     if features is None:
         raise UserError("silent, or shorter than half a second")
-    heard = [(_levels(separation.estimates), count)]
+    heard = [_Heard(_levels(separation.estimates), count, features)]
     speaking = np.flatnonzero(active)
     if count > 1 and separator.model.scoring_head is None:
         # The noise stays.
         alone = mixed.mixture - mixed.sources[speaking[1:]].sum(0)
         alone = audio.resample(alone.astype(np.float32), entry.sample_rate, separator.sample_rate)
+        alone_on_device = torch.as_tensor(alone, device=separator.device)
         with torch.inference_mode():
-            of_one = separator.model(torch.as_tensor(alone, device=separator.device)[None])
-        heard.append((_levels(of_one.estimates), 1))
+            of_one = separator.model(alone_on_device[None])
+        features_of_one = recording_features(separator.model, alone_on_device, of_one, samples, seed)
+        if features_of_one is not None:
+            heard.append(_Heard(_levels(of_one.estimates), 1, features_of_one))
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]

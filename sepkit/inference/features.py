@@ -89,7 +89,8 @@ def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
         num_samples: length of the recording.
         sample_rate: Hz.
     """
-    length, count = round(EXCERPT_SECONDS * sample_rate), round(LONGEST_SECONDS / EXCERPT_SECONDS)
+    # A short one can be separated in chunks, too.
+    length, count = min(num_samples, round(EXCERPT_SECONDS * sample_rate)), round(LONGEST_SECONDS / EXCERPT_SECONDS)
     starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
     return [(start, start + length) for start in starts]
 

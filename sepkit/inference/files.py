@@ -86,7 +86,7 @@ def separate_files(
             spread of a deterministic model or of fewer than two samples.
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
-    check_speakers(options.speakers, separator.model, separator.silence)
+    check_speakers(options.speakers, separator.model, separator.counts_speakers)
     if options.spread:
         check_samples(options.samples)
         if not is_variational(separator.model):

@@ -123,17 +123,27 @@ def fit_not_separated(
     if not names:
         return None
     table = np.array([[summary[name] for name in names] for summary in summaries])
-    tried = [(strength, _left_out(table, labels, strength)) for strength in _STRENGTHS]
-    strength, scores = min(tried, key=lambda pair: _log_loss(pair[1], labels))
+    strength, scores = best_left_out(table, labels)
     quiet = np.sort(scores[~labels])
     margin = math.sqrt(MOST_FALSE_ALARMS * (1 - MOST_FALSE_ALARMS) / len(quiet))
     alarms = math.floor(max(0.0, MOST_FALSE_ALARMS - margin) * len(quiet))
     threshold = float(quiet[len(quiet) - alarms - 1])
-    predictor = _fit(table, labels, strength)
+    predictor = fit_logistic(table, labels, strength)
     predictor.features, predictor.threshold = names, threshold
     predictor.flagged = float(np.mean(scores[labels] > threshold))
     predictor.false_alarms = float(np.mean(scores[~labels] > threshold))
     return predictor
+
+
+def best_left_out(table: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the strength of the penalty that is best for rows left out, and (N,) their log-odds by fits without them.
+
+    Args:
+        table: (N, features).
+        labels: (N,) bool, both kinds among them.
+    """
+    tried = [(float(strength), _left_out(table, labels, strength)) for strength in _STRENGTHS]
+    return min(tried, key=lambda pair: _log_loss(pair[1], labels))
 
 
 def _left_out(table: np.ndarray, labels: np.ndarray, strength: float) -> np.ndarray:
@@ -144,12 +154,18 @@ def _left_out(table: np.ndarray, labels: np.ndarray, strength: float) -> np.ndar
     scores = np.empty(len(labels))
     for number in range(_FOLDS):
         rest = fold != number
-        scores[~rest] = _fit(table[rest], labels[rest], strength).log_odds(table[~rest])
+        scores[~rest] = fit_logistic(table[rest], labels[rest], strength).log_odds(table[~rest])
     return scores
 
 
-def _fit(table: np.ndarray, labels: np.ndarray, strength: float) -> NotSeparatedPredictor:
-    """Return the penalized logistic regression, without threshold and names."""
+def fit_logistic(table: np.ndarray, labels: np.ndarray, strength: float) -> NotSeparatedPredictor:
+    """Return the penalized logistic regression, without threshold and names.
+
+    Args:
+        table: (N, features).
+        labels: (N,) bool.
+        strength: of the penalty on the squared coefficients, times the number of rows.
+    """
     from scipy.optimize import minimize
 
     means, scales = table.mean(0), np.maximum(table.std(0), 1e-9)

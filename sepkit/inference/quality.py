@@ -21,6 +21,7 @@ import yaml
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
+from sepkit.inference.alone import estimates_summary
 from sepkit.inference.features import BASELINE_FEATURES
 from sepkit.inference.likeness import DOMINANCE
 from sepkit.inference.not_separated import NotSeparatedPredictor, fit_not_separated, recording_summary
@@ -140,6 +141,7 @@ class QualityPredictor:
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         not_separated: tells whether a recording is separated at all; None if too few mixtures are not, or too few are.
         silence: counts speakers by the levels of the estimates; None if they do not tell.
+        alone: tells recordings of one speaker, whose voice is in all estimates; None if the estimates do not tell.
         sepkit: version that wrote it.
         format: of the file.
         features_version: of the features.
@@ -158,6 +160,7 @@ class QualityPredictor:
     depth_steps: int | None = None
     not_separated: NotSeparatedPredictor | None = None
     silence: SilenceThreshold | None = None
+    alone: NotSeparatedPredictor | None = None
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
@@ -184,6 +187,17 @@ class QualityPredictor:
         if features is None or self.not_separated is None:
             return None
         return self.not_separated.flags(recording_summary(features, self.model.predict(features)))
+
+    def is_alone(self, features: Mapping[str, np.ndarray] | None, levels_db: np.ndarray) -> bool | None:
+        """Return whether one speaker is alone in a recording; None if that is not known.
+
+        Args:
+            features: (n,) each, by name; None: silence, or too short.
+            levels_db: (n,) of the estimates, see `sepkit.inference.silence.levels_db`.
+        """
+        if features is None or self.alone is None:
+            return None
+        return self.alone.flags(estimates_summary(features, levels_db))
 
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
@@ -402,7 +416,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     for ridge in (predictor.model, predictor.baseline):
         _check(ridge, path)
-    if (second := predictor.not_separated) is not None:
+    for second in filter(None, (predictor.not_separated, predictor.alone)):
         _check_columns((second.means, second.scales, second.coefficients), second.features, second.scales, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:
         what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"

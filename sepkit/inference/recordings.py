@@ -21,6 +21,7 @@ from sepkit.inference.levels import Products, distribute_residual
 from sepkit.inference.options import HighBand, StitcherKind
 from sepkit.inference.run_model import run_model
 from sepkit.inference.separated import Separated
+from sepkit.inference.speakers import Chosen
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -405,8 +406,7 @@ class LongSeparation:
         joined: estimates of the model; gone after `close`.
         recording: that was separated.
         model_rate: Hz.
-        gains: (n,) of the estimates, see `gains_of`.
-        kept: (k,) which estimates are wanted.
+        chosen: which estimates are wanted, and at which levels.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
         high_band: what becomes of what the recording holds above the model's band.
     """
@@ -415,8 +415,7 @@ class LongSeparation:
     joined: Joined
     recording: Recording
     model_rate: int
-    gains: np.ndarray
-    kept: np.ndarray
+    chosen: Chosen
     shares: np.ndarray | None
     high_band: HighBand
 
@@ -430,7 +429,7 @@ class LongSeparation:
 
     def _with_high_band(self) -> Iterator[np.ndarray]:
         # It remembers where it is, and blocks are asked for more than once.
-        sharing = shares_high_band(self.high_band, self.recording.sample_rate, self.model_rate, self.kept.size)
+        sharing = shares_high_band(self.high_band, self.recording.sample_rate, self.model_rate, self.chosen.kept.size)
         if sharing is None:
             yield from self._fitted()
             return
@@ -449,7 +448,7 @@ class LongSeparation:
 
     def in_memory(self) -> Separated:
         """Return everything, with the estimates as one array; then the temporary file is gone."""
-        estimates, done = np.empty((len(self.kept), self.recording.num_samples), np.float32), 0
+        estimates, done = np.empty((len(self.chosen.kept), self.recording.num_samples), np.float32), 0
         for block in self.blocks():
             estimates[:, done : done + block.shape[-1]] = block
             done += block.shape[-1]
@@ -458,18 +457,17 @@ class LongSeparation:
         return self.separated
 
     def _resampled(self) -> Iterator[np.ndarray]:
-        if not self.kept.size:
+        if not self.chosen.kept.size:
             return
-        gains = self.gains[self.kept][:, None]
-        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, len(self.kept))
+        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, len(self.chosen.kept))
         given = 0
         for block in self.joined.blocks():
-            yield (ready := resampler.push(block[self.kept] * gains))
+            yield (ready := resampler.push(self.chosen.outputs(block)))
             given += ready.shape[-1]
         yield (rest := resampler.finish())
         missing = self.recording.num_samples - given - rest.shape[-1]
         if missing > 0:
-            yield np.zeros((len(self.kept), missing), np.float32)
+            yield np.zeros((len(self.chosen.kept), missing), np.float32)
 
     def close(self) -> None:
         """Delete the estimates."""

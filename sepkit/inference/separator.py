@@ -18,15 +18,15 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.high_band import shares_high_band
-from sepkit.inference.levels import distribute_residual, products_of, residual_shares
+from sepkit.inference.levels import Products, distribute_residual, products_of
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
 from sepkit.inference.precision import set_precision
 from sepkit.inference.quality import QUALITY, QualityPredictor, read_quality
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.run_model import check_finite, run_model
 from sepkit.inference.separated import Separated
-from sepkit.inference.silence import SilenceThreshold
-from sepkit.inference.speakers import check_speakers, choose_speakers
+from sepkit.inference.silence import SilenceThreshold, levels_db
+from sepkit.inference.speakers import Chosen, check_speakers, choose_speakers
 from sepkit.inference.stitching import chunking_of
 from sepkit.inference.streaming import Stream
 from sepkit.inference.uncertainty import check_samples, monte_carlo
@@ -92,6 +92,12 @@ class Separator:
     def sample_rate(self) -> int:
         """Hz, of the model; recordings may have any."""
         return self.model.sample_rate
+
+    @property
+    def counts_speakers(self) -> bool:
+        """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
+        by_quality = self.quality is not None and self.quality.alone is not None
+        return self.model.scoring_head is not None or self.silence is not None or by_quality
 
     @property
     def hypotheses(self) -> int:
@@ -185,7 +191,7 @@ class Separator:
                 file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
                 recording, or see `check_speakers`.
         """
-        check_speakers(speakers, self.model, self.silence)
+        check_speakers(speakers, self.model, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
         recording, rate = read_waveform(waveform, sample_rate, channel)
@@ -208,38 +214,60 @@ class Separator:
         output = run_model(self.model, on_device.unsqueeze(0), predict, rates=predict or evidence, evidence=evidence)
         estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
         products = products_of(mixture, estimates)
-        silent, consistency = np.ptp(mixture) == 0, self.options.consistency
-        chosen = choose_speakers(
-            products,
-            scores,
-            bool(silent),
-            speakers,
-            self.score_threshold,
-            self.options.levels,
-            consistency,
-            self.silence,
-        )
+        features = None
+        if self.quality is not None and output.separation is not None:
+            features = recording_features(
+                self.model, on_device, output.separation, self.quality.samples, self.quality.seed
+            )
+        silent, consistency = bool(np.ptp(mixture) == 0), self.options.consistency
+        chosen = self._choose(products, scores, silent, speakers, features)
         gains, kept = chosen.gains, chosen.kept
         wanted = np.zeros((0, recording.size), np.float32)
         if kept.size:
-            leveled = estimates[kept] * gains[kept][:, None]
+            leveled = chosen.outputs(estimates)
             wanted = fit_length(audio.resample(leveled, self.sample_rate, rate), recording.size)
             if (sharing := shares_high_band(self.options.high_band, rate, self.sample_rate, kept.size)) is not None:
                 wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
             if consistency == "mixture":
-                wanted = distribute_residual(recording, wanted, residual_shares(products, gains, kept))
+                wanted = distribute_residual(recording, wanted, chosen.shares(products))
         separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
         separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = output.rates, rate
-        if self.quality is not None and output.separation is not None:
-            self._predict(
-                separated,
-                recording_features(self.model, on_device, output.separation, self.quality.samples, self.quality.seed),
-            )
+        self._predict(separated, features)
         if samples is not None:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return separated
+
+    def _choose(
+        self,
+        products: Products,
+        scores: np.ndarray | None,
+        silent: bool,
+        speakers: Speakers,
+        features: dict[str, np.ndarray] | None,
+    ) -> Chosen:
+        """Return which hypotheses are kept; without scores, levels and features tell which are speakers."""
+        energies = np.diagonal(products.gram)
+        alone, loud = None, None
+        if scores is None and self.counts_speakers:
+            loud = np.ones(len(energies), bool) if self.silence is None else self.silence.is_speaker(energies)
+            if self.quality is not None:
+                alone = self.quality.is_alone(features, levels_db(energies))
+            if alone:
+                loud = np.arange(len(energies)) == np.argmax(energies)
+        options = self.options
+        return choose_speakers(
+            products,
+            scores,
+            silent,
+            speakers,
+            self.score_threshold,
+            options.levels,
+            options.consistency,
+            loud,
+            bool(alone),
+        )
 
     def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
         """Return the distribution over hypotheses that scores (n,) stand for."""
@@ -282,27 +310,14 @@ class Separator:
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
         """
-        check_speakers(speakers, self.model, self.silence)
+        check_speakers(speakers, self.model, self.counts_speakers)
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
             self.model, self.device, recording, self._chunking, options.stitcher, folder, progress, rates, self.encoder
         )
         products, scores = joined.products(), joined.scores()
-        chosen = choose_speakers(
-            products,
-            scores,
-            joined.silent,
-            speakers,
-            self.score_threshold,
-            options.levels,
-            options.consistency,
-            self.silence,
-        )
-        gains, kept = chosen.gains, chosen.kept
-        separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
-        separated.weights = self._weights(scores)
-        separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
+        features = None
         if self.quality is not None:
             excerpts = (
                 (
@@ -311,10 +326,16 @@ class Separator:
                 )
                 for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
             )
-            self._predict(separated, excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed))
-        shares = residual_shares(products, gains, kept) if options.consistency == "mixture" else None
+            features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
+        chosen = self._choose(products, scores, joined.silent, speakers, features)
+        gains, kept = chosen.gains, chosen.kept
+        separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
+        separated.weights = self._weights(scores)
+        separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
+        self._predict(separated, features)
+        shares = chosen.shares(products) if options.consistency == "mixture" else None
         return LongSeparation(
-            separated, joined, recording, self.sample_rate, gains, kept, shares, options.high_band or "share"
+            separated, joined, recording, self.sample_rate, chosen, shares, options.high_band or "share"
         )
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from sepkit.errors import UserError
-from sepkit.inference.levels import Products, gains_of
+from sepkit.inference.levels import Products, gains_of, residual_shares
 from sepkit.inference.options import Consistency, Levels, Speakers
-from sepkit.inference.silence import SilenceThreshold
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import best_hypotheses, distinct_by_products
 
@@ -22,28 +21,53 @@ class Chosen:
     Args:
         gains: (n,) float32, of all hypotheses, see `gains_of`.
         kept: (k,) int64, numbers of those that are kept, from 0.
-        is_speaker: (n,) bool, those that "auto" keeps; None without scores and without a threshold for silence.
+        is_speaker: (n,) bool, those that "auto" keeps; None for a model that does not count.
+        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker; None: each hypothesis
+            is an output of its own.
     """
 
     gains: np.ndarray
     kept: np.ndarray
     is_speaker: np.ndarray | None
+    joined: np.ndarray | None = None
+
+    def outputs(self, estimates: np.ndarray) -> np.ndarray:
+        """Return (k, T), the kept estimates at their levels.
+
+        Args:
+            estimates: (n, T), of the model.
+        """
+        leveled = estimates[self.kept] * self.gains[self.kept][:, None]
+        if self.joined is None or self.is_speaker is None:
+            return leveled
+        speaks = self.is_speaker[self.kept]
+        return np.where(speaks[:, None], self.joined @ estimates, np.zeros_like(leveled))
+
+    def shares(self, products: Products) -> np.ndarray:
+        """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`.
+
+        Args:
+            products: of the mixture and all estimates.
+        """
+        if self.joined is None or self.is_speaker is None:
+            return residual_shares(products, self.gains, self.kept)
+        return self.is_speaker[self.kept].astype(np.float32)
 
 
-def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder, silence: SilenceThreshold | None = None) -> None:
+def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder, counts: bool = False) -> None:
     """Raise UserError if the model cannot keep this number of hypotheses: out of range, or it does not count speakers.
 
     Args:
         speakers: number of hypotheses to keep, or "auto"; None: all.
         model: the one that separates.
-        silence: by which a model without scores counts.
+        counts: whether a model without scores counts speakers.
     """
     if speakers is None:
         return
     is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
     if speakers != "auto" and not (is_number and 1 <= speakers <= model.hypotheses):
         raise UserError(f"speakers: found {speakers}, expected auto or 1 to {model.hypotheses}, the model's estimates")
-    if model.scoring_head is None and silence is None:
+    if model.scoring_head is None and not counts:
         raise UserError(
             f"speakers: found {speakers}, but the model has no scores to choose by, and outputs that nobody speaks in "
             "are not known to be silent; leave it out, train with --model.scoring.hidden_size 128, or with "
@@ -59,22 +83,25 @@ def choose_speakers(
     threshold: float,
     levels: Levels,
     consistency: Consistency | None,
-    silence: SilenceThreshold | None = None,
+    loud: np.ndarray | None = None,
+    alone: bool = False,
 ) -> Chosen:
     """Return which hypotheses are kept, and the gains of all.
 
-    Without scores, hypotheses below the threshold for silence are no speakers. Their best gains would lift what is left
-    in them to the level of the recording; they have that of the strongest hypothesis.
+    Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
+    the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
+    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture, and the others are silent.
 
     Args:
         products: of the model's estimates.
-        scores: (n,) log-odds that each is a speaker; None: `silence` tells.
+        scores: (n,) log-odds that each is a speaker; None: `loud` tells.
         silent: whether the mixture is silent; then nobody speaks.
         speakers: see `Separator.separate`.
         threshold: score above which a hypothesis is a speaker.
         levels: see `gains_of`.
         consistency: see `gains_of`.
-        silence: tells speakers by their levels; None: without scores all are kept.
+        loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
+        alone: whether one speaker is alone.
     """
     kept = np.arange(len(products.cross))
     is_speaker = None
@@ -89,9 +116,8 @@ def choose_speakers(
             kept = np.flatnonzero(is_speaker)
         elif speakers is not None:
             kept = np.flatnonzero(best_hypotheses(of_all, distinct, speakers)[0].numpy())
-    elif silence is not None:
+    elif loud is not None:
         energies = np.diagonal(products.gram)
-        loud = silence.is_speaker(energies)
         is_speaker = loud & (not silent)
         if speakers == "auto":
             kept = np.flatnonzero(is_speaker)
@@ -99,5 +125,6 @@ def choose_speakers(
             kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
         gains = gains_of(products, levels, consistency, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
-        return Chosen(gains, kept, is_speaker)
+        joined = gains_of(products, levels, "mixture", np.arange(len(energies))) if alone and not silent else None
+        return Chosen(gains, kept, is_speaker, joined)
     return Chosen(gains_of(products, levels, consistency, kept), kept, is_speaker)

@@ -13,6 +13,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STF
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator, separate_files
+from sepkit.inference.alone import estimates_summary, fit_alone
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.silence import HIGHEST_DB, LOWEST_DB, SilenceThreshold, fit_silence, levels_db
 from sepkit.models import build_model
@@ -49,16 +50,18 @@ def test_a_model_that_splits_one_voice_does_not_count():
     assert fit_silence(apart, [1] * 20 + [2] * 20) is None and HIGHEST_DB < -8
 
 
+CONFIG = ModelConfig(
+    filterbank=STFTFilterbankConfig(64, 32),
+    masker=RecurrentConfig(hidden_size=4, num_layers=1),
+    encoding=DeterministicConfig("linear"),
+    masks=DeterministicConfig("sigmoid"),
+)
+
+
 @pytest.fixture
 def separator(monkeypatch) -> Separator:
     """Of a model whose second estimate is the positive samples, and whose first the others and a little of all."""
-    config = ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32),
-        masker=RecurrentConfig(hidden_size=4, num_layers=1),
-        encoding=DeterministicConfig("linear"),
-        masks=DeterministicConfig("sigmoid"),
-    )
-    model = build_model(config)
+    model = build_model(CONFIG)
 
     def estimates(mixture):
         first, second = mixture.clamp_min(0), mixture.clamp_max(0) + 1e-3 * mixture
@@ -104,6 +107,68 @@ def test_estimates_still_add_up_to_the_recording(separator):
     estimates = together.separate(one_talker(), RATE).estimates
     np.testing.assert_allclose(estimates.sum(0), one_talker(), atol=1e-6)
     assert np.square(estimates[0]).sum() < 1e-3 * np.square(estimates[1]).sum()
+
+
+class OneVoice:
+    """A predictor that takes every recording for one speaker alone."""
+
+    alone, samples, seed, silence = object(), 2, 0, None
+
+    def is_alone(self, features, levels_db):
+        assert features is not None and levels_db.max() == 0
+        return True
+
+    def predict(self, features):
+        return np.full(2, 3.0), np.full((2, 2), 1.0), np.full(2, 2.0)
+
+    def likely_not_separated(self, features):
+        return True
+
+
+@pytest.mark.parametrize("consistency", [None, "mixture"])
+def test_one_voice_in_both_estimates_is_joined(consistency):
+    torch.manual_seed(0)
+    separator = Separator(build_model(CONFIG), consistency=consistency)
+    apart = separator.separate(one_talker(both=True), RATE)
+    separator.quality = OneVoice()
+    whole = separator.separate(one_talker(both=True), RATE)
+    assert whole.speakers == 1 and repr(whole).endswith("1 speaker, expect 3.0 dB (1 to 1))")
+    assert whole.likely_not_separated is False
+    speaks, silent = (whole.estimates[whole.is_speaker][0], whole.estimates[~whole.is_speaker][0])
+    assert not silent.any()
+    # It is the sum of both that is nearest to the mixture.
+    mixture = one_talker(both=True)
+    best = np.linalg.lstsq(apart.estimates.T, mixture, rcond=None)[0] @ apart.estimates
+    np.testing.assert_allclose(speaks, mixture if consistency else best, atol=1e-4)
+    assert np.isnan(whole.predicted_si_sdr_db[~whole.is_speaker]).all()
+    (only,) = separator.separate(mixture, RATE, speakers="auto").estimates
+    np.testing.assert_allclose(only, speaks, atol=1e-5)
+    # In chunks, too.
+    long = Separator(separator.model, whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
+    long.quality = OneVoice()
+    in_chunks = long.separate(mixture, RATE)
+    assert in_chunks.speakers == 1 and not in_chunks.estimates[~in_chunks.is_speaker].any()
+
+
+def test_one_speaker_is_told_by_what_estimates_have_in_common():
+    generator = np.random.default_rng(0)
+
+    def summaries(count, alone):
+        found = []
+        for _ in range(count):
+            alike = generator.normal(6 if alone else -6, 3)
+            features = {"correlation_db": np.full(2, alike), "residual_db": np.full(2, -20.0), "level_dbfs": np.ones(2)}
+            found.append(estimates_summary(features, np.array([0.0, -2.0])))
+        return found
+
+    both, speakers = summaries(100, True) + summaries(100, False), [1] * 100 + [2] * 100
+    found = fit_alone(both, speakers)
+    assert found is not None and found.features == ["correlation_db_mean"]
+    assert found.false_alarms <= 0.03 and found.flagged > 0.8
+    assert np.mean([found.flags(summary) for summary in summaries(200, True)]) > 0.8
+    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.12
+    assert fit_alone(both, [1, 2] * 100) is None
+    assert fit_alone(both[90:110], speakers[90:110]) is None
 
 
 def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
