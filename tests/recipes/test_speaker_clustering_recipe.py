@@ -49,7 +49,7 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     # Long enough for two segments of 1.5 s of speech, between which a projection learns what does not matter.
     for path in speech.rglob("*.*"):
         waveform, rate = audio.read(path), audio.info(path).sample_rate
-        audio.write(tmp_path / "speech" / path.relative_to(speech), np.tile(waveform, 4), rate)
+        audio.write(tmp_path / "speech" / path.relative_to(speech), np.tile(waveform, 4), rate, "PCM_16")
     command = ["bash", str(RECIPE), "--speech", str(tmp_path / "speech")]
     command += ["--box-conf", str(conf), "--second-conf", str(conf)]
     command += ["--separator", str(model), "--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3"]
