@@ -30,8 +30,8 @@ class Separated:
         gains: (k,) what the model's own estimates were multiplied by.
         scores: (n,) log-odds that each hypothesis is a speaker; None for a model without scoring head.
         predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
-            predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if the recording is
-            silent or shorter than half a second.
+            predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
+            scores found one speaker, or if the recording is silent or shorter than half a second.
             See `sepkit.inference.quality`.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.

@@ -364,14 +364,16 @@ class Separator:
         if self.quality is not None:
             found = self.quality.predict(features)
             speaks = np.ones(self.hypotheses, bool) if separated.is_speaker is None else separated.is_speaker
+            several = bool(speaks.sum() > 1)
             if separated.scores is None and features is not None:
-                # It was fitted on estimates of speakers.
+                # It was fitted on estimates of several speakers.
+                speaks = speaks & several
                 found = tuple(
                     np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found
                 )
             separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
             flag = self.quality.likely_not_separated(features)
-            separated.likely_not_separated = flag if flag is None else bool(flag and speaks.sum() > 1)
+            separated.likely_not_separated = flag if flag is None else bool(flag and several)
 
     def _spread(self, mixture: Tensor, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
         """Return (n, num_samples) float32, at the rate of the recording and the level of the model."""

@@ -132,7 +132,7 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
     apart = separator.separate(one_talker(both=True), RATE)
     separator.quality = OneVoice()
     whole = separator.separate(one_talker(both=True), RATE)
-    assert whole.speakers == 1 and repr(whole).endswith("1 speaker, expect 3.0 dB (1 to 1))")
+    assert whole.speakers == 1 and repr(whole).endswith("1 speaker)")
     assert whole.likely_not_separated is False
     speaks, silent = (whole.estimates[whole.is_speaker][0], whole.estimates[~whole.is_speaker][0])
     assert not silent.any()
@@ -140,7 +140,7 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
     mixture = one_talker(both=True)
     best = np.linalg.lstsq(apart.estimates.T, mixture, rcond=None)[0] @ apart.estimates
     np.testing.assert_allclose(speaks, mixture if consistency else best, atol=1e-4)
-    assert np.isnan(whole.predicted_si_sdr_db[~whole.is_speaker]).all()
+    assert np.isnan(whole.predicted_si_sdr_db).all()
     (only,) = separator.separate(mixture, RATE, speakers="auto").estimates
     np.testing.assert_allclose(only, speaks, atol=1e-5)
     # In chunks, too.
@@ -164,9 +164,9 @@ def test_one_speaker_is_told_by_what_estimates_have_in_common():
     both, speakers = summaries(100, True) + summaries(100, False), [1] * 100 + [2] * 100
     found = fit_alone(both, speakers)
     assert found is not None and found.features == ["correlation_db_mean"]
-    assert found.false_alarms <= 0.03 and found.flagged > 0.8
+    assert found.false_alarms <= 0.05 and found.flagged > 0.8
     assert np.mean([found.flags(summary) for summary in summaries(200, True)]) > 0.8
-    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.12
+    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.15
     assert fit_alone(both, [1, 2] * 100) is None
     assert fit_alone(both[90:110], speakers[90:110]) is None
 

@@ -4,7 +4,7 @@
 #   local/talkers.sh SPEECH MODEL OUT
 #
 # SPEECH    folder of recordings with a test split
-# MODEL     what `sepkit models` lists; `sepkit calibrate` has fitted the level below which an estimate is silent
+# MODEL     what `sepkit models` lists; `sepkit calibrate` has fitted what tells one speaker from two
 # OUT       folder for manifests and scores
 #
 # Of $count (100) mixtures of $seconds (4.0) each, drawn with $seed (1), the first speaker alone is the recording of one
@@ -28,7 +28,8 @@ for two in "$out"/two/test*.jsonl; do
   sed -E 's/("gain": )[-0-9.e]+([^{}]*\}\])/\10.0\2/; s|("path": ")([^/])|\1../two/\2|g; s/"id": "/&one_/' "$two" >"$one"
   manifests+=("$one" "$two")
 done
-sepkit evaluate --model "$model" --manifest "${manifests[@]}" --metrics si_sdr --out "$out/scores"
+# The prediction counts, too.
+sepkit evaluate --model "$model" --manifest "${manifests[@]}" --metrics si_sdr --calibration --out "$out/scores"
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
   $column["attenuation_db"] != "" { n++; quiet += $column["attenuation_db"] >= 30 }
   END { if (n) printf "one talker: the other output is at least 30 dB below the recording in %d of %d\n", quiet, n }' \
