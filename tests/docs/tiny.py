@@ -24,7 +24,7 @@ TINY = {
     ("prepare", "mini"): "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --segment-seconds 1 "
     "--train-mixtures 8 --dev-mixtures 24 --test-mixtures 8",
     # A prediction of quality is fitted on no fewer than these.
-    ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 24 --segment-seconds 1",
+    ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 30 --segment-seconds 1",
     ("report", "exp/own"): "--examples 0",
     ("report", "results/boxed_8k"): "--examples 0",
     ("train", "audiogram"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.hidden [8]",
@@ -38,7 +38,7 @@ TINY = {
 def write_recordings(folder: Path) -> None:
     """A tree split/speaker/file.wav of colored noise."""
     generator = np.random.default_rng(0)
-    for split, speakers in (("train", 3), ("dev", 4), ("test", 2)):
+    for split, speakers in (("train", 3), ("dev", 5), ("test", 2)):
         for speaker in range(speakers):
             for utterance in range(2):
                 noise = np.cumsum(generator.standard_normal(16000)) / 300
