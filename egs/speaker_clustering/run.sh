@@ -216,7 +216,7 @@ project() {
   for number in $meetings; do
     meet "$data/meetings/drawn_$number" --split dev --minutes 6 --speakers "$number" --seed "$number"
     # The same of dev speakers of the other corpus, each in one meeting.
-    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | grep -Ev "$dev_like" |
+    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | { grep -Ev "$dev_like" || true; } |
       tail -n "+$first" | head -n "$number")
     first=$((first + number))
     [ "$(wc -w <<<"$names")" -lt "$number" ] ||
