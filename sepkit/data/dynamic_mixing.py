@@ -87,6 +87,11 @@ class DynamicMixer:
             raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
         if not 0 <= config.coloring_db < math.inf:
             raise UserError(f"data.dynamic_mixing.coloring_db: found {config.coloring_db}, expected at least 0")
+        if config.reverberation_target == "early" and config.reverberation_probability == 0:
+            raise UserError(
+                "data.dynamic_mixing.reverberation_target: found early, which does nothing without "
+                "data.dynamic_mixing.reverberation_probability; give it a share, or leave it out"
+            )
         if config.noise is None and config.noise_probability != 1:
             raise UserError(
                 f"data.dynamic_mixing.noise_probability: found {config.noise_probability}, which does nothing without "

@@ -191,8 +191,19 @@ def test_coloring_changes_the_spectrum_of_each_source_and_keeps_its_energy(corpu
     spectra = [np.abs(np.fft.rfft(mixed.sources[0])) ** 2 for mixed in (plain, colored)]
     bands_db = [[10 * np.log10(band.sum()) for band in np.array_split(spectrum, 8)] for spectrum in spectra]
     assert np.ptp(np.subtract(*bands_db)) > 2
-    with pytest.raises(UserError, match="coloring_db: found -1"):
-        DynamicMixer(corpus, replace(config, coloring_db=-1.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"coloring_db": -1.0}, "coloring_db: found -1"),
+        ({"coloring_db": float("nan")}, "coloring_db: found nan"),
+        ({"reverberation_target": "early"}, "reverberation_target: found early, which does nothing without"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict, message: str, corpus: Manifest) -> None:
+    with pytest.raises(UserError, match=message):
+        DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options))
 
 
 def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> None:
