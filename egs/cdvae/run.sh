@@ -5,7 +5,8 @@
 #
 # --conf FILE          what all models share
 # --mnist FILE         binarized MNIST, .npz or a folder of .amat files, in place of solutions of a Poisson equation
-# --methods "..."      sde: the model of the thesis; ode_like: its comparison; discrete: blocks with weights of their own
+# --methods "..."      sde: the model of the thesis; ode_like: its comparison; discrete: blocks with weights of their own, of like
+#                      size (discrete_mnist with --mnist); one_level: an ordinary variational autoencoder (with --mnist)
 # --seeds "..."        of the weights and the order of the data
 # --steps "..."        numbers of steps of a level that models are measured at
 # --samples N          samples of the latents that bounds are means over
@@ -58,9 +59,11 @@ train_all() {
 evaluate_all() {
   local run
   for run in $(list_runs); do
-    # shellcheck disable=SC2046,SC2086  # lists of words; discrete blocks have a fixed depth
+    local chosen=
+    case $run in discrete* | one_level*) ;; *) chosen="--depth-steps $steps" ;; esac # discrete blocks have a fixed depth
+    # shellcheck disable=SC2086  # a list of words
     $decode_cmd sepkit evaluate --model "$exp/$run" --manifest "$data/test.npz" --samples "$samples" \
-      $([[ $run == discrete_* ]] || echo --depth-steps $steps) --out "$exp/$run/evaluation/test"
+      $chosen --out "$exp/$run/evaluation/test"
   done
 }
 

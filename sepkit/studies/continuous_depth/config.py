@@ -38,6 +38,9 @@ class ImageVAEConfig:
     """Deviation of the noise over a level when training starts; one learned number a level."""
     discrete: int = 0
     """Stochastic blocks a level, with weights of their own, in place of the equations (VD-VAE); 0: equations."""
+    one_level: bool = False
+    """Only the first state is a latent variable: the discrete blocks have none, as in an ordinary variational
+    autoencoder with one level of Gaussian latents."""
     ode_like: bool = False
     """The comparison of the thesis: drifts do not see the image, and the path rate costs nothing. The sum of its
     distortion and its initial rate is then no bound on the evidence."""

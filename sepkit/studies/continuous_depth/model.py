@@ -207,6 +207,35 @@ class DiscreteLevel(nn.Module):
         return state, rate, log_ratio
 
 
+class DeterministicLevel(nn.Module):
+    """Residual blocks without latent variables, whose rate is 0.
+
+    Args:
+        blocks: how many, one after the other.
+        channels: of the state.
+        hidden: channels inside a block.
+        resolution: height and width.
+    """
+
+    def __init__(self, blocks: int, channels: int, hidden: int, resolution: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            *(ConvBlock(channels, hidden, channels, resolution, residual=True, zero=True) for _ in range(blocks))
+        )
+
+    def forward(
+        self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the state, the rate (of its shape) and the log ratio (B,), which are zeros.
+
+        Args:
+            state: (B, channels, H, W).
+            context: not used.
+            generator: not used.
+        """
+        return self.blocks(state), torch.zeros_like(state), state.new_zeros(len(state))
+
+
 _FAMILY = Gaussian(link="linear", at_test="mean")
 
 
@@ -363,7 +392,7 @@ class ImageVAE(SavedModel):
             context = None if contexts is None else contexts[place]
             if context is not None and self.config.ode_like:
                 context = torch.zeros_like(context)
-            if isinstance(level, DiscreteLevel):
+            if isinstance(level, (DiscreteLevel, DeterministicLevel)):
                 state, rate, ratio = level(state, context, noise.generator)
             else:
                 follow = "prior" if context is None else "posterior"
@@ -393,6 +422,8 @@ class ImageVAE(SavedModel):
 
 def _level(config: ImageVAEConfig, resolution: int) -> nn.Module:
     channels, hidden = config.latent_channels, config.drift_width
+    if config.one_level:
+        return DeterministicLevel(config.discrete, channels, hidden, resolution)
     if config.discrete:
         return DiscreteLevel(config.discrete, channels, config.width, hidden, resolution)
     return DiffusionBlock(
@@ -417,5 +448,7 @@ def _check(config: ImageVAEConfig) -> None:
         raise UserError("model.depth_steps: found none, expected one number or more")
     for steps in config.depth_steps:
         check_depth_steps(steps, "model.depth_steps")
+    if config.one_level and not config.discrete:
+        raise UserError("model.one_level: found true without discrete blocks; expected model.discrete of at least 1")
     if config.ode_like and config.discrete:
         raise UserError("model.ode_like: found true with discrete blocks; expected one of the two")

@@ -69,6 +69,18 @@ def test_the_rate_is_the_mean_of_the_log_ratio() -> None:
         assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(4000)
 
 
+def test_an_ordinary_autoencoder_has_latents_at_the_coarsest_resolution_alone() -> None:
+    model = model_of(discrete=2, one_level=True)
+    parts = model(IMAGES.clamp(0, 1).round(), noise())
+    assert all(not rate.any() for rate in parts.path_rates) and bool(parts.initial_rate.sum() > 0)
+    assert torch.equal(
+        model.sample(IMAGES, source="top", noise=noise()), model.sample(IMAGES, source="posterior", noise=noise())
+    )
+    parts.log_weight.sum().backward()
+    assert all(p.grad is not None for name, p in model.named_parameters() if name.startswith("levels"))
+    assert "posterior" not in " ".join(dict(model.named_parameters()))
+
+
 def test_reconstructions_samples_and_top_only() -> None:
     for changes in ({}, {"discrete": 1}, {"likelihood": "bernoulli"}):
         model = model_of(**changes)
@@ -184,6 +196,7 @@ def test_refusals() -> None:
         ({"width": 0}, r"^model\.width: found 0, expected at least 1$"),
         ({"depth_steps": []}, r"^model\.depth_steps: found none"),
         ({"discrete": 1, "ode_like": True}, r"^model\.ode_like: found true with discrete blocks"),
+        ({"one_level": True}, r"^model\.one_level: found true without discrete blocks"),
     ):
         with pytest.raises(UserError, match=message):
             ImageVAE(dataclasses.replace(SMALL, **changes))
