@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,25 +107,26 @@ def config(request: pytest.FixtureRequest) -> ContrastiveTaskConfig:
     return request.getfixturevalue(request.param)
 
 
-class Killed(Exception):
-    pass
-
-
-def test_an_interrupted_training_ends_the_same(
-    config: ContrastiveTaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(config, tmp_path / "whole")
+def train_killed(config: ContrastiveTaskConfig, out: Path, at_batch: int) -> None:
+    """Train, and get kill -9 just before a batch is used."""
     step = ContrastiveTask.training_step
 
     def dies(self: ContrastiveTask, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == 6:
-            raise Killed
+        if self.position.batches == at_batch:
+            os.kill(os.getpid(), signal.SIGKILL)
         step(self, batch, batch_idx)
 
-    monkeypatch.setattr(ContrastiveTask, "training_step", dies)
-    with pytest.raises(Killed):
-        train(config, tmp_path / "cut")
-    monkeypatch.setattr(ContrastiveTask, "training_step", step)
+    ContrastiveTask.training_step = dies  # type: ignore[method-assign]
+    train(config, out)
+
+
+def test_a_killed_training_ends_the_same(
+    config: ContrastiveTaskConfig, tmp_path: Path, in_process: Callable[..., int]
+) -> None:
+    """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
+    config = with_trainer(config, checkpoint_every_steps=3)
+    train(config, tmp_path / "whole")
+    assert in_process(train_killed, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert whole.keys() == cut.keys()
