@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from sepkit.data import audio
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
-from sepkit.models import load_checkpoint
+from sepkit.models import load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.clustering.config import ContrastiveTaskConfig
 from sepkit.studies.clustering.data import Stretches
-from sepkit.studies.clustering.starting import procrustes
+from sepkit.studies.clustering.starting import head_outputs, procrustes
 from sepkit.studies.clustering.task import ContrastiveTask, masked
 from sepkit.training.run import train
 
@@ -208,6 +208,27 @@ def test_mice_starts_from_the_clusters_of_moco(
     gate = model.gate_embedding(model.features(model.log_mel(waveforms))) @ model.unit_centers().T
     class_term = encoder(waveforms) @ model.unit_prototypes().T
     assert (gate.argmax(-1) == class_term.argmax(-1)).float().mean() > 0.8
+
+
+def test_mice_starts_from_the_clusters_of_the_projection(mice: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    """A projection of the spectra alone tells the voices apart; the head has not learned to."""
+    torch.manual_seed(0)
+    source = SpeakerEncoder(replace(mice.model, experts=1, gate="none", projected=40))
+    assert source.projection is not None
+    with torch.no_grad():
+        source.projection.weight.copy_(torch.cat([torch.zeros(40, 6), torch.eye(40), torch.zeros(40, 40)], dim=1))
+        source.projection.bias.zero_()
+    folder = save_model(source, tmp_path / "source")
+    started = replace(with_objective(mice, start_from_clusters=True), init_from=str(folder))
+    task = ContrastiveTask(started, tmp_path / "mice")
+    outputs, _ = head_outputs(source.eval(), task.train_data)
+    speakers = np.array([segment.speaker for segment in task.train_data.segments])
+    rows = torch.nn.functional.normalize(outputs.detach(), dim=-1)
+    expected = torch.stack([torch.nn.functional.normalize(rows[speakers == s].sum(0), dim=-1) for s in "012"])
+    found = task.model.prototypes.detach()
+    order = torch.cdist(expected, found).argmin(-1)
+    assert sorted(order.tolist()) == [0, 1, 2]
+    torch.testing.assert_close(found[order], expected)
 
 
 def test_procrustes_finds_a_rotation() -> None:
