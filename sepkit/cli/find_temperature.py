@@ -72,10 +72,12 @@ def main(
         raise UserError(f"--segment-seconds: found {segment_seconds}, expected more than 0")
 
     from sepkit.annealing import temperature
+    from sepkit.annealing.points import read_points
+    from sepkit.annealing.points import three_gaussians as gaussians
     from sepkit.reporting.temperature import write_findings
 
     if manifest is None:
-        data = temperature.three_gaussians(seed=seed) if points is None else temperature.read_points(points)
+        data = gaussians(seed=seed) if points is None else read_points(points)
         findings = temperature.of_points(data, hypotheses or 6, seed)
     elif model is None:
         findings = temperature.of_sources(

@@ -33,7 +33,7 @@ class NormalDistribution:
     @property
     def shape(self) -> torch.Size:
         """Shape of one sample."""
-        return torch.broadcast_shapes(self.mean.shape, self.deviation.shape)
+        return _broadcast_shape(self.mean, self.deviation)
 
     @property
     def median(self) -> Tensor:
@@ -158,7 +158,7 @@ class GammaDistribution:
     @property
     def shape(self) -> torch.Size:
         """Shape of one sample."""
-        return torch.broadcast_shapes(self.concentration.shape, self.rate.shape)
+        return _broadcast_shape(self.concentration, self.rate)
 
     @property
     def mean(self) -> Tensor:
@@ -237,7 +237,7 @@ class BetaDistribution:
     @property
     def shape(self) -> torch.Size:
         """Shape of one sample."""
-        return torch.broadcast_shapes(self.alpha.shape, self.beta.shape)
+        return _broadcast_shape(self.alpha, self.beta)
 
     @property
     def mean(self) -> Tensor:
@@ -320,6 +320,11 @@ def _same_kind(posterior: Any, prior: Any) -> Any:
             " estimate it from a sample (estimator: sample)"
         )
     return prior
+
+
+def _broadcast_shape(first: Tensor, second: Tensor) -> torch.Size:
+    # torch.broadcast_shapes imports 500 modules of torch's compiler at its first call, which takes most of a second.
+    return torch.broadcast_tensors(first, second)[0].shape
 
 
 def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -240,8 +240,7 @@ def mix(log_experts: Tensor, log_gate: Tensor | None) -> MixtureLoss:
     """
     if log_gate is None:
         log_gate = torch.full_like(log_experts, -math.log(log_experts.shape[-1]))
-    shape = torch.broadcast_shapes(log_experts.shape, log_gate.shape)
-    log_experts, log_gate = log_experts.expand(shape), log_gate.expand(shape)
+    log_experts, log_gate = torch.broadcast_tensors(log_experts, log_gate)
     return MixtureLoss(-(log_gate + log_experts).logsumexp(-1), log_gate, log_experts)
 
 

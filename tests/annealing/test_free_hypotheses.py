@@ -18,7 +18,7 @@ from sepkit.annealing.free_hypotheses import (
     source_correlations,
     spread_db,
 )
-from sepkit.annealing.temperature import three_gaussians
+from sepkit.annealing.points import three_gaussians
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:

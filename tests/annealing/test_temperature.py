@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sepkit.annealing import temperature
+from sepkit.annealing.points import read_points, three_gaussians
 from sepkit.cli._configuration import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
@@ -50,7 +51,7 @@ def test_the_decay_ends_at_the_floor() -> None:
 
 
 def test_the_three_gaussians_are_those_of_the_paper() -> None:
-    points = temperature.three_gaussians().numpy()
+    points = three_gaussians().numpy()
     assert points.shape == (3000, 2)
     covariance = np.cov(points.T, bias=True)
     assert 2 * np.linalg.eigvalsh(covariance)[-1] == pytest.approx(0.464, rel=0.03)
@@ -62,7 +63,7 @@ def test_points_are_read_from_both_formats(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", points)
     (tmp_path / "b.csv").write_text("x,y\n0,1\n2,3.5\n")
     for name in ("a.npy", "b.csv"):
-        assert temperature.read_points(tmp_path / name).numpy() == pytest.approx(points)
+        assert read_points(tmp_path / name).numpy() == pytest.approx(points)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_points_are_read_from_both_formats(tmp_path: Path) -> None:
 def test_points_that_are_none_are_refused(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=name):
-        temperature.read_points(tmp_path / name)
+        read_points(tmp_path / name)
 
 
 def test_the_command_checks_the_first_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sepkit.inference.likeness import likeness_features
 from sepkit.inference.not_separated import fit_not_separated, recording_summary
 from sepkit.inference.profiles import measure_voices
-from sepkit.inference.quality import fit_ridge
+from sepkit.inference.ridge import fit_ridge
 
 RATE = 8000
 

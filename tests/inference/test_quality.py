@@ -26,7 +26,8 @@ from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.features import BASELINE_FEATURES, recording_features
 from sepkit.inference.options import OutputOptions
-from sepkit.inference.quality import QualityPredictor, fit_quality, fit_ridge, read_quality, write_quality
+from sepkit.inference.quality import QualityPredictor, fit_quality, read_quality, write_quality
+from sepkit.inference.ridge import fit_ridge
 from sepkit.inference.separator import weights_fingerprint
 from sepkit.models import build_model, save_model
 

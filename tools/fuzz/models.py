@@ -15,7 +15,8 @@ import yaml
 
 from sepkit.inference import load_model
 from sepkit.inference.features import BASELINE_FEATURES
-from sepkit.inference.quality import QualityPredictor, RidgePredictor, write_quality
+from sepkit.inference.quality import QualityPredictor, write_quality
+from sepkit.inference.ridge import RidgePredictor
 from sepkit.models import load_checkpoint
 from sepkit.models.bridges.asteroid import to_asteroid_state_dict
 from tools.fuzz.kind import Kind, model_files, sound, write_files

@@ -105,7 +105,7 @@ def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> Stop
     Raises:
         UserError: too few sessions, or errors that do not vary.
     """
-    from sepkit.inference.quality import fit_ridge
+    from sepkit.inference.ridge import fit_ridge
 
     count, columns = sessions.rmse.shape
     table = {name: values[:, 1:].ravel() for name, values in features_of(sessions).items() if name in features}
@@ -127,7 +127,7 @@ def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> Stop
 
 
 def _limit() -> float:
-    from sepkit.inference.quality import FARTHEST
+    from sepkit.inference.ridge import FARTHEST
 
     return FARTHEST
 

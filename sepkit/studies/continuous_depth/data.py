@@ -27,12 +27,14 @@ class ImageSet:
         kind: "poisson" or "mnist".
         noise: standard deviation of the noise in the units of the images; None where it is not known.
         path: of the file.
+        solutions: (2, H, W), what the images are without noise; None where it is not known.
     """
 
     images: np.ndarray
     kind: str
     noise: float | None
     path: str = ""
+    solutions: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -75,8 +77,8 @@ def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
     return np.outer(wave, wave) / (2 * frequency**2 * math.pi**2)
 
 
-def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
-    """Return noisy solutions in random order, (N, H, W), and the deviation of their noise after scaling.
+def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float, np.ndarray]:
+    """Return noisy solutions in random order, (N, H, W), the deviation of their noise, and the solutions, all scaled.
 
     Args:
         options: number and size of images, and their noise.
@@ -86,7 +88,7 @@ def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float]:
     clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
     images = clean + options.noise * generator.standard_normal(clean.shape)
     scale = float(images.std()) if options.scaling == "deviation" else 1.0
-    return images / scale, options.noise / scale
+    return images / scale, options.noise / scale, solutions / scale
 
 
 def prepare_images(options: ImagesOptions) -> Path:
@@ -100,10 +102,10 @@ def prepare_images(options: ImagesOptions) -> Path:
     """
     folder = Path(options.out)
     if options.kind == "poisson":
-        images, noise = poisson_images(options)
+        images, noise, solutions = poisson_images(options)
         ends = [round(share * len(images)) for share in _SHARES]
         parts = dict(zip(SPLITS, np.split(images.astype(np.float32), ends), strict=True))
-        sets = {name: ImageSet(part, "poisson", noise) for name, part in parts.items()}
+        sets = {name: ImageSet(part, "poisson", noise, solutions=solutions) for name, part in parts.items()}
     else:
         assert options.source is not None
         sets = {name: ImageSet(part, "mnist", None) for name, part in read_mnist(options.source).items()}
@@ -130,6 +132,8 @@ def write_images(path: Path, images: ImageSet) -> None:
         fields["bits"] = np.packbits(values.reshape(len(values), -1).astype(np.uint8), axis=1)
     else:
         fields |= {"images": values, "noise": np.array(images.noise)}
+        if images.solutions is not None:
+            fields["solutions"] = images.solutions.astype(np.float32)
     with atomic_output(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **fields)
 
@@ -174,4 +178,7 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
         )
     noise = float(fields["noise"]) if "noise" in fields else None
-    return ImageSet(images, str(fields["kind"]), noise, str(path))
+    solutions = fields.get("solutions")
+    if solutions is not None and (solutions.ndim != 3 or solutions.shape[1:] != shape[1:]):
+        raise UserError(f"{path}: found solutions of shape {solutions.shape}, expected (2, {size}, {size})")
+    return ImageSet(images, str(fields["kind"]), noise, str(path), solutions)

@@ -49,7 +49,7 @@ def evaluate_images(
         model: folder of the model.
         manifest: .npz file of images.
         out: folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
-            reconstructions and samples.
+            reconstructions and samples, and processes.png, what the equations do over depth.
         depth_steps: numbers of steps of each level; None: the model's own.
         samples: of the latents; figures are means over them, and the importance-weighted bound uses all of them.
         seed: of those.
@@ -101,10 +101,12 @@ def evaluate_images(
     folder = Path(out)
     _write_rows(folder / "utterances.csv", str(manifest), found[reference])
     if is_installed("matplotlib"):
-        from sepkit.studies.continuous_depth.figures import write_sheet
+        from sepkit.studies.continuous_depth.figures import write_processes, write_sheet
 
         loaded.set_depth_steps(None if own is None else reference)
         write_sheet(loaded.cpu(), images, folder / "images.png")
+        if own is not None:
+            write_processes(loaded, images, folder / "processes.png")
     write_json(folder / "summary.json", summary)
     return summary
 

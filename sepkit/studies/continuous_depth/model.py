@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,16 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.errors import UserError
-from sepkit.models.distributions import Distribution
 from sepkit.models.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion, check_depth_steps
-from sepkit.models.latents import Gaussian
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies.continuous_depth.config import KIND, ImageVAEConfig
+from sepkit.studies.continuous_depth.levels import (
+    FAMILY,
+    ConvBlock,
+    ConvDrift,
+    DeterministicLevel,
+    DiscreteLevel,
+    gaussian,
+)
 
 _HALF_LOG_2PI = 0.9189385332046727
-# Below this resolution a kernel of 3 pixels would see mostly padding.
-_SMALLEST_FOR_KERNEL = 3
 _LEAST_DEVIATION = 1e-3
 
 Source = Literal["posterior", "prior", "top"]
@@ -81,169 +84,6 @@ class Noise:
         if level not in self._paths:
             self._paths[level] = BrownianPath(like.shape, self.generator, like)
         return self._paths[level]
-
-
-class ConvBlock(nn.Module):
-    """Four convolutions with kernels 1, 3, 3 and 1, and gelu before all but the first; with `residual` before all.
-
-    Args:
-        channels: in.
-        hidden: between.
-        out: out.
-        resolution: of the images; below 3 pixels all kernels are 1.
-        residual: whether the input, which must have `out` channels, is added.
-        zero: whether the last convolution starts at zero.
-    """
-
-    def __init__(
-        self, channels: int, hidden: int, out: int, resolution: int, residual: bool = False, zero: bool = False
-    ) -> None:
-        super().__init__()
-        kernel = 3 if resolution >= _SMALLEST_FOR_KERNEL else 1
-        self.residual = residual
-        self.layers = nn.ModuleList(
-            [
-                nn.Conv2d(channels, hidden, 1),
-                nn.Conv2d(hidden, hidden, kernel, padding=kernel // 2),
-                nn.Conv2d(hidden, hidden, kernel, padding=kernel // 2),
-                nn.Conv2d(hidden, out, 1),
-            ]
-        )
-        if zero:
-            for parameter in self.layers[-1].parameters():
-                nn.init.zeros_(parameter)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, out, H, W).
-
-        Args:
-            x: (B, channels, H, W).
-        """
-        y = x
-        for place, layer in enumerate(self.layers):
-            y = layer(functional.gelu(y) if place or self.residual else y)
-        return x + y if self.residual else y
-
-
-class ConvDrift(nn.Module):
-    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel.
-
-    Args:
-        channels: of the state.
-        context: channels of the context; 0: there is none.
-        hidden: channels inside the block.
-        resolution: height and width.
-    """
-
-    def __init__(self, channels: int, context: int, hidden: int, resolution: int) -> None:
-        super().__init__()
-        self.block = ConvBlock(channels + context + 1, hidden, channels, resolution, zero=True)
-
-    def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
-        """Return the drift, of the state's shape.
-
-        Args:
-            state: (B, channels, H, W).
-            depth: s, 0 to 1.
-            context: (B, context, H, W); None: there is none.
-        """
-        depths = state.new_full((len(state), 1, *state.shape[2:]), depth)
-        parts = [state, depths] if context is None else [state, depths, context]
-        return self.block(torch.cat(parts, 1))
-
-
-class DiscreteLevel(nn.Module):
-    """Stochastic blocks with weights of their own (VD-VAE).
-
-        prior and a part of the update from the state x;  posterior from x and the context;
-        z ~ posterior or prior;  x = x + update + projection(z);  x = residual block(x)
-
-    Args:
-        blocks: how many, one after the other.
-        channels: of the state.
-        context: channels of the context.
-        hidden: channels inside a block.
-        resolution: height and width.
-
-    Source: R. Child, "Very Deep VAEs Generalize Autoregressive Models and Can Outperform Them on Images", 2021.
-    """
-
-    def __init__(self, blocks: int, channels: int, context: int, hidden: int, resolution: int) -> None:
-        super().__init__()
-        self.prior = nn.ModuleList(
-            ConvBlock(channels, hidden, 3 * channels, resolution, zero=True) for _ in range(blocks)
-        )
-        self.posterior = nn.ModuleList(
-            ConvBlock(channels + context, hidden, 2 * channels, resolution, zero=True) for _ in range(blocks)
-        )
-        self.project = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(blocks))
-        self.after = nn.ModuleList(
-            ConvBlock(channels, hidden, channels, resolution, residual=True, zero=True) for _ in range(blocks)
-        )
-        for projection in self.project:
-            with torch.no_grad():
-                projection.get_parameter("weight").mul_(blocks**-0.5)
-
-    def forward(
-        self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state, the rate (of its shape) and the log ratio (B,).
-
-        Args:
-            state: (B, channels, H, W).
-            context: (B, context, H, W); None: samples of the prior are drawn.
-            generator: of the samples; None: torch's own.
-        """
-        rate, log_ratio = torch.zeros_like(state), state.new_zeros(len(state))
-        for prior, posterior, project, after in zip(self.prior, self.posterior, self.project, self.after, strict=True):
-            mean, raw, update = prior(state).chunk(3, dim=1)
-            before = _gaussian(torch.cat([mean, raw], 1))
-            drawn = before if context is None else _gaussian(posterior(torch.cat([state, context], 1)))
-            z = drawn.sample(generator)
-            if context is not None:
-                rate = rate + drawn.kl(before).view_as(state)
-                log_ratio = log_ratio + (drawn.log_prob(z) - before.log_prob(z)).flatten(1).sum(1)
-            state = after(state + update + project(z.view_as(state)))
-        return state, rate, log_ratio
-
-
-class DeterministicLevel(nn.Module):
-    """Residual blocks without latent variables, whose rate is 0.
-
-    Args:
-        blocks: how many, one after the other.
-        channels: of the state.
-        hidden: channels inside a block.
-        resolution: height and width.
-    """
-
-    def __init__(self, blocks: int, channels: int, hidden: int, resolution: int) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(
-            *(ConvBlock(channels, hidden, channels, resolution, residual=True, zero=True) for _ in range(blocks))
-        )
-
-    def forward(
-        self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state, the rate (of its shape) and the log ratio (B,), which are zeros.
-
-        Args:
-            state: (B, channels, H, W).
-            context: not used.
-            generator: not used.
-        """
-        return self.blocks(state), torch.zeros_like(state), state.new_zeros(len(state))
-
-
-_FAMILY = Gaussian(link="linear", at_test="mean")
-
-
-def _gaussian(raw: Tensor) -> Distribution:
-    """Return normal distributions (B, C, H W) from raw means and deviations (B, 2 C, H, W); zeros give N(0, 1)."""
-    mean, deviation = raw.flatten(2).chunk(2, dim=1)
-    # softplus(0.5413) = 1.
-    return _FAMILY.posterior(torch.stack([mean, deviation + math.log(math.e - 1)], dim=1))
 
 
 class ImageVAE(SavedModel):
@@ -329,6 +169,16 @@ class ImageVAE(SavedModel):
             found.append(x)
         return found[::-1]
 
+    def first_state(self, context: Tensor, noise: Noise) -> tuple[Any, Tensor]:
+        """Return the posterior of the first state, and a sample of it, (B, C, H W).
+
+        Args:
+            context: (B, width, H, W), the coarsest one.
+            noise: latent noise.
+        """
+        posterior: Any = gaussian(self.top(context))
+        return posterior, posterior.mean + posterior.deviation * noise.initial(posterior.mean)
+
     def forward(self, images: Tensor, noise: Noise | None = None, check: bool = False) -> ImageELBO:
         """Return the parts of minus the evidence lower bound.
 
@@ -339,17 +189,22 @@ class ImageVAE(SavedModel):
         """
         noise = noise or Noise()
         contexts = self.contexts(images)
-        posterior: Any = _gaussian(self.top(contexts[0]))
-        start = posterior.mean + posterior.deviation * noise.initial(posterior.mean)
-        rate = elementwise_rate(posterior, _FAMILY.standard_prior(), None, "analytic")
+        posterior, start = self.first_state(contexts[0], noise)
+        rate = elementwise_rate(posterior, FAMILY.standard_prior(), None, "analytic")
         prior_density = -0.5 * start.square() - _HALF_LOG_2PI
         log_ratio = (posterior.log_prob(start) - prior_density).flatten(1).sum(1)
-        state, rates, ratio = self._descend(start.view(len(images), -1, *contexts[0].shape[2:]), contexts, noise, check)
+        start = start.view(len(images), -1, *contexts[0].shape[2:])
+        state, rates, ratio = self._descend(start, contexts, noise, check)
         distortion = self._nll(images, self.decode(state))
         return ImageELBO(distortion, rate, rates, log_ratio + ratio)
 
     def sample(
-        self, images: Tensor | None = None, count: int = 1, source: Source = "prior", noise: Noise | None = None
+        self,
+        images: Tensor | None = None,
+        count: int = 1,
+        source: Source = "prior",
+        noise: Noise | None = None,
+        draw: bool = False,
     ) -> Tensor:
         """Return the likelihood's mean, (B, 1, H, W), of latents from the posterior, the prior, or first state alone.
 
@@ -358,6 +213,7 @@ class ImageVAE(SavedModel):
             count: B for "prior".
             source: "posterior": reconstructions; "top": the first state is the image's, the rest the prior's.
             noise: latent noise; None: new.
+            draw: whether to return samples of the likelihood in place of its mean.
         """
         noise = noise or Noise()
         contexts = None if source == "prior" or images is None else self.contexts(images)
@@ -366,12 +222,15 @@ class ImageVAE(SavedModel):
             like = self.expand.weight.new_zeros(count, self.config.latent_channels, coarsest, coarsest)
             start = noise.initial(like)
         else:
-            posterior: Any = _gaussian(self.top(contexts[0]))
-            start = posterior.mean + posterior.deviation * noise.initial(posterior.mean)
+            _, start = self.first_state(contexts[0], noise)
             start = start.view(len(start), -1, *contexts[0].shape[2:])
         state, _, _ = self._descend(start, contexts if source == "posterior" else None, noise)
         raw = self.decode(state)
-        return raw[:, :1].sigmoid() if self.config.likelihood == "bernoulli" else raw[:, :1]
+        if self.config.likelihood == "bernoulli":
+            mean = raw.sigmoid()
+            return torch.bernoulli(mean, generator=noise.generator) if draw else mean
+        mean, deviation = _pixel_moments(raw)
+        return mean + deviation * torch.empty_like(mean).normal_(generator=noise.generator) if draw else mean
 
     def decode(self, state: Tensor) -> Tensor:
         """Return the raw parameters of the likelihood, (B, 1 or 2, H, W).
@@ -414,10 +273,15 @@ class ImageVAE(SavedModel):
         if self.config.likelihood == "bernoulli":
             nll = functional.binary_cross_entropy_with_logits(raw, images, reduction="none")
         else:
-            mean, raw_deviation = raw.chunk(2, dim=1)
-            deviation = functional.softplus(raw_deviation) + _LEAST_DEVIATION
+            mean, deviation = _pixel_moments(raw)
             nll = 0.5 * ((images - mean) / deviation).square() + deviation.log() + _HALF_LOG_2PI
         return nll.flatten(1).sum(1)
+
+
+def _pixel_moments(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each pixel, (B, 1, H, W), from raw values (B, 2, H, W)."""
+    mean, raw_deviation = raw.chunk(2, dim=1)
+    return mean, functional.softplus(raw_deviation) + _LEAST_DEVIATION
 
 
 def _level(config: ImageVAEConfig, resolution: int) -> nn.Module:

@@ -12,9 +12,9 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from sepkit.annealing.points import three_gaussians
 from sepkit.annealing.settling import settle_points
 from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
-from sepkit.annealing.temperature import three_gaussians
 from sepkit.cells import run_cells
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
 from sepkit.studies.quantization.config import FreeConfig

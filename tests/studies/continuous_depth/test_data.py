@@ -33,16 +33,19 @@ def test_solutions_solve_the_equation(frequency: int, peak: float) -> None:
 
 def test_the_floor_is_the_entropy_of_the_set() -> None:
     assert poisson_floor(256, 5e-3) == pytest.approx(-992.4, abs=0.1)
-    images, noise = poisson_images(ImagesOptions(kind="poisson", out=Path()))
+    images, noise, solutions = poisson_images(ImagesOptions(kind="poisson", out=Path()))
     assert (
         images.shape == (1024, 16, 16)
         and images.std() == pytest.approx(1)
         and noise == pytest.approx(5e-3 / 0.01552, rel=0.01)
     )
     assert poisson_floor(256, noise) == pytest.approx(73.9, abs=0.3)
-    edges, of_edges = poisson_images(ImagesOptions(kind="poisson", out=Path(), grid="edges"))
+    # Every image is one of the solutions and noise of the deviation that is told.
+    errors = np.stack([(images - solution).std((1, 2)) for solution in solutions]).min(0)
+    assert errors.mean() == pytest.approx(noise, rel=0.01)
+    edges, of_edges, _ = poisson_images(ImagesOptions(kind="poisson", out=Path(), grid="edges"))
     assert poisson_floor(256, of_edges) == pytest.approx(80.8, abs=0.7) and edges.std() == pytest.approx(1)
-    raw, _ = poisson_images(ImagesOptions(kind="poisson", out=Path(), scaling="none"))
+    raw, _, _ = poisson_images(ImagesOptions(kind="poisson", out=Path(), scaling="none"))
     # The log likelihood of the true mixture of both images meets the floor, up to its error over 1024 images.
     means = np.stack([poisson_solution(a, 16, "cells") for a in (1, 3)]).reshape(2, 1, -1)
     squares = np.square(raw.reshape(1, 1024, -1) - means).sum(-1)

@@ -20,7 +20,9 @@ from sepkit.studies.continuous_depth.config import (
     ImageVAEConfig,
     ImageVAETaskConfig,
 )
-from sepkit.studies.continuous_depth.model import ConvBlock, ImageVAE, Noise
+from sepkit.studies.continuous_depth.levels import ConvBlock
+from sepkit.studies.continuous_depth.model import ImageVAE, Noise
+from sepkit.studies.continuous_depth.processes import level_processes
 from sepkit.studies.continuous_depth.task import ImageVAETask, parts_of
 
 SMALL = ImageVAEConfig(size=8, levels=2, latent_channels=2, width=4, drift_width=4, decoder_blocks=1, depth_steps=[3])
@@ -79,6 +81,35 @@ def test_an_ordinary_autoencoder_has_latents_at_the_coarsest_resolution_alone() 
     parts.log_weight.sum().backward()
     assert all(p.grad is not None for name, p in model.named_parameters() if name.startswith("levels"))
     assert "posterior" not in " ".join(dict(model.named_parameters()))
+
+
+def test_processes_add_up_to_the_bound() -> None:
+    for changes in ({}, {"ode_like": True}):
+        model, image = model_of(**changes), IMAGES[:1]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05)
+            model.set_depth_steps(6)
+            rates = model(image, noise()).path_rates
+        levels = level_processes(model, image, noise(), 6)
+        assert [level.path_rate_nats for level in levels] == pytest.approx([float(rate.sum()) for rate in rates])
+        assert [tuple(level.states.shape) for level in levels] == [(7, 32), (7, 128)] and levels[0].rate.any()
+        # A level starts where the one before ended, upsampled.
+        ended = levels[0].states[-1].view(1, 2, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3)
+        assert torch.equal(levels[1].states[0], ended.flatten())
+    with pytest.raises(UserError, match="discrete blocks"):
+        level_processes(model_of(discrete=1), IMAGES[:1])
+
+
+def test_samples_of_the_likelihood() -> None:
+    binary = model_of(likelihood="bernoulli").sample(count=3, noise=noise(), draw=True)
+    assert binary.shape == (3, 1, 8, 8) and set(binary.unique().tolist()) == {0.0, 1.0}
+    model = model_of()
+    with torch.no_grad():
+        mean, drawn = (model.sample(IMAGES, source="posterior", noise=noise(), draw=draw) for draw in (False, True))
+    assert mean.shape == drawn.shape == (3, 1, 8, 8)
+    # The deviation of new models is about softplus(0).
+    assert 0.5 < float((drawn - mean).std()) < 0.9
 
 
 def test_reconstructions_samples_and_top_only() -> None:
@@ -175,6 +206,7 @@ def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys:
     initial = {steps: of["metrics"]["initial_rate_nats"]["mean"] for steps, of in summary["by_depth_steps"].items()}
     assert len(set(initial.values())) == 1
     assert "importance bound" in printed and f"floor: {summary['floor_nats']:.2f} nats" in printed
+    assert (tmp_path / "processes.png").stat().st_size > 10_000
     assert main(command) == 0
     assert list(json.loads((tmp_path / "summary.json").read_text())["by_depth_steps"]) == ["4"]
     assert main([*command, "--depth-steps", "0"]) == 2

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sepkit.annealing.free_hypotheses import anneal_points, count_groups
-from sepkit.annealing.temperature import three_gaussians
+from sepkit.annealing.points import three_gaussians
 from sepkit.cli.main import main
 from sepkit.studies.quantization.config import GaussiansConfig
 from sepkit.studies.quantization.data import ThreeGaussians
