@@ -19,6 +19,7 @@
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
 # --meetings "..."     numbers of speakers of the dev meetings that the count is calibrated on (stage 10)
+# --named-meetings FILE  longer ones, with their speakers; those of other corpora are left out
 # --hour-minutes M     length of the meeting of test speakers (stage 11)
 # --people N           how many they are
 #
@@ -48,6 +49,7 @@ moco_temperature=0.3
 mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
 meetings="6 2 4 3 5"
+named_meetings=conf/dev_meetings.txt
 hour_minutes=60
 people=6
 data=
@@ -58,6 +60,7 @@ speech=$(resolve "$speech")
 conf=$(resolve "$conf")
 box_conf=$(resolve "$box_conf")
 second_conf=$(resolve "$second_conf")
+named_meetings=$(resolve "$named_meetings")
 setting=$(basename "$conf" .yaml)
 data=${data:-data/$setting}
 exp=${exp:-exp/$setting}
@@ -209,7 +212,7 @@ meet() {
 }
 
 project() {
-  local number first=1 names model set
+  local number first=1 names model set minutes seed
   sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
   sepkit voices project "$exp/box_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
     --domains "$dev_like" --out "$exp/box_projected"
@@ -223,6 +226,13 @@ project() {
       # shellcheck disable=SC2086
       meet "$data/meetings/others_$number" --split dev --minutes 6 --speakers "$number" --seed "$number" --chosen $names
   done
+  while read -r minutes seed names <&3; do
+    # shellcheck disable=SC2086
+    if [[ $minutes =~ ^[0-9]+$ ]] && (cd "$speech/dev" && ls -d $names >/dev/null 2>&1); then
+      meet "$data/meetings/named_$seed" --split dev --minutes "$minutes" --seed "$seed" --speakers "$(wc -w <<<"$names")" \
+        --chosen $names
+    fi
+  done 3<"$named_meetings"
   for model in "$exp/box_projected" mean_mfcc; do
     sepkit voices count "$model" --dev "$data/dev" "$data/dev_clean" "$data/dev_separated" --meetings "$data"/meetings/* \
       --collection "$data/clean" --out "$exp/counts/$(basename "$model")_with_meetings.json"

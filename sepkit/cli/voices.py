@@ -38,7 +38,8 @@ def count(
 ) -> Path:
     """Calibrate how an encoder counts speakers on dev collections, and measure it on collections of 1 to N speakers.
 
-    Every dev collection, and all meetings together, count alike. The threshold is kept beside the encoder.
+    Dev collections give the threshold for recordings of one person each. Separated meetings give the two for estimates:
+    as a whole, in parts, and of each person alone. What is found is kept beside the encoder.
 
     Args:
         model: folder of an encoder, mean_mfcc or mean_log_mel
@@ -55,7 +56,7 @@ def count(
     Returns:
         The file.
     """
-    from sepkit.studies.clustering.trials import CountOptions, count_trial
+    from sepkit.studies.clustering.counting import CountOptions, count_trial
 
     options = CountOptions(collections, most, seconds, seed)
     result = count_trial(model, dev, collection, out, options, meetings or [])

@@ -15,9 +15,10 @@ import numpy as np
 
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
+from sepkit.inference.counting import Counted, count_speakers
 from sepkit.inference.options import LinkSpeakers
 from sepkit.inference.stretches import Stretch, blend_turns, cut_turns, embed
-from sepkit.inference.voices import Counted, count_speakers, in_order_of_appearance, spherical_k_means
+from sepkit.inference.voices import in_order_of_appearance, spherical_k_means
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 Blocks = Callable[[], Iterator[np.ndarray]]
@@ -108,7 +109,7 @@ def link(
     embeddings = blend_turns(alone, stretches)
     if people == "auto":
         seconds = np.array([stretch.duration_seconds for stretch in stretches])
-        counted = count_speakers(embeddings, seconds, encoder.info.get("counting"))
+        counted = count_speakers(embeddings, seconds, encoder.info.get("counting"), separated=count > 1)
         people = counted.speakers
     # Estimates that are heard at once may still be one person: where one speaks alone, the others hold what is left.
     found = spherical_k_means(embeddings, people, seed)

@@ -1,24 +1,15 @@
-"""Clusters of voices: spherical k-means on embeddings, how many people there are, and how sure each assignment is."""
+"""Clusters of voices: spherical k-means on embeddings, and how sure each assignment is."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sepkit.errors import UserError
 
-DEFAULT_THRESHOLD = 0.6
-"""Mean cosine distance above which two groups of stretches are different people, for encoders without their own."""
-
 _RESTARTS, _ROUNDS = 10, 50
-# Groups with less of all speech are no people.
-_LEAST_SHARE = 0.02
-# Distances between all pairs take memory with the square of their number.
-_MOST_COUNTED = 1200
 _LARGEST_CONCENTRATION = 200.0
 
 Conflicts = Sequence[Sequence[int]]
@@ -51,7 +42,12 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
 
 
 def spherical_k_means(
-    embeddings: np.ndarray, clusters: int, seed: int = 0, conflicts: Conflicts | None = None, restarts: int = _RESTARTS
+    embeddings: np.ndarray,
+    clusters: int,
+    seed: int = 0,
+    conflicts: Conflicts | None = None,
+    restarts: int = _RESTARTS,
+    begin: np.ndarray | None = None,
 ) -> Clusters:
     """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
 
@@ -61,6 +57,7 @@ def spherical_k_means(
         seed: of the first centers.
         conflicts: pairs that get different clusters as far as there are enough.
         restarts: how many are tried.
+        begin: (J, D), fewer centers than K, which every other restart begins with.
 
     Raises:
         UserError: fewer embeddings than clusters.
@@ -72,8 +69,8 @@ def spherical_k_means(
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
-    for _ in range(restarts):
-        centers = _far_apart(points, clusters, generator)
+    for number in range(restarts):
+        centers = _far_apart(points, clusters, generator, begin if number % 2 == 0 else None)
         labels = np.full(len(points), -1)
         for _ in range(_ROUNDS):
             before, labels = labels, _assign(points @ centers.T, conflicts)
@@ -88,16 +85,20 @@ def spherical_k_means(
     return Clusters(labels, centers, posterior_of(points, centers, labels))
 
 
-def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator) -> np.ndarray:
+def _far_apart(
+    points: np.ndarray, clusters: int, generator: np.random.Generator, begin: np.ndarray | None
+) -> np.ndarray:
     """Return (K, D) points drawn with probabilities in proportion to their distance from those drawn before."""
-    chosen = [int(generator.integers(len(points)))]
-    while len(chosen) < clusters:
-        distances = np.clip(1 - (points @ points[chosen].T).max(1), 0, None)
+    chosen = [int(generator.integers(len(points)))] if begin is None else []
+    centers = points[chosen] if begin is None else begin
+    while len(centers) < clusters:
+        distances = np.clip(1 - (points @ centers.T).max(1), 0, None)
         distances[chosen] = 0.0
         total = distances.sum()
         shares = distances / total if total > 1e-12 else _others(len(points), chosen)
         chosen.append(int(generator.choice(len(points), p=shares)))
-    return points[chosen].copy()
+        centers = np.concatenate([centers, points[chosen[-1:]]])
+    return centers.copy()
 
 
 def _others(count: int, chosen: Sequence[int]) -> np.ndarray:
@@ -151,87 +152,6 @@ def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) ->
     logits = concentration * (points @ centers.T)
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
-
-
-@dataclass(frozen=True)
-class Counted:
-    """How many people speak.
-
-    Args:
-        speakers: the answer.
-        runner_up: the next best one.
-        margin: how far the distance that decides is from the threshold, cosine distance; small: nearly the runner-up.
-        threshold: of the mean cosine distance.
-    """
-
-    speakers: int
-    runner_up: int
-    margin: float
-    threshold: float
-
-
-def count_speakers(embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> Counted:
-    """Return how many people the stretches are of: groups that average linkage leaves at a threshold.
-
-    Groups with little speech are not counted: they are stretches that sound like nobody in particular.
-
-    Args:
-        embeddings: (N, D) of N >= 1 stretches.
-        seconds: (N,) their lengths.
-        counting: what an encoder's `info` says of it: `threshold` (mean cosine distance), and `least_share`, what a
-            person speaks at least of all; None: defaults.
-    """
-    counting = counting or {}
-    threshold = float(counting.get("threshold", DEFAULT_THRESHOLD))
-    tree = VoiceTree(embeddings, seconds, counting)
-    answer = tree.people(threshold)
-    # The nearest threshold with another answer.
-    heights = sorted(tree.heights, key=lambda height: abs(height - threshold))
-    for height in heights:
-        for limit in (np.nextafter(height, 0), np.nextafter(height, 3)):
-            if (other := tree.people(float(limit))) != answer:
-                return Counted(answer, other, abs(float(height) - threshold), threshold)
-    return Counted(answer, answer + 1, math.inf, threshold)
-
-
-class VoiceTree:
-    """Groups of stretches at any threshold, by average linkage of cosine distances.
-
-    Args:
-        embeddings: (N, D) of N >= 1 stretches; of more than 1200, as many evenly from all.
-        seconds: (N,) their lengths.
-        counting: see `count_speakers`.
-    """
-
-    def __init__(self, embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> None:
-        from scipy.cluster.hierarchy import linkage
-        from scipy.spatial.distance import squareform
-
-        points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, np.float64)
-        if len(points) > _MOST_COUNTED:
-            chosen = np.linspace(0, len(points) - 1, _MOST_COUNTED).astype(int)
-            points, seconds = points[chosen], seconds[chosen]
-        counting = counting or {}
-        self.seconds = seconds
-        self.least = max(float(counting.get("least_share", _LEAST_SHARE)) * seconds.sum(), seconds.min())
-        distances = np.clip(1 - points @ points.T, 0, 2)
-        np.fill_diagonal(distances, 0.0)
-        condensed = squareform(0.5 * (distances + distances.T), checks=False)
-        self._tree = linkage(condensed, "average") if len(points) > 1 else np.zeros((0, 4))
-        self.heights = np.unique(self._tree[:, 2])
-
-    def people(self, threshold: float) -> int:
-        """Return the number of groups that have enough speech, at least 1.
-
-        Args:
-            threshold: distance below which groups are one.
-        """
-        from scipy.cluster.hierarchy import fcluster
-
-        if not len(self._tree):
-            return 1
-        groups = fcluster(self._tree, threshold, "distance")
-        return max(1, int((np.bincount(groups, self.seconds) >= self.least).sum()))
 
 
 def in_order_of_appearance(labels: Sequence[int]) -> list[int]:

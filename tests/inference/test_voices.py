@@ -7,7 +7,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import adjusted_rand_index
-from sepkit.inference.voices import count_speakers, in_order_of_appearance, posterior_of, spherical_k_means, unit_rows
+from sepkit.inference.voices import in_order_of_appearance, posterior_of, spherical_k_means, unit_rows
 
 
 def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -50,21 +50,6 @@ def test_stretches_in_conflict_get_different_clusters() -> None:
     conflicts = [[k ^ 1] for k in range(16)]
     labels = spherical_k_means(points, 2, conflicts=conflicts).labels
     assert all(labels[k] != labels[k ^ 1] for k in range(16))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_count(count: int) -> None:
-    points, _ = groups(count, 10)
-    counted = count_speakers(points, np.full(len(points), 1.5))
-    assert counted.speakers == count and counted.runner_up != count and counted.margin > 0
-
-
-def test_stray_stretches_do_not_count() -> None:
-    points, _ = groups(2, 20)
-    stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
-    seconds = np.array([1.5] * 40 + [0.5])
-    assert count_speakers(np.concatenate([points, stray]), seconds).speakers == 2
-    assert count_speakers(stray, np.array([0.5])).speakers == 1
 
 
 def test_posterior_is_sharper_for_tighter_groups() -> None:

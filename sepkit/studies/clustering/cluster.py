@@ -15,6 +15,7 @@ from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import EMBEDDINGS
 from sepkit.files import atomic_output, check_writable, write_json, write_text
+from sepkit.inference.counting import Counted, count_speakers
 from sepkit.inference.stretches import (
     WINDOW_SECONDS,
     Source,
@@ -22,8 +23,6 @@ from sepkit.inference.stretches import (
 )
 from sepkit.inference.voices import (
     Clusters,
-    Counted,
-    count_speakers,
     in_order_of_appearance,
     spherical_k_means,
     unit_rows,
@@ -80,7 +79,8 @@ def cluster_recordings(inputs: Sequence[str | Path], out: str | Path, options: C
         voices = listen(encoder, heard.waveforms(encoder.sample_rate))
         _check_finite(voices)
         if options.speakers == "auto":
-            counted = count_speakers(heard.blend(voices.embeddings), heard.seconds, encoder.info.get("counting"))
+            counting = encoder.info.get("counting")
+            counted = count_speakers(heard.blend(voices.embeddings), heard.seconds, counting, heard.separated)
             speakers = counted.speakers
         else:
             speakers = options.speakers
@@ -151,6 +151,7 @@ def _told(counted: Counted) -> dict[str, Any]:
         "runner_up": counted.runner_up,
         "margin": margin,
         "threshold": counted.threshold,
+        "rule": counted.rule,
     }
 
 

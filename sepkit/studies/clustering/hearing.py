@@ -55,6 +55,11 @@ class Heard:
         return [(source, s) for source, own in zip(self.sources, self.stretches, strict=True) for s in own]
 
     @property
+    def separated(self) -> bool:
+        """Whether estimates of a separated recording are among the inputs."""
+        return any(len(source.paths) > 1 for source in self.sources)
+
+    @property
     def seconds(self) -> np.ndarray:
         """(N,) lengths of the stretches."""
         return np.array([stretch.duration_seconds for _, stretch in self.all])

@@ -1,9 +1,9 @@
-"""Measure encoders of voices on collections with known speakers: each rule's clusters, and the count."""
+"""Measure encoders of voices on collections with known speakers: the clusters of each rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,16 @@ from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
-from sepkit.evaluation.diarization import read_rttm
-from sepkit.files import read_json, write_json
-from sepkit.inference.stretches import WINDOW_SECONDS, Stretch, blend_turns
-from sepkit.inference.voices import VoiceTree, spherical_k_means
+from sepkit.files import read_json
+from sepkit.inference.stretches import WINDOW_SECONDS
+from sepkit.inference.voices import spherical_k_means
 from sepkit.models import load_checkpoint
-from sepkit.models.checkpoints import save_model
 from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.studies.clustering.hearing import hear
 from sepkit.studies.clustering.measures import BASELINES, cluster_by, listen, plain_features
 
 _RESTARTS_SEEDS = 3
 _RULES = ("embedding", "features", "gate", "posterior")
-_THRESHOLDS = np.round(np.arange(0.05, 1.2, 0.025), 3)
 _RATE = 8000
 _FRAME_SECONDS, _LOUD_PERCENTILE, _BELOW_LOUD_DB = 0.02, 95, 20.0
 
@@ -142,142 +138,6 @@ def _has(rule: str, encoder: SpeakerEncoder, count: int) -> bool:
     return rule != "embedding" or encoder.config.experts == 1 or encoder.config.one_head
 
 
-# -------------------------------------------------------------------------------------------------------------- counts
-
-
-@dataclass(frozen=True)
-class CountOptions:
-    """Collections to count in.
-
-    Args:
-        collections: how many are drawn.
-        most: speakers of a collection, from 1 to this, each as often.
-        seconds: range of the speech of each speaker.
-        seed: of the draws.
-    """
-
-    collections: int = 100
-    most: int = 10
-    seconds: tuple[float, float] = (20.0, 60.0)
-    seed: int = 0
-
-
-def draw_collections(collection: Collection, options: CountOptions) -> list[np.ndarray]:
-    """Return the numbers of the stretches of each drawn collection: whole utterances until the seconds are full.
-
-    Args:
-        collection: from which stretches are drawn.
-        options: how many collections, of how many speakers and seconds.
-    """
-    generator = np.random.default_rng(options.seed)
-    names = sorted(set(collection.speakers))
-    by_speaker = {name: np.flatnonzero(np.array(collection.speakers) == name) for name in names}
-    most = min(options.most, len(names))
-    drawn = []
-    for number in range(options.collections):
-        chosen = generator.choice(len(names), 1 + number % most, replace=False)
-        parts = []
-        for index in chosen:
-            own, wanted = by_speaker[names[index]], generator.uniform(*options.seconds)
-            utterances = generator.permutation(np.unique(collection.utterances[own]))
-            taken = 0.0
-            for utterance in utterances:
-                stretches = own[collection.utterances[own] == utterance]
-                parts.append(stretches)
-                taken += collection.seconds[stretches].sum()
-                if taken >= wanted:
-                    break
-        drawn.append(np.concatenate(parts))
-    return drawn
-
-
-@dataclass(frozen=True)
-class Countable:
-    """Stretches to count the speakers of.
-
-    Args:
-        tree: of their voices.
-        speakers: how many there are.
-    """
-
-    tree: VoiceTree
-    speakers: int
-
-
-def countables(embeddings: np.ndarray, collection: Collection, options: CountOptions) -> list[Countable]:
-    """Return collections that are drawn from one.
-
-    Args:
-        embeddings: (N, D), of all stretches.
-        collection: who speaks in them.
-        options: of the draws.
-    """
-    names, seconds = np.array(collection.speakers), collection.seconds
-    drawn = draw_collections(collection, options)
-    turns = [Stretch(int(utterance), 0.0, 0.0) for utterance in collection.utterances]
-    embeddings = blend_turns(embeddings, turns)
-    return [Countable(VoiceTree(embeddings[own], seconds[own]), len(set(names[own]))) for own in drawn]
-
-
-def meetings_of(model: str, folders: Sequence[str | Path]) -> list[Countable]:
-    """Return the stretches of separated meetings.
-
-    Args:
-        model: see `embeddings_of`.
-        folders: that `sepkit prepare conversation` wrote, with the estimates of mixture.flac in separated/.
-
-    Raises:
-        UserError: a folder without estimates or without its truth.
-    """
-    meetings = []
-    for folder in map(Path, folders):
-        truth = read_rttm(folder / "conversation.rttm")
-        heard = hear([folder / "separated"], folder / "separated" / "clusters")
-        values = heard.blend(embeddings_of_waveforms(model, heard.waveforms))
-        meetings.append(Countable(VoiceTree(values, heard.seconds), len(next(iter(truth.values())))))
-    return meetings
-
-
-def count_all(items: Sequence[Countable], thresholds: Sequence[float]) -> list[dict[str, Any]]:
-    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found).
-
-    Args:
-        items: whose speakers are counted.
-        thresholds: of distances in the tree of voices.
-    """
-    true = np.array([item.speakers for item in items])
-    results = []
-    for threshold in thresholds:
-        found = np.array([item.tree.people(float(threshold)) for item in items])
-        confusion = np.zeros((max(true.max(), found.max()),) * 2, int)
-        np.add.at(confusion, (true - 1, found - 1), 1)
-        errors = found - true
-        results.append(
-            {
-                "collections": len(items),
-                "exact": float((errors == 0).mean()),
-                "within_one": float((np.abs(errors) <= 1).mean()),
-                "mean_error": float(errors.mean()),
-                "confusion": confusion.tolist(),
-            }
-        )
-    return results
-
-
-def calibrate_counting(sets: Mapping[str, Sequence[Countable]]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the threshold that counts best: shares within one and exact, added over all sets; and how well in each.
-
-    Args:
-        sets: name -> whose speakers are counted.
-    """
-    results = {name: count_all(items, _THRESHOLDS.tolist()) for name, items in sets.items()}
-    values = sum(np.array([result["within_one"] + result["exact"] for result in own]) for own in results.values())
-    # The middle of the best thresholds is the safest.
-    good = np.flatnonzero(values >= np.max(values) - 1e-9)
-    middle = int(good[len(good) // 2])
-    return {"threshold": float(_THRESHOLDS[middle])}, {name: own[middle] for name, own in results.items()}
-
-
 def embeddings_of(model: str, collection: Collection) -> np.ndarray:
     """Return the embeddings of a collection under an encoder, or its plain features, (N, D).
 
@@ -299,58 +159,6 @@ def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.n
         return plain_features(model, waveforms(_RATE), _RATE)
     encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
     return listen(encoder, waveforms(encoder.sample_rate)).embeddings
-
-
-def count_trial(
-    model: str,
-    dev: Sequence[str | Path],
-    test: str | Path,
-    out: str | Path,
-    options: CountOptions,
-    meetings: Sequence[str | Path] = (),
-) -> dict[str, Any]:
-    """Calibrate the threshold of a count on dev, count on test, and return both; an encoder keeps its threshold.
-
-    Args:
-        model: folder of an encoder, mean_mfcc or mean_log_mel.
-        dev: collections for calibration.
-        test: collection to measure on.
-        out: JSON file of the result.
-        options: of the collections that are drawn from each.
-        meetings: separated ones for calibration, see `meetings_of`.
-    """
-    sets = {}
-    for folder in dev:
-        known = read_collection(folder)
-        most = min(options.most, len(set(known.speakers)))
-        sets[str(folder)] = countables(embeddings_of(model, known), known, replace(options, most=most))
-    if meetings:
-        sets["meetings"] = meetings_of(model, meetings)
-    counting, on_dev = calibrate_counting(sets)
-    collection = read_collection(test)
-    items = countables(embeddings_of(model, collection), collection, options)
-    (on_test,) = count_all(items, [counting["threshold"]])
-    if model not in BASELINES:
-        keep(encoder_folder(model), {"counting": counting})
-    result = {"model": model, "counting": counting, "dev": on_dev, "test": on_test}
-    write_json(out, result)
-    return result
-
-
-def keep(folder: Path, info: Mapping[str, Any]) -> None:
-    """Add plain data to what stands beside an encoder's weights.
-
-    Args:
-        folder: of the encoder.
-        info: what is added.
-    """
-    encoder = load_checkpoint(folder, of=SpeakerEncoder)
-    from sepkit.models.checkpoints import find_checkpoint
-
-    save_model(encoder, find_checkpoint(folder), encoder.info | dict(info))
-
-
-# -------------------------------------------------------------------------------------------------------------- tables
 
 
 def table_of(files: Sequence[str | Path]) -> str:

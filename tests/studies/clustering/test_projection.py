@@ -105,6 +105,7 @@ def test_project_and_count(collection: Path, encoder: Path, meeting_of_two: Path
     assert main([*words, "--out", str(tmp_path / "count.json")]) == 0
     result = json.loads((tmp_path / "count.json").read_text())
     assert set(result["dev"]) == {str(collection), "meetings"} and result["dev"]["meetings"]["collections"] == 1
+    assert set(result["counting"]) == {"threshold", "second_gain", "further_gain"}
     assert load_checkpoint(out, of=SpeakerEncoder).info["counting"] == result["counting"]
 
 
