@@ -20,7 +20,7 @@ from sepkit.inference.features import excerpt_features, excerpt_spans, recording
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual, products_of
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
-from sepkit.inference.precision import set_precision
+from sepkit.inference.precision import with_precision
 from sepkit.inference.quality import QUALITY, QualityPredictor, read_quality
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.run_model import check_finite, run_model
@@ -76,8 +76,7 @@ class Separator:
         self.device = device_of(device)
         if options.depth_steps is not None:
             model = _at_depth(model, options.depth_steps)
-        self.model = model.to(self.device).eval()
-        set_precision(self.model, options.precision, self.device)
+        self.model = with_precision(model.to(self.device).eval(), options.precision, self.device)
         calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)

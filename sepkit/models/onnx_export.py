@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, parse_json
@@ -102,22 +103,13 @@ def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) 
     source, path = Path(source), Path(path)
     _require_onnx(path)
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(str(source))
-    kinds = ("MatMul", "Gemm", "LSTM", "Conv")
     kept = [node.name for node in graph.graph.node if any("filterbank." in name for name in node.input)]
-    with tempfile.TemporaryDirectory() as temporary, _quietly():
+    with tempfile.TemporaryDirectory() as temporary:
         draft = Path(temporary) / f"model{SUFFIX}"
         try:
-            quantize_dynamic(
-                str(source),
-                str(draft),
-                op_types_to_quantize=list(kinds),
-                # ONNX Runtime has integer convolutions for unsigned weights alone.
-                weight_type=QuantType.QUInt8,
-                nodes_to_exclude=kept,
-            )
+            quantize_graph(source, draft, kept)
         except Exception as error:  # its exceptions have no common base but this
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{source}: cannot be quantized ({reason}); leave out --int8") from error
@@ -171,24 +163,70 @@ def _trace(model: EncoderMaskerDecoder, path: Path) -> None:
     names = ["estimates"] if model.scoring_head is None else ["estimates", "scores"]
     axes = {"mixture": {0: "batch", 1: "samples"}, "estimates": {0: "batch", 2: "samples"}, "scores": {0: "batch"}}
     example = torch.randn(2, model.sample_rate, generator=torch.Generator().manual_seed(0))
+    try:
+        trace(GraphModel(model), example, path, ["mixture"], names, {name: axes[name] for name in ("mixture", *names)})
+    except Exception as error:  # anything that an operation without a counterpart in ONNX may raise
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"this model has no ONNX graph ({type(error).__name__}: {reason}); use it as it is") from error
+
+
+def trace(
+    module: nn.Module, example: Tensor, path: Path, inputs: list[str], outputs: list[str], axes: dict[str, Any]
+) -> None:
+    """Write the graph of a module of one input.
+
+    Args:
+        module: put into evaluation mode.
+        example: its input; a batch of 2, so that no size of 1 is taken for a constant.
+        path: of the graph.
+        inputs: names of the graph's inputs.
+        outputs: names of its outputs.
+        axes: of each of them, the names of the axes whose lengths may change.
+
+    Raises:
+        Exception: whatever torch raises for an operation without a counterpart in ONNX.
+    """
     with torch.no_grad(), _quietly(), _without_fused_attention(), PlainOperations():
-        try:
-            torch.onnx.export(
-                GraphModel(model),
-                (example,),
-                str(path),
-                input_names=["mixture"],
-                output_names=names,
-                dynamic_axes={name: axes[name] for name in ("mixture", *names)},
-                opset_version=OPSET,
-                # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
-                dynamo=False,
-            )
-        except Exception as error:  # anything that an operation without a counterpart in ONNX may raise
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"this model has no ONNX graph ({type(error).__name__}: {reason}); use it as it is"
-            ) from error
+        torch.onnx.export(
+            module.eval(),
+            (example,),
+            str(path),
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes=axes,
+            opset_version=OPSET,
+            # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
+            dynamo=False,
+        )
+
+
+def quantize_graph(source: Path, path: Path, kept: Sequence[str] = ()) -> None:
+    """Write a graph whose matrix products, LSTMs and convolutions have weights of 8 bits, with a scale per channel.
+
+    Weights use 7 of the 8 bits. AVX2 adds two products in 16 bits, which larger weights overflow: the LSTMs of
+    boxed_8k give estimates 47 dB above their error with 7 bits, 36 dB with 8, and 45 dB with 8 bits and one scale.
+
+    Args:
+        source: a graph in float.
+        path: of the new one.
+        kept: names of operations to leave in float.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises for a graph that it cannot quantize.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quietly():
+        quantize_dynamic(
+            str(source),
+            str(path),
+            op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Conv"],
+            # ONNX Runtime has integer convolutions for unsigned weights alone.
+            weight_type=QuantType.QUInt8,
+            nodes_to_exclude=list(kept),
+            per_channel=True,
+            reduce_range=True,
+        )
 
 
 @contextmanager
