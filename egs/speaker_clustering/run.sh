@@ -27,7 +27,7 @@
 # MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
 # runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech;
 # 10, likewise: fit a projection to that encoder, and calibrate its count on separated dev meetings, too; 11, likewise: an
-# hour of six people, separated and clustered.
+# hour of six people, separated and clustered, and linked to people while it is separated.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -248,12 +248,22 @@ clusters() {
   sepkit evaluate --clusters "$out" --reference "$data/hour/conversation.rttm" --out "$out/evaluation"
 }
 
+# linked PEOPLE: one file for each person of the hour, by one command, with the error of who speaks when.
+linked() {
+  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --link-encoder "$exp/box_projected" \
+    --rttm --no-predict --out "$data/hour/linked_$1"
+  sepkit evaluate --clusters "$data/hour/linked_$1" --reference "$data/hour/conversation.rttm" \
+    --out "$exp/hour/linked_$1/evaluation"
+}
+
 cluster_hour() {
   meet "$data/hour" --minutes "$hour_minutes" --speakers "$people"
   clusters auto --model "$exp/box_projected"
   clusters given --model "$exp/box_projected" --speakers "$people"
   clusters one --model "$exp/box_projected" --speakers 1
   clusters mean_mfcc --model mean_mfcc --speakers "$people"
+  linked auto
+  linked "$people"
 }
 
 run_stage 1 "prepare collections in $data" prepare

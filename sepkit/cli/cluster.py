@@ -13,7 +13,7 @@ def main(
     model: str | None = None,
     speakers: Literal["auto"] | int = "auto",
     adapt: bool = False,
-    adapt_epochs: int = 40,
+    adapt_epochs: int | None = None,
     rule: Literal["embedding", "features", "gate", "posterior"] | None = None,
     seed: int = 0,
     json: bool = False,
@@ -30,7 +30,7 @@ def main(
             compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
         speakers: their number, or auto: it is found
         adapt: train the encoder on these recordings first (MiCE), from where it is; a killed training continues
-        adapt_epochs: length of that training
+        adapt_epochs: length of that training; default: 40, or fewer in long recordings, about 2,000 steps
         rule: what clusters come of: embeddings, features of the trunk, MiCE's gate or MiCE's posterior; default: the
             one that the encoder names
         seed: of k-means and of the training

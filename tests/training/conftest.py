@@ -87,22 +87,8 @@ def corpus() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def in_process() -> Callable[..., int | None]:
-    return run_process
-
-
-@pytest.fixture
 def in_ranks() -> Callable[..., list[int | None]]:
     return run_ranks
-
-
-def run_process(function: Callable[..., None], *arguments: Any) -> int | None:
-    """Exit code of a forked process (negative: the signal that killed it); forking spares the imports."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
-    process.start()
-    process.join(120)
-    assert not process.is_alive(), "the process hangs"
-    return process.exitcode
 
 
 def run_ranks(function: Callable[..., None], world: int, *arguments: Any) -> list[int | None]:

@@ -20,6 +20,8 @@ from sepkit.studies.clustering.hearing import ClusterOptions, Heard
 _LEARNING_RATE = 0.1
 _BATCH_SIZE = 32
 _CROP_SECONDS = 1.0
+# As long as 6 minutes of speech need; an hour has about 140 steps an epoch and takes minutes this way, too.
+_EPOCHS, _STEPS = 40, 2000
 
 
 def adapt(
@@ -46,18 +48,22 @@ def adapt(
             f"{source}: has {encoder.config.experts} experts, expected an encoder with one head for --adapt"
         )
     table = write_segments(out / "stretches.csv", _absolute(heard))
+    batch_size = min(_BATCH_SIZE, len(heard.all))
+    epochs = options.adapt_epochs
+    if epochs is None:
+        epochs = max(1, min(_EPOCHS, _STEPS // (len(heard.all) // batch_size)))
     config = ContrastiveTaskConfig(
         model=adapted_config(encoder.config, speakers),
         loss="mice",
         objective=ContrastiveObjectiveConfig(start_from_clusters=True, queue=512),
         data=StretchDataConfig(
             train=str(table),
-            batch_size=min(_BATCH_SIZE, len(heard.all)),
+            batch_size=batch_size,
             min_seconds=0.25,
             views=ViewConfig(_CROP_SECONDS),
         ),
         trainer=TrainerConfig(
-            max_epochs=options.adapt_epochs,
+            max_epochs=epochs,
             optimizer="sgd",
             learning_rate=_LEARNING_RATE,
             weight_decay=1e-4,

@@ -114,7 +114,7 @@ class ClusterOptions:
         model: folder of an encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default encoder.
         speakers: their number; auto: it is found.
         adapt: whether the encoder is adapted to these recordings first.
-        adapt_epochs: length of the adaptation.
+        adapt_epochs: length of the adaptation; None: 40, or fewer in long recordings, of about 2,000 steps.
         rule: what clusters come of; None: the one that the encoder's card names.
         seed: of k-means and of the adaptation.
     """
@@ -122,6 +122,6 @@ class ClusterOptions:
     model: str | None = None
     speakers: int | Literal["auto"] = "auto"
     adapt: bool = False
-    adapt_epochs: int = 40
+    adapt_epochs: int | None = None
     rule: Rule | None = None
     seed: int = 0

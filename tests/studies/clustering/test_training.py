@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ from safetensors.torch import load_file
 from sepkit.data import audio
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
-from sepkit.models import load_checkpoint
+from sepkit.models import load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.clustering.config import ContrastiveTaskConfig
 from sepkit.studies.clustering.data import Stretches
-from sepkit.studies.clustering.starting import procrustes
+from sepkit.studies.clustering.starting import head_outputs, procrustes
 from sepkit.studies.clustering.task import ContrastiveTask, masked
 from sepkit.training.run import train
 
@@ -105,25 +107,26 @@ def config(request: pytest.FixtureRequest) -> ContrastiveTaskConfig:
     return request.getfixturevalue(request.param)
 
 
-class Killed(Exception):
-    pass
-
-
-def test_an_interrupted_training_ends_the_same(
-    config: ContrastiveTaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(config, tmp_path / "whole")
+def train_killed(config: ContrastiveTaskConfig, out: Path, at_batch: int) -> None:
+    """Train, and get kill -9 just before a batch is used."""
     step = ContrastiveTask.training_step
 
     def dies(self: ContrastiveTask, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == 6:
-            raise Killed
+        if self.position.batches == at_batch:
+            os.kill(os.getpid(), signal.SIGKILL)
         step(self, batch, batch_idx)
 
-    monkeypatch.setattr(ContrastiveTask, "training_step", dies)
-    with pytest.raises(Killed):
-        train(config, tmp_path / "cut")
-    monkeypatch.setattr(ContrastiveTask, "training_step", step)
+    ContrastiveTask.training_step = dies  # type: ignore[method-assign]
+    train(config, out)
+
+
+def test_a_killed_training_ends_the_same(
+    config: ContrastiveTaskConfig, tmp_path: Path, in_process: Callable[..., int]
+) -> None:
+    """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
+    config = with_trainer(config, checkpoint_every_steps=3)
+    train(config, tmp_path / "whole")
+    assert in_process(train_killed, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert whole.keys() == cut.keys()
@@ -205,6 +208,27 @@ def test_mice_starts_from_the_clusters_of_moco(
     gate = model.gate_embedding(model.features(model.log_mel(waveforms))) @ model.unit_centers().T
     class_term = encoder(waveforms) @ model.unit_prototypes().T
     assert (gate.argmax(-1) == class_term.argmax(-1)).float().mean() > 0.8
+
+
+def test_mice_starts_from_the_clusters_of_the_projection(mice: ContrastiveTaskConfig, tmp_path: Path) -> None:
+    """A projection of the spectra alone tells the voices apart; the head has not learned to."""
+    torch.manual_seed(0)
+    source = SpeakerEncoder(replace(mice.model, experts=1, gate="none", projected=40))
+    assert source.projection is not None
+    with torch.no_grad():
+        source.projection.weight.copy_(torch.cat([torch.zeros(40, 6), torch.eye(40), torch.zeros(40, 40)], dim=1))
+        source.projection.bias.zero_()
+    folder = save_model(source, tmp_path / "source")
+    started = replace(with_objective(mice, start_from_clusters=True), init_from=str(folder))
+    task = ContrastiveTask(started, tmp_path / "mice")
+    outputs, _ = head_outputs(source.eval(), task.train_data)
+    speakers = np.array([segment.speaker for segment in task.train_data.segments])
+    rows = torch.nn.functional.normalize(outputs.detach(), dim=-1)
+    expected = torch.stack([torch.nn.functional.normalize(rows[speakers == s].sum(0), dim=-1) for s in "012"])
+    found = task.model.prototypes.detach()
+    order = torch.cdist(expected, found).argmin(-1)
+    assert sorted(order.tolist()) == [0, 1, 2]
+    torch.testing.assert_close(found[order], expected)
 
 
 def test_procrustes_finds_a_rotation() -> None:
