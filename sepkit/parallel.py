@@ -81,7 +81,7 @@ def for_each(
     if processes is not None and processes < 1:
         raise UserError(f"--processes {processes}: expected at least 1")
     processes = min(processes or available_processes(), len(items))
-    results = (_call(function, item) for item in items) if processes <= 1 else _elsewhere(function, items, processes)
+    results = (attempt(function, item) for item in items) if processes <= 1 else _elsewhere(function, items, processes)
     try:
         yield from tqdm(zip(items, results, strict=True), description, len(items), unit=unit, disable=None)
     except OSError as error:
@@ -115,7 +115,16 @@ def _results(function: Callable[[Item], Result], chunk: Sequence[Item], task: Ta
         return [result for item, task in tasks for result in _results(function, item, task)]
 
 
-def _call(function: Callable[[Item], Result], item: Item) -> Result | Failed:
+def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failed:
+    """Return the function's result for an item, or why it failed; see `for_each`.
+
+    Args:
+        function: of one item.
+        item: what it works on.
+
+    Raises:
+        Exception: a defect, or a full disk.
+    """
     try:
         return function(item)
     except UserError as error:
@@ -128,7 +137,7 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | Failed:
 
 
 def _call_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Failed]:
-    return [_call(function, item) for item in items]
+    return [attempt(function, item) for item in items]
 
 
 # --------------------------------------------------------------------------------------------------------------- tasks

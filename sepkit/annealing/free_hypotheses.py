@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sepkit.annealing.settling import settle_points
+from sepkit.annealing.groups import GROUP_LIMIT, PUSH, Groups, count_labels, group_labels, part_groups, settle_groups
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
 
 _DB = 10 / math.log(10)
-# Units of the length that belongs to a temperature. Hypotheses nearer to each other than the first are one group. Each
-# settling starts with a push of the second, and ends where nothing moves by more than the third.
-_GROUP_LIMIT = 0.05
-_PUSH = 1e-3
+# Hypotheses have settled where nothing moves by more than this many units of the length that belongs to a temperature.
 _SETTLED = 1e-6
 _MAX_ITERATIONS = 5000
 # The least |cos| between a hypothesis and a source, which keeps costs of SI-SDR finite.
@@ -137,9 +134,9 @@ def anneal_points(
 ) -> PointAnnealing:
     """Return the record of deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
 
-    At each temperature hypotheses move from a slightly pushed start downhill to a minimum of the free energy, where
-    f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Then groups are counted. Around each split, steps of
-    temperature are refined to a percent. Annealing ends when all hypotheses are apart.
+    At each temperature groups of hypotheses move from a slightly pushed start downhill to a minimum of the free energy,
+    where f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Groups that are unstable there part, see
+    `sepkit.annealing.groups`; the temperature is found to a percent. Annealing ends when all hypotheses are apart.
 
     Args:
         points: (N, d), finite.
@@ -161,70 +158,41 @@ def anneal_points(
     covariance = centered.mT @ centered / len(points)
     critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
     generator = torch.Generator().manual_seed(seed)
-
-    def settle(start: Tensor, temperature: float) -> Tensor:
-        length = math.sqrt(temperature / 2)
-        push = torch.randn(start.shape, generator=generator, dtype=start.dtype).to(start.device)
-        return settle_points(points, start + _PUSH * length * push, temperature)
-
     result = PointAnnealing(critical)
     # No eigenvalue exceeds the trace, so the first split is certainly below this.
     temperature = 4 * float(covariance.trace())
-    settled = settle(points.mean(0).repeat(hypotheses, 1), temperature)
+    together = Groups(points.mean(0, keepdim=True), torch.zeros(hypotheses, dtype=torch.long))
+    groups = settle_groups(points, together, temperature, generator)
     while True:
-        groups = _group_labels(_distances(settled), temperature)
-        count = _count(groups)
-        _record(result, points, settled, temperature, count)
-        if count >= hypotheses or temperature * decay < end_ratio * critical:
+        _record(result, points, groups, temperature)
+        if len(groups) >= hypotheses or temperature * decay < end_ratio * critical:
             return result
-        above, upper, lower = settled, temperature, temperature * decay
-        settled = settle(above, lower)
-        if _count(_group_labels(_distances(settled), lower)) > count:
+        above, upper, lower = groups, temperature, temperature * decay
+        groups = settle_groups(points, above, lower, generator)
+        if bool(groups.unstable(points, lower).any()):
             while upper > 1.01 * lower:
                 middle = math.sqrt(upper * lower)
-                trial = settle(above, middle)
-                if _count(_group_labels(_distances(trial), middle)) > count:
-                    lower, settled = middle, trial
+                trial = settle_groups(points, above, middle, generator)
+                if bool(trial.unstable(points, middle).any()):
+                    lower, groups = middle, trial
                 else:
                     upper, above = middle, trial
-            predicted = _predicted_temperature(points, above, upper)
-            after = _count(_group_labels(_distances(settled), lower))
-            result.splits.append(Split(math.sqrt(upper * lower), count, after, predicted))
-        elif (after := _count(_group_labels(_distances(settled), lower))) < count:
-            result.merges.append(Merge(lower, count, after))
+            groups = part_groups(points, groups, lower, generator)
+            if len(above) < result.groups[-1]:
+                result.merges.append(Merge(upper, result.groups[-1], len(above)))
+        if len(groups) > len(above):
+            predicted = float(above.critical_temperatures(points, upper).max())
+            result.splits.append(Split(math.sqrt(upper * lower), len(above), len(groups), predicted))
+        elif len(groups) < len(above):
+            result.merges.append(Merge(lower, len(above), len(groups)))
         temperature = lower
 
 
-def _record(result: PointAnnealing, points: Tensor, hypotheses: Tensor, temperature: float, groups: int) -> None:
+def _record(result: PointAnnealing, points: Tensor, groups: Groups, temperature: float) -> None:
     result.temperatures.append(temperature)
-    result.groups.append(groups)
-    result.distortions.append(float(torch.cdist(points, hypotheses).square().amin(1).mean()))
-    result.hypotheses.append(hypotheses)
-
-
-def _weights(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
-    """Return the (N, n) softmin over hypotheses of squared distance / temperature, without terms that all share."""
-    return ((2 * points @ hypotheses.mT - hypotheses.square().sum(1)) / temperature).softmax(1)
-
-
-def _centroids(points: Tensor, hypotheses: Tensor, temperature: float) -> Tensor:
-    """Return the (n, d) means of the points, weighted by each hypothesis's share; one without any share stays."""
-    weights = _weights(points, hypotheses, temperature)
-    mass = weights.sum(0).unsqueeze(1)
-    return (weights.mT @ points / mass).where(mass > 0, hypotheses)
-
-
-def _predicted_temperature(points: Tensor, hypotheses: Tensor, temperature: float) -> float:
-    """Return 2 lambda_max of eq. 13 over the groups of more than one hypothesis."""
-    labels = _group_labels(_distances(hypotheses), temperature)
-    weights = _weights(points, hypotheses, temperature)
-    largest = 0.0
-    for member in labels.unique().tolist():
-        if int((labels == member).sum()) > 1:
-            difference, share = points - hypotheses[member], weights[:, member : member + 1]
-            covariance = (share * difference).mT @ difference / share.sum()
-            largest = max(largest, 2 * float(torch.linalg.eigvalsh(covariance)[-1]))
-    return largest
+    result.groups.append(len(groups))
+    result.distortions.append(float(torch.cdist(points, groups.places).square().amin(1).mean()))
+    result.hypotheses.append(groups.hypotheses)
 
 
 # ---------------------------------------------------------------------------------------------------- cost of SI-SDR
@@ -334,12 +302,12 @@ def anneal_sources(
     enough = count.clamp(1, hypotheses).where(count > 1, 1)
     while not temperatures or (temperature > end_db and bool((groups[-1] < enough).any())):
         push = torch.randn(settled.shape, generator=generator, dtype=settled.dtype).to(settled.device)
-        pushed = torch.nn.functional.normalize(settled + _PUSH * push, dim=2)
+        pushed = torch.nn.functional.normalize(settled + PUSH * push, dim=2)
         settled = _settle(lambda u, t=temperature: _turn(u, directions, active, reach, t), pushed, 1.0)
         cosines = settled @ settled.mT
-        labels = _labels((1 - cosines.square()).clamp_min(0).sqrt() < _GROUP_LIMIT)
+        labels = group_labels((1 - cosines.square()).clamp_min(0).sqrt() < GROUP_LIMIT)
         temperatures.append(temperature)
-        groups.append(_counts(labels).where(count > 1, 1))
+        groups.append(count_labels(labels).where(count > 1, 1))
         temperature *= decay
     table = torch.stack(groups)
     split = table > 1
@@ -386,41 +354,3 @@ def _settle(step: Callable[[Tensor], Tensor], start: Tensor, length: float) -> T
             return moved
         start = moved
     return start
-
-
-def _distances(hypotheses: Tensor) -> Tensor:
-    return torch.cdist(hypotheses, hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def _group_labels(distances: Tensor, temperature: float) -> Tensor:
-    return _labels((distances < _GROUP_LIMIT * math.sqrt(temperature / 2)).unsqueeze(0))[0]
-
-
-def _labels(near: Tensor) -> Tensor:
-    """Return (B, n) the lowest member of each hypothesis's group; (B, n, n) says which are near each other."""
-    n = near.shape[1]
-    labels = torch.arange(n, device=near.device).expand(near.shape[0], n)
-    for _ in range(n):
-        labels = labels.unsqueeze(1).expand_as(near).where(near, n).amin(2)
-    return labels
-
-
-def _counts(labels: Tensor) -> Tensor:
-    """Return (B,) numbers of groups: one member of each is its own lowest."""
-    return (labels == torch.arange(labels.shape[1], device=labels.device)).sum(1)
-
-
-def count_groups(hypotheses: Tensor, temperature: float) -> int:
-    """Return the number of groups of hypotheses, as `anneal_points` counts them.
-
-    Hypotheses nearer than 0.05 sqrt(T / 2) are one group.
-
-    Args:
-        hypotheses: (n, d).
-        temperature: T, in the unit of squared distances.
-    """
-    return _count(_group_labels(_distances(hypotheses), temperature))
-
-
-def _count(labels: Tensor) -> int:
-    return int(_counts(labels.unsqueeze(0))[0])

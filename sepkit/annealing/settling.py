@@ -19,16 +19,20 @@ _MAX_STEPS = 300
 _MOST_DENSE = 256
 
 
-def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
-    """Return the (n, d) hypotheses of least free energy -T mean_y log mean_k exp(-|f_k - y|^2 / T) below a start.
+def settle_points(
+    points: Tensor, start: Tensor, temperature: float, copies: Tensor | None = None, tolerance: float = 1e-6
+) -> Tensor:
+    """Return the (n, d) hypotheses of least free energy -T mean_y log sum_k c_k exp(-|f_k - y|^2 / T) below a start.
 
     Args:
         points: (N, d), float64.
         start: (n, d) hypotheses.
         temperature: T, in the unit of squared distances, > 0.
+        copies: (n,) how many hypotheses c_k are at each place and stay together; None: one.
         tolerance: the largest gradient that counts as none, in units of sqrt(T / 2) times the mass of a hypothesis.
     """
-    energy = _FreeEnergy(points.cpu(), temperature)
+    copies = torch.ones(len(start), dtype=points.dtype) if copies is None else copies.cpu().to(points.dtype)
+    energy = _FreeEnergy(points.cpu(), temperature, copies)
     radius = math.sqrt(start.numel())
     # One matrix product costs as much as a few of the dozens of products with vectors that a step at a saddle needs.
     dense = start.numel() <= _MOST_DENSE
@@ -39,7 +43,7 @@ def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: 
         method="trust-exact" if dense else "trust-ncg",
         **({"hess": energy.hessian} if dense else {"hessp": energy.curvature}),
         options={
-            "gtol": tolerance / len(start), "maxiter": _MAX_STEPS,
+            "gtol": tolerance / float(copies.sum()), "maxiter": _MAX_STEPS,
             "initial_trust_radius": 0.1 * radius, "max_trust_radius": radius,
         },
     )  # fmt: skip
@@ -47,16 +51,18 @@ def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: 
 
 
 class _FreeEnergy:
-    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), in the form that SciPy needs.
+    """-mean_y log sum_k c_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), in the form that SciPy needs.
 
-    Its gradient is mean q_k r_k with q = softmax(-|r|^2 / 2); its curvature along v is
+    Its gradient is mean q_k r_k with q = softmax(log c - |r|^2 / 2); its curvature along v is
     mean(q_k) v_k + mean q_k (sum_l q_l <r_l, v_l> - <r_k, v_k>) r_k.
     """
 
-    def __init__(self, points: Tensor, temperature: float) -> None:
+    def __init__(self, points: Tensor, temperature: float, copies: Tensor) -> None:
+        self._log_copies = copies.log()
         self.unit = math.sqrt(temperature / 2)
         self.points = points / self.unit
         self._place: np.ndarray | None = None
+        self._products: Tensor | None = None
 
     @cached_property
     def _squares(self) -> Tensor:
@@ -80,9 +86,13 @@ class _FreeEnergy:
         """Return all curvatures: products q_k r_k with each other, minus q_k r_k r_k per hypothesis, plus its mass."""
         self._move_to(place)
         n, d = self.hypotheses.shape
-        weighted = self.weights.unsqueeze(2) * (self.hypotheses - self.points.unsqueeze(1))
-        flat = weighted.flatten(1)
-        result = flat.mT @ flat
+        # Coordinates before hypotheses: the long dimension is the last one, where operations on elements are fast. New
+        # memory at every call would take longer than they do.
+        if self._products is None:
+            self._products = self.points.new_empty(len(self.points), d, n)
+        torch.sub(self.hypotheses.mT, self.points.unsqueeze(2), out=self._products)
+        flat = self._products.mul_(self.weights.unsqueeze(1)).flatten(1)
+        result = (flat.mT @ flat).view(d, n, d, n).permute(1, 0, 3, 2).reshape(n * d, n * d)
         mass = self.weights.sum(0)
         first = self.hypotheses.unsqueeze(2) * (self.weights.mT @ self.points).unsqueeze(1)
         outer = self.hypotheses.unsqueeze(2) * self.hypotheses.unsqueeze(1)
@@ -100,7 +110,7 @@ class _FreeEnergy:
         self.hypotheses = torch.from_numpy(self._place).view(-1, self.points.shape[1])
         # Inner products would round away what the last steps change.
         distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
-        exponents = distances.square_().mul_(-0.5)
+        exponents = distances.square_().mul_(-0.5).add_(self._log_copies)
         largest = exponents.amax(1, keepdim=True)
         self.weights = exponents.sub_(largest).exp_()
         total = self.weights.sum(1, keepdim=True)

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.models import load_checkpoint
 from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.parallel import Failed, for_each
+from sepkit.parallel import Failed, attempt, for_each
 from sepkit.version import __version__
 
 __all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
@@ -117,9 +117,9 @@ def separate_files(
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    separate_one = partial(_separate_one, _Job(separator, way, processes == 1, options.verify, encoder), out)
+    job = _Job(separator, way, processes == 1, options.verify, encoder)
     highest_rate = 0
-    for (path, target), done in for_each(separate_one, recordings, processes, "separating"):
+    for (path, target), done in _separate_all(job, out, recordings, processes):
         if isinstance(done, Failed):
             report.failed[str(path)] = failure_reason(UserError(done.reason), path)
         elif done is None:
@@ -144,8 +144,103 @@ class _Done:
     told: str
 
 
-def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done | None:
+_Recording = tuple[Path, Path]
+"""Path, and target below the folder of the outputs."""
+
+_Result = _Done | None | Failed
+"""None where it was separated before."""
+
+
+def _separate_all(
+    job: _Job, out: Path, recordings: list[_Recording], processes: int
+) -> Iterator[tuple[_Recording, _Result]]:
+    """Yield each recording with what became of it."""
+    groups = list(_groups(job, recordings))
+    alone: list[_Recording] = []
+    for group, results in for_each(partial(_separate_group, job, out), groups, processes, "separating", "batch"):
+        if not isinstance(results, Failed):
+            yield from zip(group, results, strict=True)
+        elif len(group) == 1:
+            yield group[0], results
+        else:
+            # Its process died, perhaps of one of them.
+            alone += group
+    yield from for_each(partial(_separate_one, job, out), alone, processes, "separating")
+
+
+def _groups(job: _Job, recordings: list[_Recording]) -> Iterator[list[_Recording]]:
+    """Yield recordings of equal length and rate together, as many as go through the model at once."""
+    separator = job.separator
+    together = job.way["spread_samples"] is None and separator.batch_size(0.0) > 1
+    open_groups: dict[tuple[int, int], list[_Recording]] = {}
+    for recording in recordings:
+        try:
+            header = audio.info(recording[0]) if together else None
+        except (UserError, OSError):
+            header = None
+        if header is None or separator.is_long(header.num_samples, header.sample_rate):
+            yield [recording]
+            continue
+        key = header.num_samples, header.sample_rate
+        group = open_groups.setdefault(key, [])
+        group.append(recording)
+        if len(group) >= separator.batch_size(header.duration_seconds):
+            yield open_groups.pop(key)
+    yield from open_groups.values()
+
+
+def _separate_group(job: _Job, out: Path, group: list[_Recording]) -> list[_Result]:
+    ready = _separate_ahead(job, out, group) if len(group) > 1 else {}
+    return [attempt(partial(_separate_one, job, out, ready=ready), recording) for recording in group]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A recording that was separated together with others, and the file's identity before it was read."""
+
+    identity: dict[str, Any]
+    waveform: np.ndarray
+    separated: Separated
+
+
+def _separate_ahead(job: _Job, out: Path, group: list[_Recording]) -> dict[Path, _Ready]:
+    """Return the recordings of a group that could be separated together; the others are for `_separate_one`."""
+    read: list[tuple[Path, dict[str, Any], np.ndarray]] = []
+    rate = 0
+    for path, target in group:
+        try:
+            identity = file_identity(path)
+            if not _is_done(out / target, {"input": str(path), **identity, **job.way}, job.verify):
+                rate = audio.info(path).sample_rate
+                read.append((path, identity, audio.read(path, channel=job.way["channel"])))
+        except (UserError, OSError):
+            continue
+    waveforms = [waveform for _, _, waveform in read]
+    if len({len(waveform) for waveform in waveforms}) != 1:
+        return {}
+    try:
+        found = job.separator.separate_equal(waveforms, rate, speakers=job.way["speakers_option"])
+    except (UserError, RuntimeError, MemoryError) as error:
+        # One of them is at fault: each alone will tell.
+        if not isinstance(error, UserError) and not is_out_of_memory(error):
+            raise
+        return {}
+    return {
+        path: _Ready(identity, waveform, separated)
+        for (path, identity, waveform), separated in zip(read, found, strict=True)
+    }
+
+
+def _separate_one(
+    job: _Job, out: Path, recording: _Recording, ready: Mapping[Path, _Ready] | None = None
+) -> _Done | None:
     """Return what became of a recording; None where it was separated before.
+
+    Args:
+        job: how it is separated.
+        out: folder of the outputs.
+        recording: its path, and target below that folder.
+        ready: what was separated already, if the file is still the same.
 
     Raises:
         UserError: a recording that cannot be separated.
@@ -159,7 +254,7 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
         if job.separator.is_long(header.num_samples, header.sample_rate):
             told = _separate_long(job, path, target, description)
         else:
-            told = _separate_whole(job, path, target, description, header.sample_rate)
+            told = _separate_whole(job, path, target, description, header.sample_rate, (ready or {}).get(path))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -167,13 +262,18 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     return _Done(header.duration_seconds, header.sample_rate, told)
 
 
-def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> str:
+def _separate_whole(
+    job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int, ready: _Ready | None
+) -> str:
     way = job.way
-    waveform = audio.read(path, channel=way["channel"])
-    _check_unchanged(path, description)
-    separated = job.separator.separate(
-        waveform, sample_rate, speakers=way["speakers_option"], samples=way["spread_samples"]
-    )
+    if ready is not None and all(description[name] == value for name, value in ready.identity.items()):
+        waveform, separated = ready.waveform, ready.separated
+    else:
+        waveform = audio.read(path, channel=way["channel"])
+        _check_unchanged(path, description)
+        separated = job.separator.separate(
+            waveform, sample_rate, speakers=way["speakers_option"], samples=way["spread_samples"]
+        )
     told = _write_people(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
     return told or sentence(separated)
 

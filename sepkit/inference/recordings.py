@@ -16,18 +16,16 @@ from tqdm import tqdm
 from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
 from sepkit.errors import UserError
+from sepkit.inference.batches import Batches, batch_size
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual
 from sepkit.inference.options import HighBand, StitcherKind
-from sepkit.inference.run_model import run_model
 from sepkit.inference.separated import Separated
 from sepkit.inference.speakers import Chosen
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
-# An accelerator separates this many chunks nearly as fast as one; on a CPU they would only take memory.
-_BATCH_ON_ACCELERATOR = 8
 _BLOCK_SECONDS = 5.0
 
 
@@ -221,7 +219,7 @@ class PiecewiseSeparation:
         encoder: SpeakerEncoder | None = None,
     ) -> None:
         self._rates = rates
-        self._model, self._device, self._chunking = model, device, chunking
+        self._device, self._chunking = device, chunking
         self._stitcher = Stitcher(chunking, model.sample_rate, kind, encoder)
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `Joined.close`
@@ -230,7 +228,7 @@ class PiecewiseSeparation:
             raise UserError(f"{folder or tempfile.gettempdir()}: no temporary file can be made ({reason})") from error
         self._buffer = np.zeros(0, np.float32)
         self._batch: list[np.ndarray] = []
-        self._batch_size = 1 if device.type == "cpu" else _BATCH_ON_ACCELERATOR
+        self._batches = Batches(model, batch_size(model, device, chunking.chunk / model.sample_rate))
         self._chunks: list[_Chunk] = []
         self._tail: np.ndarray | None = None
         self._lowest, self._highest = math.inf, -math.inf
@@ -252,7 +250,7 @@ class PiecewiseSeparation:
         while len(self._buffer) > self._chunking.chunk:
             self._batch.append(self._buffer[: self._chunking.chunk])
             self._buffer = self._buffer[self._chunking.hop :]
-            if len(self._batch) == self._batch_size:
+            if len(self._batch) >= self._batches.size:
                 self._separate(last=False)
 
     def finish(self) -> Joined:
@@ -276,11 +274,10 @@ class PiecewiseSeparation:
             return
         mixtures = np.stack(self._batch)
         self._batch = []
-        # Rates are means over the batch, because the recording's are means over chunks anyway.
-        output = run_model(self._model, torch.as_tensor(mixtures, device=self._device), rates=self._rates)
-        for index, (mixture, of_chunk) in enumerate(zip(mixtures, output.estimates, strict=True)):
-            scores = None if output.scores is None else output.scores[index]
-            self._add(mixture, of_chunk, scores, output.rates, last)
+        outputs = self._batches.outputs(torch.as_tensor(mixtures, device=self._device), rates=self._rates)
+        for mixture, output in zip(mixtures, outputs, strict=True):
+            scores = None if output.scores is None else output.scores[0]
+            self._add(mixture, output.estimates[0], scores, output.rates, last)
 
     def _add(
         self,

@@ -6,6 +6,8 @@ import copy
 import hashlib
 import math
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.batches import Batches, batch_size
 from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual, products_of
@@ -23,7 +26,7 @@ from sepkit.inference.options import Levels, SeparatorOptions, Speakers
 from sepkit.inference.precision import with_precision
 from sepkit.inference.quality import QUALITY, QualityPredictor, read_quality
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
-from sepkit.inference.run_model import check_finite, run_model
+from sepkit.inference.run_model import ModelOutput, check_finite, run_model
 from sepkit.inference.separated import Separated
 from sepkit.inference.silence import SilenceThreshold, levels_db
 from sepkit.inference.speakers import Chosen, check_speakers, choose_speakers
@@ -85,6 +88,8 @@ class Separator:
         self.encoder: SpeakerEncoder | None = None
         if options.stitcher == "embedding":
             self.encoder = load_checkpoint(encoder_folder(options.stitcher_encoder), of=SpeakerEncoder)
+        # Fewer once a batch did not fit into memory.
+        self._most_at_once = sys.maxsize
         self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
@@ -205,12 +210,62 @@ class Separator:
     def _separate_whole(
         self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
     ) -> Separated:
-        mixture = audio.resample(recording, rate, self.sample_rate)
-        # A recording shorter than one sample of the model's rate.
-        mixture = mixture if mixture.size else recording[:1]
+        mixture = self._at_own_rate(recording, rate)
         on_device = torch.as_tensor(mixture, device=self.device)
         predict = self.quality is not None
         output = run_model(self.model, on_device.unsqueeze(0), predict, rates=predict or evidence, evidence=evidence)
+        separated = self._finished(recording, rate, mixture, output, speakers)
+        if samples is not None:
+            spread = self._spread(on_device, samples, seed, rate, recording.size)
+            separated.spread = np.abs(separated.gains)[:, None] * spread[separated.kept]
+        return separated
+
+    def separate_equal(
+        self, recordings: Sequence[np.ndarray], rate: int, *, speakers: Speakers = None
+    ) -> list[Separated]:
+        """Return what `separate` does for each of several recordings of one length, which go through the model at once.
+
+        How many go at once is for `sepkit.inference.batches` to say; it pays on accelerators and for recurrent maskers.
+
+        Args:
+            recordings: (T,) float32 each, none of them long.
+            rate: Hz, of all.
+            speakers: see `separate`.
+
+        Raises:
+            UserError: see `separate`.
+        """
+        check_speakers(speakers, self.model, self.counts_speakers)
+        recordings = [read_waveform(recording, rate, None)[0] for recording in recordings]
+        mixtures = np.stack([self._at_own_rate(recording, rate) for recording in recordings])
+        size = self.batch_size(mixtures.shape[1] / self.sample_rate)
+        batches, predict = Batches(self.model, size), self.quality is not None
+        outputs = batches.outputs(torch.as_tensor(mixtures, device=self.device), predict, predict)
+        if batches.size < size:
+            self._most_at_once = batches.size
+        return [
+            self._finished(recording, rate, mixture, output, speakers)
+            for recording, mixture, output in zip(recordings, mixtures, outputs, strict=True)
+        ]
+
+    def batch_size(self, seconds: float) -> int:
+        """Return how many recordings go through the model at once.
+
+        Args:
+            seconds: length of each.
+        """
+        return min(self._most_at_once, batch_size(self.model, self.device, seconds))
+
+    def _at_own_rate(self, recording: np.ndarray, rate: int) -> np.ndarray:
+        mixture = audio.resample(recording, rate, self.sample_rate)
+        # A recording shorter than one sample of the model's rate.
+        return mixture if mixture.size else recording[:1]
+
+    def _finished(
+        self, recording: np.ndarray, rate: int, mixture: np.ndarray, output: ModelOutput, speakers: Speakers
+    ) -> Separated:
+        """Return a recording's estimates, levels and prediction, given the model's output for the mixture (T,)."""
+        on_device = torch.as_tensor(mixture, device=self.device)
         estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
         products = products_of(mixture, estimates)
         features = None
@@ -233,9 +288,6 @@ class Separator:
         separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = output.rates, rate
         self._predict(separated, features)
-        if samples is not None:
-            spread = self._spread(on_device, samples, seed, rate, recording.size)
-            separated.spread = (np.abs(gains)[:, None] * spread)[kept]
         return separated
 
     def _choose(
@@ -246,17 +298,20 @@ class Separator:
         speakers: Speakers,
         features: dict[str, np.ndarray] | None,
     ) -> Chosen:
-        """Return which hypotheses are kept; without scores, levels and features tell which are speakers."""
+        """Return which hypotheses are kept; without scores, levels and features tell which are speakers.
+
+        Without features it is not known whether one speaker is alone.
+        """
         energies = np.diagonal(products.gram)
-        alone, loud = None, None
+        alone, loud, known = None, None, True
         if scores is None and self.counts_speakers:
+            alone = None if self.quality is None else self.quality.is_alone(features, levels_db(energies))
+            known = alone is not None or self.silence is not None
             loud = np.ones(len(energies), bool) if self.silence is None else self.silence.is_speaker(energies)
-            if self.quality is not None:
-                alone = self.quality.is_alone(features, levels_db(energies))
             if alone:
                 loud = np.arange(len(energies)) == np.argmax(energies)
         options = self.options
-        return choose_speakers(
+        chosen = choose_speakers(
             products,
             scores,
             silent,
@@ -267,6 +322,7 @@ class Separator:
             loud,
             bool(alone),
         )
+        return chosen if known else replace(chosen, is_speaker=None)
 
     def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
         """Return the distribution over hypotheses that scores (n,) stand for."""
@@ -326,7 +382,8 @@ class Separator:
                 for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
             )
             features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
-        chosen = self._choose(products, scores, joined.silent, speakers, features)
+        # People who take turns look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
+        chosen = self._choose(products, scores, joined.silent, speakers, None)
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
         separated.weights = self._weights(scores)

@@ -13,6 +13,9 @@ from sepkit.inference.options import Consistency, Levels, Speakers
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import best_hypotheses, distinct_by_products
 
+# Level of the other outputs relative to that of a speaker who is alone.
+_OTHERS_DB = -40.0
+
 
 @dataclass
 class Chosen:
@@ -22,8 +25,8 @@ class Chosen:
         gains: (n,) float32, of all hypotheses, see `gains_of`.
         kept: (k,) int64, numbers of those that are kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps; None for a model that does not count.
-        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker; None: each hypothesis
-            is an output of its own.
+        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker, far below which the
+            others are; None: each hypothesis is an output of its own.
     """
 
     gains: np.ndarray
@@ -40,8 +43,7 @@ class Chosen:
         leveled = estimates[self.kept] * self.gains[self.kept][:, None]
         if self.joined is None or self.is_speaker is None:
             return leveled
-        speaks = self.is_speaker[self.kept]
-        return np.where(speaks[:, None], self.joined @ estimates, np.zeros_like(leveled))
+        return np.where(self.is_speaker[self.kept][:, None], self.joined @ estimates, leveled)
 
     def shares(self, products: Products) -> np.ndarray:
         """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`.
@@ -90,7 +92,8 @@ def choose_speakers(
 
     Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
     the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
-    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture, and the others are silent.
+    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture, and the others are 40 dB below it:
+    they keep their content, because two speakers may be taken for one.
 
     Args:
         products: of the model's estimates.
@@ -125,6 +128,10 @@ def choose_speakers(
             kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
         gains = gains_of(products, levels, consistency, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
-        joined = gains_of(products, levels, "mixture", np.arange(len(energies))) if alone and not silent else None
-        return Chosen(gains, kept, is_speaker, joined)
+        if not alone or silent:
+            return Chosen(gains, kept, is_speaker)
+        joined = gains_of(products, levels, "mixture", np.arange(len(energies)))
+        allowed = 10 ** (_OTHERS_DB / 10) * max(float(joined.astype(np.float64) @ products.gram @ joined), 0.0)
+        quiet = np.sqrt(allowed / np.maximum(energies, np.finfo(np.float64).tiny))
+        return Chosen(np.where(loud, gains, np.minimum(gains, quiet)).astype(np.float32), kept, is_speaker, joined)
     return Chosen(gains_of(products, levels, consistency, kept), kept, is_speaker)

@@ -18,6 +18,7 @@ from sepkit.annealing.free_hypotheses import (
     source_correlations,
     spread_db,
 )
+from sepkit.annealing.groups import Groups
 from sepkit.annealing.points import three_gaussians
 
 
@@ -108,21 +109,6 @@ def test_a_gaussian_splits_at_twice_its_largest_variance() -> None:
     assert parted.argmax() == 1
 
 
-def test_the_free_energy_does_not_rise_while_hypotheses_settle() -> None:
-    points = torch.randn(50, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    hypotheses = points[:4].clone()
-
-    def free_energy() -> float:
-        distance = (points[:, None] - hypotheses[None]).square().sum(2)
-        return float(-0.3 * (-distance / 0.3).logsumexp(1).mean())
-
-    energies = [free_energy()]
-    for _ in range(20):
-        hypotheses = annealed._centroids(points, hypotheses, 0.3)
-        energies.append(free_energy())
-    assert np.all(np.diff(energies) <= 1e-12) and energies[-1] < energies[0]
-
-
 def test_points_without_spread_are_refused() -> None:
     with pytest.raises(ValueError, match="two that differ"):
         anneal_points(torch.ones(5, 2), 2)
@@ -155,12 +141,12 @@ def test_every_change_of_the_number_of_groups_is_told(monkeypatch: pytest.Monkey
     """A merge is reported too: here hypotheses 2 and 3 meet again at a temperature below 1."""
     places = torch.tensor([[0.0], [10.0], [20.0]], dtype=torch.float64)
 
-    def settle(points, start, temperature):
-        if temperature > 4:
-            return places[[0, 0, 0]]
-        return places[[0, 1, 1]] if temperature < 1 else places
+    def settle(points, groups, temperature, generator):
+        count = 1 if temperature > 4 else 2 if temperature < 1 else 3
+        return Groups(places[:count], torch.arange(3).clamp_max(count - 1))
 
-    monkeypatch.setattr(annealed, "settle_points", settle)
+    monkeypatch.setattr(annealed, "settle_groups", settle)
+    monkeypatch.setattr(Groups, "unstable", lambda *_: torch.tensor([False]))
     result = anneal_points(torch.tensor([[-1.5], [1.5]]), 4, end_ratio=0.1)
     assert [(merge.groups_before, merge.groups_after) for merge in result.merges] == [(3, 2)]
     assert result.merges[0].temperature == pytest.approx(1, rel=0.12)

@@ -23,7 +23,7 @@ def free_energy(y: np.ndarray, hypotheses: np.ndarray, temperature: float) -> fl
 
 
 def test_derivatives_against_differences() -> None:
-    energy = settling._FreeEnergy(points(), 0.8)
+    energy = settling._FreeEnergy(points(), 0.8, torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64))
     place = np.random.default_rng(1).standard_normal(6)
     value = lambda x: energy.value_and_gradient(x)[0]  # noqa: E731
     gradient = lambda x: energy.value_and_gradient(x)[1]  # noqa: E731

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.annealing.free_hypotheses import count_groups
+from sepkit.annealing.groups import count_groups
 from sepkit.cells import cell_seed, run_cells
 from sepkit.objectives.assignment import AnnealedMCL, Assignment
 from sepkit.studies.quantization.config import GaussiansConfig

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sepkit.annealing.free_hypotheses import anneal_points, count_groups
+from sepkit.annealing.free_hypotheses import anneal_points
+from sepkit.annealing.groups import count_groups
 from sepkit.annealing.points import three_gaussians
 from sepkit.cli.main import main
 from sepkit.studies.quantization.config import GaussiansConfig
