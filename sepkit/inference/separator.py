@@ -298,17 +298,20 @@ class Separator:
         speakers: Speakers,
         features: dict[str, np.ndarray] | None,
     ) -> Chosen:
-        """Return which hypotheses are kept; without scores, levels and features tell which are speakers."""
+        """Return which hypotheses are kept; without scores, levels and features tell which are speakers.
+
+        Without features it is not known whether one speaker is alone.
+        """
         energies = np.diagonal(products.gram)
-        alone, loud = None, None
+        alone, loud, known = None, None, True
         if scores is None and self.counts_speakers:
+            alone = None if self.quality is None else self.quality.is_alone(features, levels_db(energies))
+            known = alone is not None or self.silence is not None
             loud = np.ones(len(energies), bool) if self.silence is None else self.silence.is_speaker(energies)
-            if self.quality is not None:
-                alone = self.quality.is_alone(features, levels_db(energies))
             if alone:
                 loud = np.arange(len(energies)) == np.argmax(energies)
         options = self.options
-        return choose_speakers(
+        chosen = choose_speakers(
             products,
             scores,
             silent,
@@ -319,6 +322,7 @@ class Separator:
             loud,
             bool(alone),
         )
+        return chosen if known else replace(chosen, is_speaker=None)
 
     def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
         """Return the distribution over hypotheses that scores (n,) stand for."""
@@ -378,7 +382,8 @@ class Separator:
                 for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
             )
             features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
-        chosen = self._choose(products, scores, joined.silent, speakers, features)
+        # People who take turns look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
+        chosen = self._choose(products, scores, joined.silent, speakers, None)
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
         separated.weights = self._weights(scores)
