@@ -93,7 +93,8 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
         corpora = (*CORPORA, MORE_SPEECH) if more_speech else CORPORA
-        alone = AS_ONE if _hears_one_speaker(configuration) else AS_TWO
+        predictor = yaml.safe_load((folder / "quality.yaml").read_text(encoding="utf-8"))
+        alone = AS_ONE if predictor["silence"] or predictor["alone"] else AS_TWO
         _write_card(folder, summaries, out.name, _loss(configuration), corpora, alone)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)

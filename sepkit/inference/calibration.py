@@ -51,9 +51,10 @@ def calibrate(
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
-    `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; from
-    both follow the level below which nobody speaks in an estimate (`fit_silence`) and what tells one speaker alone
-    (`fit_alone`). The separator's own predictor does not change.
+    `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; where
+    one speaks in the first half and another in the second, two take turns. From these and the mixtures follow the level
+    below which nobody speaks in an estimate (`fit_silence`) and what tells one speaker alone (`fit_alone`). The
+    separator's own predictor does not change.
 
     Args:
         separator: of the model.
@@ -128,7 +129,7 @@ def _example(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Heard]]:
     """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
 
-    The last tell of all hypotheses, for the mixture and for its first source alone.
+    The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn.
 
     Raises:
         UserError: an unusable mixture.
@@ -152,14 +153,15 @@ def _example(
     speaking = np.flatnonzero(active)
     if count > 1 and separator.model.scoring_head is None:
         # The noise stays.
-        alone = mixed.mixture - mixed.sources[speaking[1:]].sum(0)
-        alone = audio.resample(alone.astype(np.float32), entry.sample_rate, separator.sample_rate)
-        alone_on_device = torch.as_tensor(alone, device=separator.device)
-        with torch.inference_mode():
-            of_one = separator.model(alone_on_device[None])
-        features_of_one = recording_features(separator.model, alone_on_device, of_one, samples, seed)
-        if features_of_one is not None:
-            heard.append(_Heard(_levels(of_one.estimates), 1, features_of_one))
+        background = mixed.mixture - mixed.sources.sum(0)
+        first, second = mixed.sources[speaking[:2]]
+        middle = len(first) // 2
+        taking_turns = np.concatenate([first[:middle], second[middle:]])
+        for speakers, speech in ((1, first), (2, taking_turns)):
+            waveform = audio.resample(
+                (background + speech).astype(np.float32), entry.sample_rate, separator.sample_rate
+            )
+            heard += _hear(separator, waveform, speakers, samples, seed)
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
@@ -168,6 +170,15 @@ def _example(
     improvement_db = si_sdr_db - before if count > 1 else np.full(1, np.nan)
     matched = {name: values[matches.numpy()] for name, values in features.items()}
     return matched, si_sdr_db, improvement_db, heard
+
+
+def _hear(separator: Separator, waveform: np.ndarray, speakers: int, samples: int, seed: int) -> list[_Heard]:
+    """Return what a model makes of a recording; nothing of one that is silent, or too short."""
+    on_device = torch.as_tensor(waveform, device=separator.device)
+    with torch.inference_mode():
+        separation = separator.model(on_device[None])
+    features = recording_features(separator.model, on_device, separation, samples, seed)
+    return [] if features is None else [_Heard(_levels(separation.estimates), speakers, features)]
 
 
 def _levels(estimates: torch.Tensor) -> np.ndarray:

@@ -169,6 +169,10 @@ def test_lines_of_other_forms(tmp_path):
     text = page(tmp_path, assignment=assignment, data=data, evaluate=evaluate, scaling=scaling)
     assert text.count("PIT, 2 speakers, loss") == 1 and "Missed: mcl, n = 8: too slow." in text
     assert cells(text, "PIT")["times faster"] == "9.00 [8.00, 10.00]" and cells(text, "PIT")["met"] == "yes"
+    assert "Not yet run" not in text
+    assert "Not yet run: 3 cases;" in page(tmp_path, assignment=assignment | {"cases_left": 3})
+    grown = {**assignment, "rows": [row | {"heap": "grown"} for row in assignment["rows"]]}
+    assert "| PIT, 2 speakers, loss, in a process whose heap has grown |" in page(tmp_path, assignment=grown)
     assert cells(text, "seek over whole file")["met"] == "**no**"
     assert cells(text, "200 mixtures")["seconds"] == "9.0 / 71.0"
     assert cells(text, "time")["to"] == "3600: 60 s" and cells(text, "time")["asked"] == "at most 1.1"

@@ -1,4 +1,4 @@
-"""The lines `accelerator` and `weak_scaling` of the benchmark, gone through at tiny sizes on the processor."""
+"""The lines `accelerator`, `assignment` and `weak_scaling` of the benchmark, at tiny sizes on the processor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tools.bench import accelerator, weak_scaling
+from tools.bench import accelerator, assignment, weak_scaling
 from tools.bench.table import _of_pairs
 
 
@@ -80,3 +80,24 @@ def test_two_processes_train_under_torchrun() -> None:
     assert second["efficiency"] == pytest.approx(
         second["samples_per_second"]["ours"] / (2 * first["samples_per_second"]["ours"])
     )
+
+
+def test_matching_continues_where_it_stopped(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rows(n: int, peer: str, levels: tuple[float, ...], seconds: float, threads: int, heap: str) -> list:
+        asked.append((n, peer, threads, heap))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        case = {"speakers": n, "peer": peer, "threads": threads, "heap": heap}
+        return [case | {"level_db": level, "measured": "loss", "ratios": {}} for level in levels]
+
+    monkeypatch.setattr(assignment, "_in_a_process_of_its_own", rows)
+    path = tmp_path / "assignment.json"
+    with pytest.raises(KeyboardInterrupt):
+        assignment.run((2,), path=path)
+    found = assignment.run((2,), path=path)["rows"]
+    # The case that was interrupted is the only one that is asked for twice.
+    assert len(asked) == len(set(asked)) + 1 and set(asked) == {assignment._case(row) for row in found}
+    assert {row["heap"] for row in found if row["threads"] == 1} == {"fresh", "grown"}
+    assert len(assignment._known_rows(path, "another machine")) == 0

@@ -16,7 +16,18 @@ from typing import Any
 
 from tools.bench.table import FOLDER, write_table
 
-LINES = ("accelerator", "assignment", "data", "evaluate", "metrics", "scaling", "separate", "train", "weak_scaling")
+LINES = (
+    "accelerator",
+    "assignment",
+    "data",
+    "evaluate",
+    "metrics",
+    "scaling",
+    "separate",
+    "steps",
+    "train",
+    "weak_scaling",
+)
 LONG = ("soak",)
 """Lines of hours, which run only if they are named, and have no rows in the table."""
 

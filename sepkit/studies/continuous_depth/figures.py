@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,13 +36,14 @@ def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) ->
 
     Args:
         model: the one that makes them.
-        images: the first of them are shown.
+        images: some of them are shown, evenly spaced, since sets may be sorted.
         path: of the PNG.
         seed: of the noise.
 
     Source: thesis, part C, figures 6 and 8.
     """
-    shown = torch.from_numpy(images.images[:_COLUMNS, None])
+    places = np.unique(np.linspace(0, len(images) - 1, _COLUMNS).round().astype(int))
+    shown = torch.from_numpy(images.images[places, None])
     rows: list[tuple[str, torch.Tensor]] = []
     if images.solutions is not None:
         rows.append(("solutions without noise", torch.from_numpy(images.solutions[:_COLUMNS, None])))
