@@ -19,7 +19,11 @@ FAMILY = Gaussian(link="linear", at_test="mean")
 
 
 def gaussian(raw: Tensor) -> Distribution:
-    """Return normal distributions (B, C, H W) from raw means and deviations (B, 2 C, H, W); zeros give N(0, 1)."""
+    """Return normal distributions over latents, (B, C, H W); raw values of zero give N(0, 1).
+
+    Args:
+        raw: (B, 2 C, H, W), means and then deviations.
+    """
     mean, deviation = raw.flatten(2).chunk(2, dim=1)
     # softplus(0.5413) = 1.
     return FAMILY.posterior(torch.stack([mean, deviation + math.log(math.e - 1)], dim=1))
