@@ -204,17 +204,23 @@ class _Ready:
 
 
 def _separate_ahead(job: _Job, out: Path, group: list[_Recording]) -> dict[Path, _Ready]:
-    """Return the recordings of a group that could be separated together; the others are for `_separate_one`."""
+    """Return the recordings of a group that could be separated together; the others are for `_separate_one`.
+
+    Those that were separated before take part. Without them, the rest would differ in its last bits from what one call
+    without a stop writes.
+    """
     read: list[tuple[Path, dict[str, Any], np.ndarray]] = []
-    rate = 0
+    rate, left = 0, False
     for path, target in group:
         try:
             identity = file_identity(path)
-            if not _is_done(out / target, {"input": str(path), **identity, **job.way}, job.verify):
-                rate = audio.info(path).sample_rate
-                read.append((path, identity, audio.read(path, channel=job.way["channel"])))
+            left |= not _is_done(out / target, {"input": str(path), **identity, **job.way}, job.verify)
+            rate = audio.info(path).sample_rate
+            read.append((path, identity, audio.read(path, channel=job.way["channel"])))
         except (UserError, OSError):
             continue
+    if not left:
+        return {}
     waveforms = [waveform for _, _, waveform in read]
     if len({len(waveform) for waveform in waveforms}) != 1:
         return {}
