@@ -209,18 +209,24 @@ def _separate_ahead(job: _Job, out: Path, group: list[_Recording]) -> dict[Path,
     Those that were separated before take part. Without them, the rest would differ in its last bits from what one call
     without a stop writes.
     """
-    read: list[tuple[Path, dict[str, Any], np.ndarray]] = []
-    rate, left = 0, False
+    identities: dict[Path, dict[str, Any]] = {}
+    left = False
     for path, target in group:
         try:
-            identity = file_identity(path)
-            left |= not _is_done(out / target, {"input": str(path), **identity, **job.way}, job.verify)
+            identities[path] = file_identity(path)
+        except (UserError, OSError):
+            continue
+        left |= not _is_done(out / target, {"input": str(path), **identities[path], **job.way}, job.verify)
+    if not left:
+        return {}
+    read: list[tuple[Path, dict[str, Any], np.ndarray]] = []
+    rate = 0
+    for path, identity in identities.items():
+        try:
             rate = audio.info(path).sample_rate
             read.append((path, identity, audio.read(path, channel=job.way["channel"])))
         except (UserError, OSError):
             continue
-    if not left:
-        return {}
     waveforms = [waveform for _, _, waveform in read]
     if len({len(waveform) for waveform in waveforms}) != 1:
         return {}

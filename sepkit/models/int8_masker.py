@@ -41,8 +41,8 @@ def quantized(model: EncoderMaskerDecoder) -> EncoderMaskerDecoder:
     if not has_lstm(masker):
         what = type(model if masker is None else masker).__name__
         raise UserError(
-            f"precision: found int8, from which {what} gains little, only the masker recurrent with rnn: lstm; "
-            "use float32"
+            f"precision: found int8, expected float32: {what} gains little from 8 bits; "
+            "the masker recurrent with rnn: lstm gains most"
         )
     if not has_fast_int8():
         raise UserError("precision: found int8, in which this processor is slow (it has no AVX2); use float32")

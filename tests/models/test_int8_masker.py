@@ -98,7 +98,7 @@ def test_the_model_itself_stays_as_it_is(model, separator):
     ],
 )
 def test_maskers_that_gain_little_are_refused(masker: MaskerConfig, name: str):
-    with pytest.raises(UserError, match=rf"^precision: found int8, from which {name} gains little"):
+    with pytest.raises(UserError, match=rf"^precision: found int8, expected float32: {name} gains little"):
         Separator(model_of(masker), precision="int8")
 
 
