@@ -94,7 +94,7 @@ def test_every_block_runs(
     monkeypatch.chdir(tmp_path)
     write_recordings(tmp_path / "recordings")
     write_recordings(tmp_path / "noise")
-    noise = np.random.default_rng(0).standard_normal(22050).astype(np.float32)
+    noise = np.random.default_rng(0).standard_normal(3 * 44100).astype(np.float32)
     audio.write(tmp_path / "conversation.wav", noise, 44100)
     save_model(build_model(tiny_model_config), tmp_path / "egs/mini/exp/cpu_seed0/model", {})
     namespace = {"waveform": np.zeros(4410, dtype=np.float32), "sample_rate": 44100}
