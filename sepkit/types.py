@@ -145,6 +145,8 @@ class Separation:
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
         stage_estimates: (B, stages, n, T) waveforms of the masker's inner stages, where the objective asked for them.
         path_rate: (B, D, F) nats of each latent value of the masker, where it has latents of its own.
+        embeddings: (B, D, K, F) of unit length over D, of each bin, where the objective asked for them.
+        source_features: (B, m, K, F) what the masker would see of each source, where there are embeddings.
         encoding_prior: of the encodings, where they are variational.
         mask_prior: of the masks, where they are variational.
         encoding_sample: (B, K, F), the sample of the encoding that was decoded; None where its mean (median) was.
@@ -164,6 +166,8 @@ class Separation:
     estimate_scales: Tensor | None = None
     stage_estimates: Tensor | None = None
     path_rate: Tensor | None = None
+    embeddings: Tensor | None = None
+    source_features: Tensor | None = None
     encoding_prior: Density | None = None
     mask_prior: Density | None = None
     encoding_sample: Tensor | None = None

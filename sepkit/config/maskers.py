@@ -122,6 +122,9 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
     """Probability, behind every recurrence and feed-forward layer."""
     norm: Norm = "channel_layer_norm"
     """Of the features."""
+    embedding_dim: int = 0
+    """Values of an embedding of each bin, which learns in training (objective.deep_clustering) that bins of one speaker
+    are alike; 20 to 40 are usual. It is not used in separation. 0: none."""
 
 
 @dataclass

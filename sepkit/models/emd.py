@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from asteroid_filterbanks import Decoder, FreeFB
@@ -15,7 +16,7 @@ from sepkit.models.compatibility import check_encoding_link, check_level, check_
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latent_sde import check_depth_steps
 from sepkit.models.latents import FLOOR, LatentFamily
-from sepkit.models.maskers.base import DepthMasker, FramewiseEnd, LatentMasker, StagedMasker
+from sepkit.models.maskers.base import DepthMasker, EmbeddingMasker, FramewiseEnd, LatentMasker, StagedMasker
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
 from sepkit.models.scoring import ScoringHead
@@ -150,6 +151,7 @@ class EncoderMaskerDecoder(SavedModel):
         reconstruct: bool = False,
         sample: bool | None = None,
         stages: bool = False,
+        embeddings: bool = False,
     ) -> Separation:
         """Return the separation of mixtures; estimates are as long as the mixture, for every T >= 1.
 
@@ -163,6 +165,7 @@ class EncoderMaskerDecoder(SavedModel):
             reconstruct: also decode the encodings of the mixture and of `sources` without masks.
             sample: whether latents are sampled; None: only in training mode.
             stages: also make estimates of the inner stages of a masker that has heads for them.
+            embeddings: also embed the bins, by a masker that does; with the features of `sources`.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
@@ -171,9 +174,11 @@ class EncoderMaskerDecoder(SavedModel):
         if self.level == "mixture":
             gain = self._gain(mixture)
             sources = None if sources is None else sources * gain.unsqueeze(1)
-            separation = self._separated(mixture * gain, generator, sources, active, reconstruct, sample, stages)
+            separation = self._separated(
+                mixture * gain, generator, sources, active, reconstruct, sample, stages, embeddings
+            )
             return _scaled(separation, gain.reciprocal())
-        return self._separated(mixture, generator, sources, active, reconstruct, sample, stages)
+        return self._separated(mixture, generator, sources, active, reconstruct, sample, stages, embeddings)
 
     def _separated(
         self,
@@ -184,20 +189,21 @@ class EncoderMaskerDecoder(SavedModel):
         reconstruct: bool,
         sample: bool | None,
         stages: bool,
+        embeddings: bool,
     ) -> Separation:
         """Separate mixtures of the training mixtures' level; see `forward`."""
         sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        raw, path_rate, stage_masks = self._masker_values(self.filterbank.features(z), sample, generator, stages)
-        masks = self.mask_posterior(raw)
+        made = self._masker_values(self.filterbank.features(z), sample, generator, stages, embeddings)
+        masks = self.mask_posterior(made.raw)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         estimates = self.decode(masked, num_samples)
-        separation = Separation(estimates=estimates, encoding=encoding, masks=masks, path_rate=path_rate)
-        if stage_masks:
-            separation.stage_estimates = self._stage_estimates(stage_masks, z, num_samples)
+        separation = Separation(estimates=estimates, encoding=encoding, masks=masks, path_rate=made.path_rate)
+        if made.stage_masks:
+            separation.stage_estimates = self._stage_estimates(made.stage_masks, z, num_samples)
         if self.scoring_head is not None:
             separation.scores = self.scoring_head(mask)
         if self.scale_decoder is not None:
@@ -211,6 +217,8 @@ class EncoderMaskerDecoder(SavedModel):
             separation.reconstructions = self.decode(z.unsqueeze(1), num_samples).squeeze(1) + self.signal_mean
         if sources is not None:
             self._look_at_sources(separation, sources, reconstruct, sample, generator)
+            if made.embeddings is not None:
+                separation.embeddings, separation.source_features = made.embeddings, self._source_features(separation)
         if self.encoding_prior is not None:
             separation.encoding_prior = self.encoding_prior(separation.source_encodings, active)
             separation.source_prior = self.encoding_prior.of_sources()
@@ -256,23 +264,32 @@ class EncoderMaskerDecoder(SavedModel):
         """Number of inner stages of the masker that make estimates of their own in training."""
         return self.masker.stages if isinstance(self.masker, StagedMasker) else 0
 
+    @property
+    def embeds(self) -> bool:
+        """True if the masker embeds bins, for training."""
+        return isinstance(self.masker, EmbeddingMasker) and self.masker.embedding_dim > 0
+
     def _gain(self, mixture: Tensor) -> Tensor:
         """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
     def _masker_values(
-        self, features: Tensor, sample: bool, generator: torch.Generator | None, stages: bool
-    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Return the masker's raw values, the rate of its own latents if it has any, and masks of its inner stages."""
+        self, features: Tensor, sample: bool, generator: torch.Generator | None, stages: bool, embeddings: bool
+    ) -> _MaskerValues:
+        """Run the masker, with what it can make beside its values if that is asked for."""
         masker = self.masker
         if stages and self.stages and isinstance(masker, StagedMasker):
             raw, masks = masker.with_stages(features)
-            return raw, None, masks
+            return _MaskerValues(raw, stage_masks=masks)
+        if embeddings and self.embeds and isinstance(masker, EmbeddingMasker):
+            raw, embedded = masker.with_embeddings(features)
+            return _MaskerValues(raw, embeddings=embedded)
         if isinstance(masker, LatentMasker) and masker.variational:
-            return *masker.with_rate(features, sample, generator), []
-        return masker(features), None, []
+            raw, path_rate = masker.with_rate(features, sample, generator)
+            return _MaskerValues(raw, path_rate=path_rate)
+        return _MaskerValues(masker(features))
 
-    def _stage_estimates(self, masks: list[Tensor], encoding: Tensor, num_samples: int) -> Tensor:
+    def _stage_estimates(self, masks: Sequence[Tensor], encoding: Tensor, num_samples: int) -> Tensor:
         """Decode masks (B, n, K, F) of the encoding (B, K, F) by each stage's own decoder, (B, stages, n, T)."""
         decoded = [
             self._crop(decoder(mask * encoding.unsqueeze(1)), num_samples)
@@ -332,6 +349,12 @@ class EncoderMaskerDecoder(SavedModel):
             if sample and self.encoding_family.variational:
                 separation.source_samples = value
 
+    def _source_features(self, separation: Separation) -> Tensor:
+        """Return what the masker would see of each encoded source, (B, m, K, F), without gradient."""
+        assert separation.source_encodings is not None
+        values = self.encoding_family.at_test(separation.source_encodings).detach()
+        return self.filterbank.features(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+
     def mask_posterior(self, raw: Tensor) -> Latent:
         """Return the posterior over the masks, (B, n, K_mask, F).
 
@@ -388,6 +411,15 @@ class EncoderMaskerDecoder(SavedModel):
         left, _ = self.filterbank.padding_for(num_samples, self.pad)
         # A negative pad crops; "asteroid" may fall short of the input by less than a stride.
         return nn.functional.pad(decoded, (-left, left + num_samples - decoded.shape[-1]))
+
+
+class _MaskerValues(NamedTuple):
+    """Raw mask values, the rate of the masker's own latents, masks of its inner stages, and embeddings of bins."""
+
+    raw: Tensor
+    path_rate: Tensor | None = None
+    stage_masks: Sequence[Tensor] = ()
+    embeddings: Tensor | None = None
 
 
 def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: torch.Generator | None) -> Tensor:

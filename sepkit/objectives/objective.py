@@ -13,6 +13,7 @@ from sepkit.config import ObjectiveConfig, StagesConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
+from sepkit.objectives.deep_clustering import DeepClusteringTerm
 from sepkit.objectives.rates import Latents, Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
@@ -141,7 +142,9 @@ class Objective:
         more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
         if "stages" in wants:
             more["stages"] = True
-        if "sources" in wants and batch.sources.shape[1] > 0:
+        if "embeddings" in wants:
+            more["embeddings"] = True
+        if wants & {"sources", "embeddings"} and batch.sources.shape[1] > 0:
             more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return more
 
@@ -276,12 +279,14 @@ def build_objective(
     scored: bool | Literal["binary", "cross_entropy"] = False,
     latents: Latents | None = None,
     staged: bool = False,
+    embedded: bool = False,
 ) -> Objective:
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
     latents ("source_rate" too where sources are encoded); "stages" for a masker whose inner stages make estimates;
-    "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
+    "deep_clustering" for one that embeds bins; "source_reconstruction", "mixture_reconstruction", "silence" and
+    "margin" where they have a weight.
 
     Args:
         config: costs, assignment and weights.
@@ -290,6 +295,7 @@ def build_objective(
         scored: whether the model has scores, or by which loss they are trained; True: that of `config`.
         latents: facts about the model's latents; None: they are deterministic.
         staged: whether inner stages of the masker make estimates.
+        embedded: whether the masker embeds bins.
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
@@ -307,6 +313,8 @@ def build_objective(
         weights["scoring"] = config.scoring.weight
     if staged:
         terms["stages"] = _build_stage_term(config.stages, assignment)
+    if embedded:
+        terms["deep_clustering"] = DeepClusteringTerm(build(config.deep_clustering.weight))
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,

@@ -15,7 +15,7 @@ class Term(ABC):
 
     Attributes:
         wants: what the model has to return beside estimates: "sources" (their encodings), "reconstructions", "stages"
-            (estimates of the masker's inner stages).
+            (estimates of the masker's inner stages), "embeddings" (of bins, with the features of sources).
         weight: multiplies the term; it may change during training.
         scheduled: the present value of every parameter that follows a schedule, by name.
     """

@@ -134,6 +134,7 @@ class SeparationTask(Task):
             scored=self.model.score_loss or False,
             latents=latents_of(self.model),
             staged=self.model.stages > 0,
+            embedded=self.model.embeds,
         )
         if self._objective_state is not None:
             self._objective.load_state_dict(self._objective_state)

@@ -104,6 +104,25 @@ class StagedMasker(Protocol):
 
 
 @runtime_checkable
+class EmbeddingMasker(Protocol):
+    """A masker that can embed every bin of the encoding, for a loss on clusters of bins in training.
+
+    Attributes:
+        embedding_dim: D, values of an embedding; 0: none.
+    """
+
+    embedding_dim: int
+
+    def with_embeddings(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return raw mask values, and an embedding of unit length for each bin, (B, D, K, F).
+
+        Args:
+            features: (B, K, F).
+        """
+        ...
+
+
+@runtime_checkable
 class LatentMasker(Protocol):
     """A masker that may have latents of its own.
 
