@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import math
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sepkit.data import audio
-from sepkit.data.activity import ActivityMeter, rttm_lines
-from sepkit.data.audio_streams import write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, check_writable, file_digest, parse_json, write_json, write_text
+from sepkit.files import check_writable
+from sepkit.inference.equal_lengths import FilePair, SeparatedAhead, group_files, separate_together
 from sepkit.inference.high_band import high_band_note
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.linking import link
-from sepkit.inference.options import OutputOptions, Subtype
+from sepkit.inference.options import OutputOptions
+from sepkit.inference.outputs import Blocks, file_identity, is_done, write_outputs
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.separated import Separated, sentence
@@ -37,7 +31,7 @@ from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.parallel import Failed, attempt, for_each
 from sepkit.version import __version__
 
-__all__ = ["FilesReport", "failure_reason", "file_identity", "find_recordings", "separate_files", "write_failures"]
+__all__ = ["FilesReport", "separate_files"]
 
 
 @dataclass(frozen=True)
@@ -144,19 +138,17 @@ class _Done:
     told: str
 
 
-_Recording = tuple[Path, Path]
-"""Path, and target below the folder of the outputs."""
-
 _Result = _Done | None | Failed
 """None where it was separated before."""
 
 
 def _separate_all(
-    job: _Job, out: Path, recordings: list[_Recording], processes: int
-) -> Iterator[tuple[_Recording, _Result]]:
+    job: _Job, out: Path, recordings: list[FilePair], processes: int
+) -> Iterator[tuple[FilePair, _Result]]:
     """Yield each recording with what became of it."""
-    groups = list(_groups(job, recordings))
-    alone: list[_Recording] = []
+    together = job.way["spread_samples"] is None and job.separator.batch_size(0.0) > 1
+    groups = list(group_files(job.separator, recordings)) if together else [[recording] for recording in recordings]
+    alone: list[FilePair] = []
     for group, results in for_each(partial(_separate_group, job, out), groups, processes, "separating", "batch"):
         if not isinstance(results, Failed):
             yield from zip(group, results, strict=True)
@@ -168,42 +160,12 @@ def _separate_all(
     yield from for_each(partial(_separate_one, job, out), alone, processes, "separating")
 
 
-def _groups(job: _Job, recordings: list[_Recording]) -> Iterator[list[_Recording]]:
-    """Yield recordings of equal length and rate together, as many as go through the model at once."""
-    separator = job.separator
-    together = job.way["spread_samples"] is None and separator.batch_size(0.0) > 1
-    open_groups: dict[tuple[int, int], list[_Recording]] = {}
-    for recording in recordings:
-        try:
-            header = audio.info(recording[0]) if together else None
-        except (UserError, OSError):
-            header = None
-        if header is None or separator.is_long(header.num_samples, header.sample_rate):
-            yield [recording]
-            continue
-        key = header.num_samples, header.sample_rate
-        group = open_groups.setdefault(key, [])
-        group.append(recording)
-        if len(group) >= separator.batch_size(header.duration_seconds):
-            yield open_groups.pop(key)
-    yield from open_groups.values()
-
-
-def _separate_group(job: _Job, out: Path, group: list[_Recording]) -> list[_Result]:
+def _separate_group(job: _Job, out: Path, group: list[FilePair]) -> list[_Result]:
     ready = _separate_ahead(job, out, group) if len(group) > 1 else {}
     return [attempt(partial(_separate_one, job, out, ready=ready), recording) for recording in group]
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """A recording that was separated together with others, and the file's identity before it was read."""
-
-    identity: dict[str, Any]
-    waveform: np.ndarray
-    separated: Separated
-
-
-def _separate_ahead(job: _Job, out: Path, group: list[_Recording]) -> dict[Path, _Ready]:
+def _separate_ahead(job: _Job, out: Path, group: list[FilePair]) -> dict[Path, SeparatedAhead]:
     """Return the recordings of a group that could be separated together; the others are for `_separate_one`.
 
     Those that were separated before take part. Without them, the rest would differ in its last bits from what one call
@@ -216,35 +178,14 @@ def _separate_ahead(job: _Job, out: Path, group: list[_Recording]) -> dict[Path,
             identities[path] = file_identity(path)
         except (UserError, OSError):
             continue
-        left |= not _is_done(out / target, {"input": str(path), **identities[path], **job.way}, job.verify)
+        left |= not is_done(out / target, {"input": str(path), **identities[path], **job.way}, job.verify)
     if not left:
         return {}
-    read: list[tuple[Path, dict[str, Any], np.ndarray]] = []
-    rate = 0
-    for path, identity in identities.items():
-        try:
-            rate = audio.info(path).sample_rate
-            read.append((path, identity, audio.read(path, channel=job.way["channel"])))
-        except (UserError, OSError):
-            continue
-    waveforms = [waveform for _, _, waveform in read]
-    if len({len(waveform) for waveform in waveforms}) != 1:
-        return {}
-    try:
-        found = job.separator.separate_equal(waveforms, rate, speakers=job.way["speakers_option"])
-    except (UserError, RuntimeError, MemoryError) as error:
-        # One of them is at fault: each alone will tell.
-        if not isinstance(error, UserError) and not is_out_of_memory(error):
-            raise
-        return {}
-    return {
-        path: _Ready(identity, waveform, separated)
-        for (path, identity, waveform), separated in zip(read, found, strict=True)
-    }
+    return separate_together(job.separator, identities, job.way["channel"], job.way["speakers_option"])
 
 
 def _separate_one(
-    job: _Job, out: Path, recording: _Recording, ready: Mapping[Path, _Ready] | None = None
+    job: _Job, out: Path, recording: FilePair, ready: Mapping[Path, SeparatedAhead] | None = None
 ) -> _Done | None:
     """Return what became of a recording; None where it was separated before.
 
@@ -259,7 +200,7 @@ def _separate_one(
     """
     path, target = recording[0], out / recording[1]
     description = {"input": str(path), **file_identity(path), **job.way}
-    if _is_done(target, description, job.verify):
+    if is_done(target, description, job.verify):
         return None
     try:
         header = audio.info(path)
@@ -275,7 +216,7 @@ def _separate_one(
 
 
 def _separate_whole(
-    job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int, ready: _Ready | None
+    job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int, ready: SeparatedAhead | None
 ) -> str:
     way = job.way
     if ready is not None and all(description[name] == value for name, value in ready.identity.items()):
@@ -313,201 +254,14 @@ def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
         raise UserError(f"{path}: changed while it was read; separate it again when it is complete")
 
 
-# ------------------------------------------------------------------------------------------------------------ outputs
-
-
-def _estimate_paths(target: Path, count: int, suffix: str) -> list[Path]:
-    return [target.with_name(f"{target.name}_s{index + 1}{suffix}") for index in range(count)]
-
-
-def _description_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.json")
-
-
-def _rttm_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.rttm")
-
-
-class _WouldClipError(Exception):
-    """Samples beyond full scale, for a format that cannot hold them."""
-
-
-_Blocks = Callable[[], Iterator[np.ndarray]]
-
-
 def _write_people(
-    job: _Job, target: Path, separated: Separated, num_samples: int, blocks: _Blocks, description: dict[str, Any]
+    job: _Job, target: Path, separated: Separated, num_samples: int, blocks: Blocks, description: dict[str, Any]
 ) -> str | None:
     """Write the estimates, or the people that they are linked to; return what is told of those."""
     if job.encoder is None:
-        _write(target, separated, num_samples, blocks, description)
+        write_outputs(target, separated, num_samples, blocks, description)
         return None
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.way["link_speakers"])
     people = replace(separated, people=linked.people)
-    _write(target, people, num_samples, linked.blocks, description, {"linked": linked.told()})
+    write_outputs(target, people, num_samples, linked.blocks, description, {"linked": linked.told()})
     return f"{linked.people} people in {len(separated.kept)} estimates"
-
-
-def _write(
-    target: Path,
-    separated: Separated,
-    num_samples: int,
-    blocks: _Blocks,
-    description: dict[str, Any],
-    more: dict[str, Any] | None = None,
-) -> None:
-    """The estimates first and the JSON last: where it stands, everything stands.
-
-    Args:
-        target: path without ending.
-        separated: what is told of the estimates.
-        num_samples: of each.
-        blocks: them, (k, t), as often as it is called.
-        description: how they came about.
-        more: what else the JSON file tells.
-    """
-    subtype, suffix = description["subtype"], f".{description['format']}"
-    try:
-        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
-    except _WouldClipError:
-        subtype, suffix = "FLOAT", ".wav"
-        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
-        print(
-            f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
-            "written as 32-bit float wav",
-            file=sys.stderr,
-        )
-    spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
-    for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
-        buffer = io.BytesIO()
-        np.save(buffer, deviation)
-        with atomic_output(path) as temporary:
-            # Not by NumPy, which does not tell why a file cannot be written.
-            temporary.write_bytes(buffer.getbuffer())
-    written = [*paths, *spread_paths]
-    if description["rttm"]:
-        written.append(write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments()))))
-    for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
-        if name.startswith(f"{target.name}_s"):
-            target.with_name(name).unlink(missing_ok=True)
-    result = {
-        **description,
-        "sample_rate": separated.sample_rate,
-        "num_samples": num_samples,
-        "estimates": [path.name for path in paths],
-        "written_as": subtype,
-        "peak": activity.peak,
-        "gains": _numbers(separated.gains),
-        "scores": _numbers(separated.scores),
-        "speakers": separated.speakers,
-        "kept_hypotheses": [int(index) + 1 for index in separated.kept],
-        "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
-        "predicted_interval_db": _pairs(separated.predicted_interval_db),
-        "likely_not_separated": separated.likely_not_separated,
-        "rates": separated.rates,
-        "spreads": None if separated.spread is None else [path.name for path in spread_paths],
-        "spread_db": _spread_db(separated),
-        **(more or {}),
-        "input_sha256": file_digest(description["input"]),
-        "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
-    }
-    write_json(_description_path(target), result)
-
-
-def _write_estimates(
-    target: Path, separated: Separated, num_samples: int, blocks: _Blocks, subtype: Subtype, suffix: str
-) -> tuple[list[Path], ActivityMeter]:
-    """The paths written, and when something is heard in each."""
-    rate = separated.sample_rate
-    count = len(separated.kept) if separated.people is None else separated.people
-    paths, activity = _estimate_paths(target, count, suffix), ActivityMeter(count, rate)
-    with ExitStack() as stack:
-        writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
-        for block in blocks():
-            activity.add(block)
-            if subtype == "PCM_16" and activity.peak >= 1.0:
-                raise _WouldClipError
-            for writer, samples in zip(writers, block, strict=True):
-                writer.write(samples)
-    return paths, activity
-
-
-def _numbers(values: Any) -> list[float | None] | None:
-    """Plain numbers; None for what is not known."""
-    return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
-
-
-def _pairs(values: Any) -> list[list[float | None] | None] | None:
-    return None if values is None else [_numbers(pair) for pair in values]
-
-
-def _spread_path(estimate: Path) -> Path:
-    return estimate.with_name(f"{estimate.stem}_spread.npy")
-
-
-def _spread_db(separated: Separated) -> list[float | None] | None:
-    """Energy of the spread over that of the estimate, dB; None for a silent one."""
-    if separated.spread is None:
-        return None
-    energies = np.square(separated.estimates, dtype=np.float64).sum(-1)
-    spreads = np.square(separated.spread, dtype=np.float64).sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _numbers(10 * np.log10(spreads / energies))
-
-
-def _names_of(written: dict[str, Any]) -> set[str]:
-    """The files that a JSON file names, beside which it stands."""
-    lists = [written.get(key) for key in ("estimates", "spreads")]
-    return {name for names in lists if isinstance(names, list) for name in names if _is_plain_name(name)}
-
-
-def _is_plain_name(name: Any) -> bool:
-    return isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
-
-
-def _is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
-    """Whether all outputs stand, whole, and come from the same recording, model and options.
-
-    Args:
-        target: path without ending.
-        description: what their JSON file would say of them.
-        verify: compare SHA-256 of recording and outputs, too; otherwise size and time of change, and sizes.
-    """
-    written = _written_before(target)
-    if any(written.get(key) != value for key, value in description.items()):
-        return False
-    names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
-    files = written.get("files")
-    # Earlier versions did not say how long their estimates are: those are made again.
-    if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
-        return False
-    if verify and written.get("input_sha256") != file_digest(description["input"]):
-        return False
-    return all(_stands(target.with_name(name), files[name], verify) for name in names)
-
-
-def _stands(path: Path, expected: Any, verify: bool) -> bool:
-    try:
-        same = path.stat().st_size == expected["bytes"]
-        return same and (not verify or file_digest(path) == expected["sha256"])
-    except (OSError, TypeError, KeyError):
-        return False
-
-
-def _written_before(target: Path) -> dict[str, Any]:
-    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
-    try:
-        written = parse_json(_description_path(target).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return written if isinstance(written, dict) else {}
-
-
-def file_identity(path: Path) -> dict[str, int]:
-    """Return size and time of change of an input, by which a later call knows that it is still the same file.
-
-    Args:
-        path: of the input.
-    """
-    status = path.stat()
-    return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

@@ -21,16 +21,10 @@ from tqdm import tqdm
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, parse_json, write_json
-from sepkit.inference.files import (
-    FAILED,
-    FilesReport,
-    failure_reason,
-    file_identity,
-    find_recordings,
-    name_outputs,
-    write_failures,
-)
+from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import Levels, Subtype
+from sepkit.inference.outputs import file_identity
+from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
 from sepkit.inference.separator import Separator, load_model
 from sepkit.models.checkpoints import read_description
 from sepkit.version import __version__
