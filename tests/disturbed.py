@@ -25,9 +25,9 @@ import torch
 import yaml
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
+from tests.tiny_models import RECURRENT
 
 Command = Callable[[Path, Path], list[str]]
 """Of the folder of the inputs and that of the outputs -> a command line."""
@@ -49,10 +49,7 @@ def write_inputs(folder: Path) -> Path:
     manifest = folder / "test.jsonl"
     manifest.write_text("\n".join(lines) + "\n")
     torch.manual_seed(0)
-    config = ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-    )
-    save_model(build_model(config), folder / "model")
+    save_model(build_model(RECURRENT), folder / "model")
     training = {
         "model": {
             "filterbank": {"name": "free", "num_filters": 8},

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import MOVED, main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
+from sepkit.config import ScoringConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+from tests.tiny_models import RECURRENT
 
 
 @pytest.fixture
 def model(tmp_path):
-    return str(save_model(build_model(CONFIG), tmp_path / "exp" / "model"))
+    return str(save_model(build_model(RECURRENT), tmp_path / "exp" / "model"))
 
 
 @pytest.fixture
@@ -88,7 +85,7 @@ def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, cap
 
 
 def test_a_number_of_speakers_is_taken(tmp_path, recording):
-    config = replace(CONFIG, hypotheses=3, scoring=ScoringConfig(4))
+    config = replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4))
     model = str(save_model(build_model(config), tmp_path / "scored"))
     line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main([*line, "--speakers", "2"]) == 0

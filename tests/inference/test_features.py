@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,8 @@ from torch import nn
 from sepkit.config import (
     BetaConfig,
     DeterministicConfig,
-    FreeFilterbankConfig,
     GaussianConfig,
     LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
     ScoringConfig,
 )
 from sepkit.inference.features import (
@@ -31,17 +29,9 @@ from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
 from sepkit.objectives.costs import pairwise_neg_si_sdr
+from tests.tiny_models import RECURRENT, VARIATIONAL
 
 RATE = 8000
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
-VARIATIONAL = ModelConfig(
-    filterbank=CONFIG.filterbank,
-    masker=CONFIG.masker,
-    encoding=GaussianConfig("linear"),
-    masks=LogNormalConfig(),
-)
 
 
 OF_ESTIMATES = {
@@ -125,7 +115,7 @@ def separation_of(model, mixture, estimates):
 
 
 def test_relations_against_least_squares_and_correlations():
-    model, mixture = build_model(CONFIG).eval(), noise(4000)
+    model, mixture = build_model(RECURRENT).eval(), noise(4000)
     estimates = torch.stack([mixture + noise(4000, seed=1), 5 * noise(4000, seed=2) + mixture])
     found = hypothesis_features(model, mixture, separation_of(model, mixture, estimates))
     e, x = estimates.double().numpy(), mixture.double().numpy()
@@ -140,14 +130,14 @@ def test_relations_against_least_squares_and_correlations():
 
 
 def test_estimates_that_are_alike_and_add_up_have_bounded_features():
-    model, mixture = build_model(CONFIG).eval(), noise(4000)
+    model, mixture = build_model(RECURRENT).eval(), noise(4000)
     found = hypothesis_features(model, mixture, separation_of(model, mixture, torch.stack([mixture, mixture])))
     assert found["correlation_db"].tolist() == [60, 60] and found["residual_db"].tolist() == [-60, -60]
     assert found["relative_level_db"] == pytest.approx([0, 0], abs=1e-4)
 
 
 def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
-    model, mixture = build_model(CONFIG).eval(), noise(4000)
+    model, mixture = build_model(RECURRENT).eval(), noise(4000)
     estimates = torch.stack([mixture, torch.zeros(4000)])
     found = hypothesis_features(model, mixture, separation_of(model, mixture, estimates))
     for name, values in found.items():
@@ -169,7 +159,7 @@ def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     ],
 )
 def test_a_model_has_the_features_that_there_are(encoding, masks, own):
-    model = build_model(ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, encoding=encoding, masks=masks))
+    model = build_model(replace(RECURRENT, encoding=encoding, masks=masks))
     found = features_of(model.eval(), noise(RATE), samples=2)
     assert found is not None
     assert set(found) == own | OF_ESTIMATES | set(LIKENESS_FEATURES) | set(BASELINE_FEATURES)
@@ -177,7 +167,7 @@ def test_a_model_has_the_features_that_there_are(encoding, masks, own):
 
 
 def test_scores_are_features_and_one_hypothesis_is_like_no_other():
-    config = ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, hypotheses=1, scoring=ScoringConfig(4))
+    config = replace(RECURRENT, hypotheses=1, scoring=ScoringConfig(4))
     found = features_of(build_model(config).eval(), noise(RATE))
     assert found is not None and "score" in found and "correlation_db" not in found
 
@@ -204,7 +194,7 @@ def test_rates_and_spread_by_hand():
 
 def test_how_estimates_sound():
     """Of a voice-like sum of harmonics, and of noise that speaks in bursts."""
-    model = build_model(CONFIG).eval()
+    model = build_model(RECURRENT).eval()
     time = torch.arange(RATE) / RATE
     voice = sum(torch.sin(2 * math.pi * 125 * k * time) / k for k in range(1, 12)) * 0.1
     bursts = noise(RATE, level=1e-4, seed=1)

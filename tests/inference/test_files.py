@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import builtins
-import errno
-import io
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,38 +11,15 @@ import pytest
 import soundfile
 import torch
 
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
-from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.errors import UserError
-from sepkit.files import file_digest, write_json
+from sepkit.files import write_json
 from sepkit.inference import Separator, separate_files
-from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.options import OutputOptions, SeparatorOptions
 from sepkit.inference.reports import merge_summaries
 from sepkit.models import build_model
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
-
-
-@pytest.fixture(scope="module")
-def separator():
-    torch.manual_seed(0)
-    return Separator(build_model(CONFIG))
-
-
-def record(path, num_samples=400, sample_rate=8000, channels=None, level=0.1):
-    shape = (num_samples,) if channels is None else (channels, num_samples)
-    waveform = level * np.random.default_rng(num_samples).standard_normal(shape).astype(np.float32)
-    subtype = "PCM_16" if path.suffix == ".flac" else "FLOAT"
-    audio.write(path, waveform, sample_rate, subtype=subtype)
-    return waveform
-
-
-def files_of(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+from tests.inference.folders import files_of, record
+from tests.tiny_models import RECURRENT
 
 
 def test_estimates_are_those_of_the_separator(tmp_path, separator):
@@ -75,37 +50,6 @@ def test_a_tree_keeps_its_shape_and_equal_names_stay_apart(tmp_path, separator):
     assert {"a/x_s1.wav", "b/x_s1.wav", "deep/x_s1.wav"} <= set(files_of(tmp_path / "folders"))
 
 
-@pytest.mark.parametrize(
-    ("recordings", "expected"),
-    [
-        ({"/d/x.wav": "x.wav"}, ["x"]),
-        ({"/d/x.y.wav": "x.y.wav"}, ["x.y"]),
-        ({"/d/x.wav": "x.wav", "/d/x.flac": "x.flac"}, ["x_wav", "x_flac"]),
-        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/y.wav": "y.wav"}, ["a/x", "b/x", "y"]),
-        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/x.flac": "x.flac"}, ["a/x", "b/x_wav", "b/x_flac"]),
-        ({}, []),
-    ],
-)
-def test_names_of_outputs(recordings, expected):
-    names = name_outputs({Path(path): Path(relative) for path, relative in recordings.items()})
-    assert [str(name) for name in names.values()] == expected
-
-
-def test_names_that_cannot_be_told_apart():
-    same = {
-        Path("/d/x.a.wav"): Path("x.a.wav"),
-        Path("/d/x.a.flac"): Path("x.a.flac"),
-        Path("/d/x_a.wav"): Path("x_a.wav"),
-    }
-    assert len(set(name_outputs(same).values())) == 3
-    clash = {
-        Path("/d/x.wav"): Path("x.wav"),
-        Path("/d/x.flac"): Path("x.flac"),
-        Path("/d/x_wav.wav"): Path("x_wav.wav"),
-    }
-    assert len(set(name_outputs(clash).values())) == 3
-
-
 def test_a_file_named_twice_is_separated_once(tmp_path, separator):
     record(tmp_path / "x.wav")
     report = separate_files([tmp_path / "x.wav", tmp_path / "." / "x.wav"], separator, tmp_path / "out")
@@ -123,49 +67,6 @@ def test_the_same_command_continues(tmp_path, separator):
     report = separate_files([tmp_path / "in"], separator, out)
     assert (report.separated, report.already_done) == (2, 1)
     assert (out / "x_s1.wav").stat().st_mtime_ns == before and (out / "z_s2.wav").exists()
-
-
-def test_an_estimate_that_was_cut_or_emptied_is_separated_again(tmp_path, separator):
-    record(tmp_path / "in" / "talk.wav")
-    separate_files([tmp_path / "in"], separator, tmp_path / "out")
-    whole = (tmp_path / "out" / "talk_s2.wav").read_bytes()
-    for content in (b"", whole[:-5], None):
-        if content is None:
-            (tmp_path / "out" / "talk_s2.wav").unlink()
-        else:
-            (tmp_path / "out" / "talk_s2.wav").write_bytes(content)
-        report = separate_files([tmp_path / "in"], separator, tmp_path / "out")
-        assert (report.separated, report.already_done) == (1, 0)
-        assert (tmp_path / "out" / "talk_s2.wav").read_bytes() == whole
-
-
-def test_verify_looks_at_the_bytes_of_recordings_and_estimates(tmp_path, separator):
-    record(tmp_path / "in" / "talk.wav")
-    recording, estimate = tmp_path / "in" / "talk.wav", tmp_path / "out" / "talk_s1.wav"
-    separate_files([recording], separator, tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "talk.json").read_text())
-    assert told["input_sha256"] == file_digest(recording)
-    assert told["files"]["talk_s1.wav"] == {"bytes": estimate.stat().st_size, "sha256": file_digest(estimate)}
-    for path in (estimate, recording):
-        state, data = path.stat(), bytearray(path.read_bytes())
-        data[-3] ^= 1
-        path.write_bytes(data)
-        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-        assert separate_files([recording], separator, tmp_path / "out").already_done == 1
-        verified = separate_files([recording], separator, tmp_path / "out", OutputOptions(verify=True))
-        assert (verified.separated, verified.already_done) == (1, 0)
-    assert separate_files([recording], separator, tmp_path / "out", OutputOptions(verify=True)).already_done == 1
-
-
-def test_what_an_earlier_json_names_is_never_looked_for_elsewhere(tmp_path, separator):
-    record(tmp_path / "in" / "talk.wav")
-    (tmp_path / "talk_s9.wav").write_text("mine")
-    separate_files([tmp_path / "in"], separator, tmp_path / "out")
-    file = tmp_path / "out" / "talk.json"
-    for names in (["../talk_s9.wav"], ["talk_s1.wav\0"], [3], "talk", None, ["talk_s1.wav"] * 3):
-        write_json(file, json.loads(file.read_text()) | {"estimates": names, "input_bytes": 0})
-        assert separate_files([tmp_path / "in"], separator, tmp_path / "out").separated == 1
-    assert (tmp_path / "talk_s9.wav").read_text() == "mine"
 
 
 def wav_of_rate(path, rate, num_samples=400):
@@ -202,40 +103,6 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
-def test_a_full_disk_stops_with_one_line_and_leaves_nothing_half(suffix, number, tmp_path, separator, monkeypatch):
-    record(tmp_path / "in" / "a.wav")
-    real = builtins.open
-
-    class Full(io.FileIO):
-        def write(self, data):
-            raise OSError(number, os.strerror(number))
-
-    def opened(path, mode="r", *arguments, **options):
-        is_output = "w" in mode and str(path).endswith(suffix)
-        return Full(path, "wb+") if is_output else real(path, mode, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "open", opened)
-    with pytest.raises(UserError, match="run the same command again"):
-        separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions(format=suffix))
-    monkeypatch.undo()
-    assert files_of(tmp_path / "out") == []
-    assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions(format=suffix)).separated == 1
-
-
-def test_what_changed_is_separated_again(tmp_path, separator):
-    record(tmp_path / "x.wav")
-    arguments = ([tmp_path / "x.wav"], separator, tmp_path / "out")
-    separate_files(*arguments)
-    assert separate_files(*arguments).already_done == 1
-    assert separate_files(*arguments, OutputOptions(channel=0)).separated == 1
-    other = Separator(build_model(CONFIG))
-    assert separate_files([tmp_path / "x.wav"], other, tmp_path / "out").separated == 1
-    record(tmp_path / "x.wav", 500)
-    assert separate_files([tmp_path / "x.wav"], other, tmp_path / "out").separated == 1
-
-
 def test_bad_recordings_are_listed_and_the_rest_goes_on(tmp_path, separator):
     folder, out = tmp_path / "in", tmp_path / "out"
     record(folder / "good.wav")
@@ -268,18 +135,6 @@ def test_one_channel(tmp_path, separator):
     assert "channel 3" in next(iter(report.failed.values()))
 
 
-def test_nothing_clips(tmp_path, separator, capsys):
-    record(tmp_path / "loud.wav", level=50.0)
-    record(tmp_path / "quiet.wav", level=0.01)
-    separate_files(
-        [tmp_path / "loud.wav", tmp_path / "quiet.wav"], separator, tmp_path / "out", OutputOptions(subtype="PCM_16")
-    )
-    assert audio.info(tmp_path / "out" / "loud_s1.wav").subtype == "FLOAT"
-    assert audio.info(tmp_path / "out" / "quiet_s1.wav").subtype == "PCM_16"
-    assert np.abs(audio.read(tmp_path / "out" / "loud_s1.wav")).max() > 1
-    assert "would clip" in capsys.readouterr().err
-
-
 def test_inputs_that_make_no_sense(tmp_path, separator):
     (tmp_path / "empty").mkdir()
     record(tmp_path / "in" / "x.wav")
@@ -290,15 +145,6 @@ def test_inputs_that_make_no_sense(tmp_path, separator):
     ):
         with pytest.raises(UserError, match=message):
             separate_files(inputs, separator, tmp_path / out)
-
-
-def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separator):
-    record(tmp_path / "x.wav")
-    record(tmp_path / ".hidden.wav")
-    for _ in range(2):
-        separate_files([tmp_path], separator, tmp_path / "out")
-    assert files_of(tmp_path / "out") == ["x.json", "x_s1.wav", "x_s2.wav"]
-    assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root: run as another user")
@@ -329,7 +175,7 @@ class Threes(torch.nn.Module):
 @pytest.fixture
 def scored():
     torch.manual_seed(0)
-    config = ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, hypotheses=3)
+    config = replace(RECURRENT, hypotheses=3)
     model = build_model(config)
     model.scoring_head = Threes()
     return Separator(model)
@@ -384,14 +230,6 @@ def test_a_model_that_cannot_tell_stops_before_anything_is_written(tmp_path, sep
 # ------------------------------------------------------------------------------------------ long, formats, many at once
 
 
-@pytest.fixture
-def chunked():
-    torch.manual_seed(0)
-    return Separator(
-        build_model(CONFIG), options=SeparatorOptions(chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
-    )
-
-
 @pytest.mark.parametrize("sample_rate", [8000, 11025])
 def test_long_files_are_separated_as_arrays_are(tmp_path, chunked, sample_rate):
     waveform = record(tmp_path / "x.wav", 3 * sample_rate + 1, sample_rate)
@@ -406,26 +244,12 @@ def test_long_files_are_separated_as_arrays_are(tmp_path, chunked, sample_rate):
     assert separate_files([tmp_path / "x.wav"], chunked, tmp_path / "out", OutputOptions(rttm=True)).already_done == 1
 
 
-def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
-    for name, seconds, level in (("quiet", 0.5, 0.01), ("long", 2, 0.01), ("loud", 0.5, 30.0), ("long_loud", 2, 30.0)):
-        record(tmp_path / "in" / f"{name}.wav", round(seconds * 8000), level=level)
-    separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac"))
-    names = [name for name in files_of(tmp_path / "out") if "_s" in name]
-    loud = [f"{name}_s{k}.wav" for name in ("long_loud", "loud") for k in (1, 2)]
-    assert names == sorted(loud + [f"{name}_s{k}.flac" for name in ("long", "quiet") for k in (1, 2)])
-    assert capsys.readouterr().err.count("would clip") == 2
-    assert json.loads((tmp_path / "out" / "loud.json").read_text())["peak"] > 1
-    assert separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac")).already_done == 4
-    with pytest.raises(UserError, match="flac cannot hold"):
-        separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac", subtype="FLOAT"))
-
-
 @pytest.mark.parametrize("seconds", [0.5, 2.5])
 @pytest.mark.parametrize("sample_rate", [8000, 44100])
 def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
     torch.manual_seed(0)
     options = {"chunk_seconds": 0.5, "overlap_seconds": 0.2, "whole_seconds": 1.0}
-    separator = Separator(build_model(CONFIG), options=SeparatorOptions(consistency="mixture", **options))
+    separator = Separator(build_model(RECURRENT), options=SeparatorOptions(consistency="mixture", **options))
     waveform = record(tmp_path / "x.wav", round(seconds * sample_rate) + 3, sample_rate)
     separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
     total = sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2))
@@ -490,23 +314,3 @@ def test_processes_do_as_one_does(tmp_path, separator):
             np.testing.assert_allclose(
                 audio.read(tmp_path / "one" / name), audio.read(tmp_path / "two" / name), atol=1e-6
             )
-
-
-def test_who_speaks_when(tmp_path):
-    """Tones that start and stop, at one level, with one estimate that leaks into the other."""
-    rate = 8000
-    time = np.arange(10 * rate) / rate
-    first = 0.1 * np.sin(2 * np.pi * 300 * time) * ((time > 1) & (time < 4) | (time > 4.1) & (time < 5))
-    second = 0.1 * np.sin(2 * np.pi * 900 * time) * ((time > 3) & (time < 6) | (time > 8) & (time < 8.1)) + 0.05 * first
-    meter = ActivityMeter(2, rate)
-    for start in range(0, len(time), 777):
-        meter.add(np.stack([first, second])[:, start : start + 777].astype(np.float32))
-    turns = meter.segments()
-    np.testing.assert_allclose(turns[0], [(1, 4)], atol=0.05)
-    np.testing.assert_allclose(turns[1], [(3, 3)], atol=0.05)
-    lines = rttm_lines("my talk", turns)
-    assert [line.split()[:3] + line.split()[7:8] for line in lines] == [
-        ["SPEAKER", "my_talk", "1", "s1"],
-        ["SPEAKER", "my_talk", "1", "s2"],
-    ]
-    assert all(len(line.split()) == 10 for line in lines)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
@@ -21,6 +21,7 @@ from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
+from tests.tiny_models import RECURRENT
 
 
 class BandSplit(nn.Module):
@@ -81,10 +82,7 @@ def test_levels_follow_the_recording(gain, consistency):
 def test_gains_are_those_of_the_joined_estimates():
     """Computed from sums over chunks, against the waveforms themselves."""
     torch.manual_seed(0)
-    config = ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-    )
-    model, waveform = build_model(config), noise(16001)
+    model, waveform = build_model(RECURRENT), noise(16001)
     raw = Separator(model, options=SeparatorOptions(levels="model", **CHUNKS)).separate(waveform, 8000)
     expected = [np.linalg.lstsq(row[:, None], waveform, rcond=None)[0][0] for row in raw.estimates]
     np.testing.assert_allclose(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.separated import Separated, expectation, lost_band, players_html, sentence
 from sepkit.models import build_model
+from tests.tiny_models import RECURRENT
 
 
 def separated(**told) -> Separated:
@@ -55,8 +55,7 @@ def test_a_notebook_shows_a_player_for_each_estimate() -> None:
 
 def test_estimates_are_saved_and_a_separator_is_called(tmp_path) -> None:
     torch.manual_seed(0)
-    masker = RecurrentConfig(hidden_size=4, num_layers=1)
-    separator = Separator(build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=8), masker=masker)))
+    separator = Separator(build_model(RECURRENT))
     mixture = torch.randn(400, generator=torch.Generator().manual_seed(0))
     found = separator(mixture, 8000)
     assert torch.equal(found.estimates, separator.separate(mixture, 8000).estimates)

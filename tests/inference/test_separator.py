@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,17 +9,14 @@ import torch
 from torch import nn
 
 import sepkit
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig, ScoringConfig
+from sepkit.config import ScoringConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+from tests.tiny_models import RECURRENT
 
 
 class BandSplit(nn.Module):
@@ -55,7 +53,7 @@ def same_numbers_every_time():
 
 @pytest.fixture
 def separator():
-    return Separator(build_model(CONFIG))
+    return Separator(build_model(RECURRENT))
 
 
 def test_two_tones_come_apart_at_their_levels():
@@ -92,7 +90,7 @@ def test_levels_follow_the_recording(gain):
 
 
 def test_levels_of_the_model():
-    model = build_model(CONFIG)
+    model = build_model(RECURRENT)
     mixture = torch.randn(500)
     separated = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
     torch.testing.assert_close(separated.estimates, model(mixture[None]).estimates[0].detach())
@@ -180,16 +178,16 @@ def test_a_broken_model_is_said_to_be_broken(separator):
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense"])
 def test_a_device_that_is_not_there(device):
     with pytest.raises(UserError, match="device: found") as caught:
-        Separator(build_model(CONFIG), device)
+        Separator(build_model(RECURRENT), device)
     assert "\n" not in str(caught.value)
 
 
 def test_auto_device():
-    assert Separator(build_model(CONFIG), "auto").device.type in ("cpu", "cuda")
+    assert Separator(build_model(RECURRENT), "auto").device.type in ("cpu", "cuda")
 
 
 def test_load_model_from_an_experiment_folder(tmp_path):
-    model = build_model(CONFIG)
+    model = build_model(RECURRENT)
     save_model(model, tmp_path / "exp" / "model")
     mixture = torch.randn(400)
     expected = Separator(model).separate(mixture, 8000).estimates
@@ -290,7 +288,7 @@ def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
 
 
 def test_the_threshold_is_the_models_own(tmp_path):
-    config = ModelConfig(filterbank=CONFIG.filterbank, masker=CONFIG.masker, hypotheses=3, scoring=ScoringConfig(4))
+    config = replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4))
     model = build_model(config)
     assert Separator(model).score_threshold == 0.0
     save_model(model, tmp_path / "model", {"score_threshold": -1.5})

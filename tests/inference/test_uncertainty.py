@@ -7,13 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from sepkit.config import (
-    FreeFilterbankConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
-)
 from sepkit.errors import UserError
 from sepkit.inference import Separator, uncertainty
 from sepkit.inference.options import SeparatorOptions
@@ -29,17 +22,9 @@ from sepkit.models.latents import Deterministic, LogNormal
 from sepkit.models.priors import FixedPrior
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
+from tests.tiny_models import RECURRENT, VARIATIONAL
 
 RATE = 8000
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
-VARIATIONAL = ModelConfig(
-    filterbank=CONFIG.filterbank,
-    masker=CONFIG.masker,
-    encoding=GaussianConfig("linear"),
-    masks=LogNormalConfig(),
-)
 
 
 class NoisyBands(nn.Module):
@@ -123,7 +108,7 @@ def test_the_seed_decides():
 
 
 def test_points_have_no_spread():
-    model, mixture = build_model(CONFIG).eval(), noise(1, 400)
+    model, mixture = build_model(RECURRENT).eval(), noise(1, 400)
     drawn = monte_carlo(model, mixture)
     assert not drawn.spread.any()
     torch.testing.assert_close(drawn.estimates.float(), model(mixture).estimates.detach())
@@ -154,7 +139,7 @@ def test_hypotheses_keep_their_order_from_sample_to_sample(deviation):
 @pytest.mark.parametrize("samples", [1, 0, -3, 10**6, True])
 def test_a_deviation_takes_two_samples(samples):
     with pytest.raises(UserError, match="samples: found"):
-        monte_carlo(build_model(CONFIG), noise(1, 100), samples)
+        monte_carlo(build_model(RECURRENT), noise(1, 100), samples)
 
 
 def test_spread_goes_to_the_rate_and_level_of_the_recording():
@@ -173,7 +158,7 @@ def test_spread_goes_to_the_rate_and_level_of_the_recording():
 
 
 def test_the_spread_of_a_deterministic_model_is_zero():
-    spread = Separator(build_model(CONFIG)).separate(noise(500), RATE, samples=2).spread
+    spread = Separator(build_model(RECURRENT)).separate(noise(500), RATE, samples=2).spread
     assert isinstance(spread, torch.Tensor) and spread.shape == (2, 500) and not spread.any()
 
 

@@ -11,16 +11,13 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sepkit.config import FreeFilterbankConfig, MaskerConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.config import MaskerConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.models import build_model, checkpoints, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.checkpoints import read_description
 from sepkit.models.maskers import Masker
 from sepkit.registry import register
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+from tests.tiny_models import RECURRENT
 
 
 @dataclass
@@ -48,7 +45,7 @@ def same_numbers_every_time():
 
 @pytest.fixture
 def model():
-    model = build_model(CONFIG).eval()
+    model = build_model(RECURRENT).eval()
     model.set_signal_statistics(0.01, 0.07)
     return model
 
@@ -69,7 +66,7 @@ def complaint(call) -> str:
 @pytest.mark.parametrize("where", ["", "..", "model.safetensors", "model.yaml"])
 def test_what_was_saved_comes_back(model, folder, where):
     loaded = load_checkpoint(folder / where)
-    assert loaded.config == CONFIG and not loaded.training
+    assert loaded.config == RECURRENT and not loaded.training
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
     mixture = torch.randn(2, 333)
@@ -79,8 +76,8 @@ def test_what_was_saved_comes_back(model, folder, where):
 def test_other_choices_come_back(tmp_path):
     for number, config in enumerate(
         (
-            replace(CONFIG, filterbank=STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
-            replace(CONFIG, masker=GainConfig(initial=0.5)),
+            replace(RECURRENT, filterbank=STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
+            replace(RECURRENT, masker=GainConfig(initial=0.5)),
         )
     ):
         model = build_model(config).eval()
@@ -251,8 +248,10 @@ def test_weights_of_another_architecture(folder):
 
 
 def test_another_model_than_expected(folder):
-    load_checkpoint(folder, CONFIG)
-    line = complaint(lambda: load_checkpoint(folder, replace(CONFIG, hypotheses=3, filterbank=STFTFilterbankConfig())))
+    load_checkpoint(folder, RECURRENT)
+    line = complaint(
+        lambda: load_checkpoint(folder, replace(RECURRENT, hypotheses=3, filterbank=STFTFilterbankConfig()))
+    )
     assert "model.hypotheses: found 2, expected 3" in line
     assert "model.filterbank.name: found free, expected stft" in line
 
@@ -261,7 +260,7 @@ def test_another_model_than_expected(folder):
 
 
 def test_fine_tuning_takes_what_fits_and_reports_the_rest(model, folder):
-    three = build_model(replace(CONFIG, hypotheses=3))
+    three = build_model(replace(RECURRENT, hypotheses=3))
     before = {name: tensor.clone() for name, tensor in three.state_dict().items()}
     report = load_weights_into(three, folder)
     assert report.mismatched and not report.missing and not report.unexpected
@@ -273,12 +272,12 @@ def test_fine_tuning_takes_what_fits_and_reports_the_rest(model, folder):
 
 
 def test_fine_tuning_between_maskers_names_both_sides(folder):
-    other = build_model(replace(CONFIG, masker=GainConfig()))
+    other = build_model(replace(RECURRENT, masker=GainConfig()))
     report = load_weights_into(other, folder)
     assert "masker.gain" in report.missing
     assert report.unexpected and all(name.startswith("masker.") for name in report.unexpected)
 
 
 def test_fine_tuning_from_nothing_that_fits(folder):
-    stft = build_model(replace(CONFIG, filterbank=STFTFilterbankConfig(), masker=GainConfig()))
+    stft = build_model(replace(RECURRENT, filterbank=STFTFilterbankConfig(), masker=GainConfig()))
     assert "none of its" in complaint(lambda: load_weights_into(stft, folder))

@@ -17,7 +17,6 @@ import sepkit
 from sepkit.cli.main import main
 from sepkit.config import (
     ConvTasNetConfig,
-    FreeFilterbankConfig,
     GaussianConfig,
     LogNormalConfig,
     ModelConfig,
@@ -28,10 +27,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import build_model, hub, load_checkpoint, load_pretrained, model_folder, save_model, shipped
 from sepkit.models.card import model_card
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+from tests.tiny_models import RECURRENT
 
 
 def complaint(call) -> str:
@@ -45,7 +41,7 @@ def complaint(call) -> str:
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    model = build_model(CONFIG).eval()
+    model = build_model(RECURRENT).eval()
     model.set_signal_statistics(0.01, 0.07)
     return model
 
@@ -87,7 +83,7 @@ def test_half_precision_is_half_the_size_and_loads_as_single(tmp_path):
 
 def test_trained_buffers_are_kept_in_half_precision(tmp_path):
     masker = ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1, norm="batch_norm")
-    model = build_model(replace(CONFIG, masker=masker))
+    model = build_model(replace(RECURRENT, masker=masker))
     model.train()(torch.randn(2, 400))
     loaded = load_checkpoint(save_model(model, tmp_path, half=True))
     for name, tensor in loaded.named_buffers():
@@ -134,7 +130,7 @@ def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
     assert "sample_rate: 8000" in capsys.readouterr().out
     assert "or one of boxed_8k" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
-    save_model(build_model(replace(CONFIG, hypotheses=3)), tmp_path / "boxed_8k")
+    save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
     assert load_pretrained("boxed_8k").hypotheses == 3
 
 

@@ -15,19 +15,15 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, load_pretrained, save_model
-
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+from tests.tiny_models import RECURRENT
 
 
 @pytest.fixture
 def folder(tmp_path):
     torch.manual_seed(0)
-    return save_model(build_model(CONFIG), tmp_path / "model", {"epoch": 1})
+    return save_model(build_model(RECURRENT), tmp_path / "model", {"epoch": 1})
 
 
 def changed(folder: Path, change) -> Path:
@@ -66,7 +62,7 @@ def test_descriptions_of_monsters_are_refused(name, folder):
 def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
     folders = []
     for number, change in enumerate(HOSTILE.values()):
-        model = replace(CONFIG)
+        model = replace(RECURRENT)
         folders.append(str(changed(save_model(build_model(model), tmp_path / str(number)), change)))
     folders += _of_other_kinds(tmp_path)
     program = (
@@ -90,7 +86,7 @@ def _of_other_kinds(folder: Path) -> list[str]:
         for before, name in zip("abcdefgh", "bcdefghi", strict=True)
     )
     for name in ("model.yaml", "quality.yaml"):
-        (save_model(build_model(CONFIG), folder / name) / name).write_text(laughs)
+        (save_model(build_model(RECURRENT), folder / name) / name).write_text(laughs)
     (folder / "speechbrain").mkdir()
     (folder / "speechbrain" / "hyperparams.yaml").write_text(laughs)
     torch.save({"model_name": "ConvTasNet", "model_args": MONSTER, "state_dict": {}}, folder / "monster.pth")
@@ -132,7 +128,7 @@ def test_a_kill_between_the_two_files_loses_nothing(folder, monkeypatch):
     """Weights of the older model stand beside the description of the newer one, until both are written."""
     before = load_checkpoint(folder).state_dict()
     torch.manual_seed(1)
-    model = build_model(CONFIG)
+    model = build_model(RECURRENT)
     replaced = os.replace
 
     def killed(source, target):

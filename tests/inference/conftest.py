@@ -1,0 +1,51 @@
+"""Separators of a tiny model with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sepkit.config import GaussianConfig, LogNormalConfig, RecurrentConfig, ScoringConfig
+from sepkit.inference import Separator, batches
+from sepkit.inference.options import SeparatorOptions
+from sepkit.inference.run_model import run_model
+from sepkit.models import build_model
+from tests.tiny_models import RECURRENT
+
+
+@pytest.fixture(scope="module")
+def separator():
+    torch.manual_seed(0)
+    return Separator(build_model(RECURRENT))
+
+
+@pytest.fixture
+def chunked():
+    torch.manual_seed(0)
+    return Separator(
+        build_model(RECURRENT), options=SeparatorOptions(chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
+    )
+
+
+@pytest.fixture(scope="module")
+def gru():
+    """A model that takes several mixtures at once, on a processor too."""
+    torch.manual_seed(0)
+    masker = RecurrentConfig(rnn="gru", hidden_size=4, num_layers=1)
+    latents = {"encoding": GaussianConfig(), "masks": LogNormalConfig(), "scoring": ScoringConfig()}
+    return build_model(replace(RECURRENT, masker=masker, **latents)).eval()
+
+
+@pytest.fixture
+def batch_sizes(monkeypatch):
+    """The sizes of the batches that go through a model."""
+    found: list[int] = []
+
+    def counted(model, mixtures, *wanted, **more):
+        found.append(len(mixtures))
+        return run_model(model, mixtures, *wanted, **more)
+
+    monkeypatch.setattr(batches, "run_model", counted)
+    return found

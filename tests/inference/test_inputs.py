@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sepkit.inference import separate_files
+from sepkit.inference.inputs import find_recordings, name_outputs
+from tests.inference.folders import files_of, record
+
+
+@pytest.mark.parametrize(
+    ("recordings", "expected"),
+    [
+        ({"/d/x.wav": "x.wav"}, ["x"]),
+        ({"/d/x.y.wav": "x.y.wav"}, ["x.y"]),
+        ({"/d/x.wav": "x.wav", "/d/x.flac": "x.flac"}, ["x_wav", "x_flac"]),
+        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/y.wav": "y.wav"}, ["a/x", "b/x", "y"]),
+        ({"/d/a/x.wav": "x.wav", "/d/b/x.wav": "x.wav", "/d/b/x.flac": "x.flac"}, ["a/x", "b/x_wav", "b/x_flac"]),
+        ({}, []),
+    ],
+)
+def test_names_of_outputs(recordings, expected):
+    names = name_outputs({Path(path): Path(relative) for path, relative in recordings.items()})
+    assert [str(name) for name in names.values()] == expected
+
+
+def test_names_that_cannot_be_told_apart():
+    same = {
+        Path("/d/x.a.wav"): Path("x.a.wav"),
+        Path("/d/x.a.flac"): Path("x.a.flac"),
+        Path("/d/x_a.wav"): Path("x_a.wav"),
+    }
+    assert len(set(name_outputs(same).values())) == 3
+    clash = {
+        Path("/d/x.wav"): Path("x.wav"),
+        Path("/d/x.flac"): Path("x.flac"),
+        Path("/d/x_wav.wav"): Path("x_wav.wav"),
+    }
+    assert len(set(name_outputs(clash).values())) == 3
+
+
+def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separator):
+    record(tmp_path / "x.wav")
+    record(tmp_path / ".hidden.wav")
+    for _ in range(2):
+        separate_files([tmp_path], separator, tmp_path / "out")
+    assert files_of(tmp_path / "out") == ["x.json", "x_s1.wav", "x_s2.wav"]
+    assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]

@@ -1,0 +1,12 @@
+"""Configurations of models with some hundred parameters. Tests share them, and change copies of them alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sepkit.config import FreeFilterbankConfig, GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig
+
+RECURRENT = ModelConfig(
+    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
+)
+VARIATIONAL = replace(RECURRENT, encoding=GaussianConfig("linear"), masks=LogNormalConfig())
