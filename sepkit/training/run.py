@@ -32,7 +32,8 @@ from sepkit.training.folder import (
 )
 from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
-from sepkit.training.task import Task, matmul_precision
+from sepkit.training.precision import matmul_precision
+from sepkit.training.task import Task
 
 # Settings that may differ between the command that began a run and the one that resumes it. Others would be ignored,
 # since model and optimizer are restored, or would change the experiment.

@@ -33,8 +33,10 @@ from sepkit.training.measured import (
 )
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
+from sepkit.training.precision import matmul_precision
+from sepkit.training.rows import mean, rows_of
 from sepkit.training.synthetic import write_synthetic_set
-from sepkit.training.task import Task, matmul_precision, mean, rows_of
+from sepkit.training.task import Task
 from sepkit.types import Batch, Losses, Separation
 
 SPLIT_MIXTURES = 64

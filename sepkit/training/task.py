@@ -9,45 +9,34 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
-from sepkit.models import load_weights_into
-from sepkit.models.saved import SavedModel
 from sepkit.training.averaging import average_of
 from sepkit.training.checkpointing import checkpoint_blocks
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor, Position, TrainingDiverged
+from sepkit.training.position import Position, TrainingDiverged
+from sepkit.training.task_definition import TaskDefinition
 from sepkit.types import Losses
 
 MAX_SAVED_BAD_BATCHES = 100
 
 
-class Task(LightningModule):
+class Task(TaskDefinition):
     """A model, its data and its losses, as Lightning's Trainer runs them. A subclass is one choice of `task:`.
 
-    A subclass defines what is trained, in these methods; only the first two are necessary:
-
-    * `make_data_sets`: the training set and the dev set. An item is `data[epoch, index]`.
-    * `losses`: the losses of a batch.
-    * `scores` and `summarize`: the dev scores of a batch, and of a whole validation.
-    * `begin`: work that a new run does once.
-    * `before_epoch`, `before_step`, `after_step`, `after_epoch`: changes during training.
-
-    It is registered for its configuration: `@register(MyTaskConfig)`.
+    A subclass defines what is trained, see `TaskDefinition`. It is registered for its configuration:
+    `@register(MyTaskConfig)`.
 
     Args:
         config: of the task.
@@ -57,13 +46,6 @@ class Task(LightningModule):
     Raises:
         UserError: data or a model that training cannot start with.
     """
-
-    model_type: ClassVar[type[SavedModel]]
-    """The class of the model, made from `config.model`."""
-    examples: ClassVar[str] = "examples"
-    """Name of the items of the data sets in printed lines and records."""
-    grows: ClassVar[bool] = False
-    """Whether the model may change its number of hypotheses (`trainer.growth`)."""
 
     def __init__(self, config: Any, out: Path, resuming: bool = False) -> None:
         super().__init__()
@@ -92,159 +74,6 @@ class Task(LightningModule):
         self.model.train()
         self.average = None if config.trainer.ema is None else average_of(self.model, config.trainer.ema)
         self.monitor = None if self.dev_data is None else self.choose_monitor()
-
-    # ------------------------------------------------------------------------------------- what a subclass says
-
-    @abstractmethod
-    def make_data_sets(self) -> tuple[Any, Any | None]:
-        """Return the training set and the dev set (None: no validation), with lengths and items `data[epoch, index]`.
-
-        Raises:
-            UserError: data that cannot be read or trained with.
-        """
-
-    @abstractmethod
-    def losses(self, model: Any, batch: Any) -> Losses:
-        """Return the losses of each example of a batch.
-
-        Args:
-            model: the one that is trained, or the one that is validated.
-            batch: as `collate` made it, on the model's device.
-        """
-
-    def collate(self, items: Sequence[Any]) -> Any:
-        """Return a batch: tensors, or a dataclass, mapping or list of tensors.
-
-        Args:
-            items: of the training or dev set.
-        """
-        return default_collate(list(items))
-
-    def begin(self) -> None:
-        """Do the work that only a new run does, such as measuring the training set.
-
-        Raises:
-            UserError: weights that do not fit, or data that cannot be trained with.
-        """
-        if self.config.init_from is not None:
-            say(str(load_weights_into(self.model, self.config.init_from)))
-
-    def before_epoch(self) -> None:
-        """Prepare for an epoch (`position.epoch`), or for the rest of one that a resumed run continues."""
-
-    @property
-    def stage(self) -> int:
-        """Return a number that changes when the model becomes another one, with which old scores do not compare."""
-        return 0
-
-    @property
-    def more_stages(self) -> bool:
-        """Return whether the model will become another one, for which training has to go on."""
-        return False
-
-    def before_step(self) -> None:
-        """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
-
-    def after_step(self, means: Mapping[str, float]) -> None:
-        """React to a completed step.
-
-        Args:
-            means: of losses, terms and statistics over the step's examples.
-        """
-
-    def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """Return warnings about an epoch, each one line.
-
-        Args:
-            means: of losses, terms and statistics over the epoch's examples.
-        """
-        return []
-
-    def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
-        """Return plain scores of each example of a dev batch, by name; by default the losses.
-
-        Args:
-            model: the one that is validated.
-            batch: of the dev set, on the model's device.
-        """
-        result = self.losses(model, batch)
-        columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
-        return rows_of(columns)
-
-    def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Return dev scores, named `dev_...`; by default the means of what every row has.
-
-        Args:
-            rows: of `scores`, one for each example of the dev set.
-        """
-        names = set.intersection(*(set(row) for row in rows)) if rows else set()
-        return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
-
-    def recent(self) -> dict[str, float]:
-        """Return scores of the last training batch, for progress bar and records."""
-        return {}
-
-    @property
-    def scheduled(self) -> dict[str, float]:
-        """The present value of everything that changes during training, by name."""
-        return {}
-
-    def choose_monitor(self) -> Monitor | None:
-        """Return the dev score that picks the best model and halves the learning rate; None: the last model is best.
-
-        Raises:
-            UserError: a score that this task does not have.
-        """
-        if self.config.trainer.monitor not in ("auto", "loss"):
-            found = self.config.trainer.monitor
-            raise UserError(f"trainer.monitor: found {found}, expected auto or loss for task {self.config.name}")
-        return Monitor("dev_loss", larger_is_better=False)
-
-    def describe_batch(self) -> str:
-        """Return a description of a batch of one device."""
-        return f"{self.config.data.batch_size} {self.examples}"
-
-    def describe(self, scores: Mapping[str, float]) -> str:
-        """Return a description of dev scores, for the line that is printed after an epoch.
-
-        Args:
-            scores: of `summarize`.
-        """
-        return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
-
-    has_own_sweep: ClassVar[bool] = False
-    """Whether `sweep` trains all models of a sweep; if not, each is a run in a process of its own."""
-
-    @classmethod
-    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
-        """Train a model towards each target rate with each seed, and return the folder of their experiments.
-
-        Args:
-            config: of the runs, each of which changes its target rate or seed.
-            out: folder of the experiments, one folder below it for each.
-            target_rates: nats; None: the sweep is over seeds alone.
-            seeds: of the runs; None: those of the configuration.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def shrink(cls, config: Any, folder: Path) -> Any:
-        """Return a configuration on a small scale, for `sepkit smoke`.
-
-        Args:
-            config: may be changed in place.
-            folder: a temporary one, which may hold data.
-        """
-        config.data.batch_size = min(config.data.batch_size, 2)
-        return config
-
-    @classmethod
-    def try_out(cls, model: Any) -> None:
-        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`.
-
-        Args:
-            model: trained and reloaded.
-        """
 
     @property
     def kept_model(self) -> Any:
@@ -501,42 +330,6 @@ class Task(LightningModule):
         """Restore the saved position."""
         self.position = Position.from_saved(checkpoint["position"])
         self.position.enter_epoch()
-
-
-def rows_of(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Return a row for each example.
-
-    Args:
-        columns: (B,) each, by name; they move to the host together.
-    """
-    first = next(iter(columns.values()))
-    values = torch.stack([column.to(first) for column in columns.values()], dim=1).tolist()
-    return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the mean of one or more values, independent of their order.
-
-    Args:
-        values: one or more.
-    """
-    values = list(values)
-    return math.fsum(values) / len(values)
-
-
-@contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    """Inside the block, multiply float32 matrices in a given precision.
-
-    Args:
-        name: as torch.set_float32_matmul_precision takes it, "highest" for full float32.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

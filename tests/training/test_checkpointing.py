@@ -28,8 +28,8 @@ from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.objectives.objective import Objective
 from sepkit.training import run
 from sepkit.training.checkpointing import checkpoint_blocks
+from sepkit.training.precision import matmul_precision
 from sepkit.training.run import train
-from sepkit.training.task import matmul_precision
 
 SMALL: dict[str, Any] = {
     "conv_tasnet": ConvTasNetConfig(

@@ -21,7 +21,8 @@ from sepkit.studies.continuous_depth.options import ImagesOptions
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
-from sepkit.training.task import Task, rows_of
+from sepkit.training.rows import rows_of
+from sepkit.training.task import Task
 from sepkit.types import Losses
 
 _DEV_SEED = 2**31

@@ -1,0 +1,196 @@
+"""What a task defines: its model, data, losses and scores, and what it changes during training."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lightning.pytorch import LightningModule
+from torch.utils.data import default_collate
+
+from sepkit.errors import UserError
+from sepkit.models import load_weights_into
+from sepkit.models.saved import SavedModel
+from sepkit.training.messages import say
+from sepkit.training.position import Monitor, Position
+from sepkit.training.rows import mean, rows_of
+from sepkit.types import Losses
+
+
+class TaskDefinition(LightningModule):
+    """The methods that say what is trained; `sepkit.training.task.Task` calls them, and knows how to train.
+
+    Only the first two are necessary:
+
+    * `make_data_sets`: the training set and the dev set. An item is `data[epoch, index]`.
+    * `losses`: the losses of a batch.
+    * `scores` and `summarize`: the dev scores of a batch, and of a whole validation.
+    * `begin`: work that a new run does once.
+    * `before_epoch`, `before_step`, `after_step`, `after_epoch`: changes during training.
+    """
+
+    model_type: ClassVar[type[SavedModel]]
+    """The class of the model, made from `config.model`."""
+    examples: ClassVar[str] = "examples"
+    """Name of the items of the data sets in printed lines and records."""
+    grows: ClassVar[bool] = False
+    """Whether the model may change its number of hypotheses (`trainer.growth`)."""
+    has_own_sweep: ClassVar[bool] = False
+    """Whether `sweep` trains all models of a sweep; if not, each is a run in a process of its own."""
+
+    config: Any
+    """Of the task."""
+    model: Any
+    """The one that is trained."""
+    position: Position
+    """How far the training has come."""
+
+    @abstractmethod
+    def make_data_sets(self) -> tuple[Any, Any | None]:
+        """Return the training set and the dev set (None: no validation), with lengths and items `data[epoch, index]`.
+
+        Raises:
+            UserError: data that cannot be read or trained with.
+        """
+
+    @abstractmethod
+    def losses(self, model: Any, batch: Any) -> Losses:
+        """Return the losses of each example of a batch.
+
+        Args:
+            model: the one that is trained, or the one that is validated.
+            batch: as `collate` made it, on the model's device.
+        """
+
+    def collate(self, items: Sequence[Any]) -> Any:
+        """Return a batch: tensors, or a dataclass, mapping or list of tensors.
+
+        Args:
+            items: of the training or dev set.
+        """
+        return default_collate(list(items))
+
+    def begin(self) -> None:
+        """Do the work that only a new run does, such as measuring the training set.
+
+        Raises:
+            UserError: weights that do not fit, or data that cannot be trained with.
+        """
+        if self.config.init_from is not None:
+            say(str(load_weights_into(self.model, self.config.init_from)))
+
+    def before_epoch(self) -> None:
+        """Prepare for an epoch (`position.epoch`), or for the rest of one that a resumed run continues."""
+
+    @property
+    def stage(self) -> int:
+        """Return a number that changes when the model becomes another one, with which old scores do not compare."""
+        return 0
+
+    @property
+    def more_stages(self) -> bool:
+        """Return whether the model will become another one, for which training has to go on."""
+        return False
+
+    def before_step(self) -> None:
+        """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
+
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """React to a completed step.
+
+        Args:
+            means: of losses, terms and statistics over the step's examples.
+        """
+
+    def after_epoch(self, means: Mapping[str, float]) -> list[str]:
+        """Return warnings about an epoch, each one line.
+
+        Args:
+            means: of losses, terms and statistics over the epoch's examples.
+        """
+        return []
+
+    def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
+        """Return plain scores of each example of a dev batch, by name; by default the losses.
+
+        Args:
+            model: the one that is validated.
+            batch: of the dev set, on the model's device.
+        """
+        result = self.losses(model, batch)
+        columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
+        return rows_of(columns)
+
+    def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
+        """Return dev scores, named `dev_...`; by default the means of what every row has.
+
+        Args:
+            rows: of `scores`, one for each example of the dev set.
+        """
+        names = set.intersection(*(set(row) for row in rows)) if rows else set()
+        return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
+
+    def recent(self) -> dict[str, float]:
+        """Return scores of the last training batch, for progress bar and records."""
+        return {}
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present value of everything that changes during training, by name."""
+        return {}
+
+    def choose_monitor(self) -> Monitor | None:
+        """Return the dev score that picks the best model and halves the learning rate; None: the last model is best.
+
+        Raises:
+            UserError: a score that this task does not have.
+        """
+        if self.config.trainer.monitor not in ("auto", "loss"):
+            found = self.config.trainer.monitor
+            raise UserError(f"trainer.monitor: found {found}, expected auto or loss for task {self.config.name}")
+        return Monitor("dev_loss", larger_is_better=False)
+
+    def describe_batch(self) -> str:
+        """Return a description of a batch of one device."""
+        return f"{self.config.data.batch_size} {self.examples}"
+
+    def describe(self, scores: Mapping[str, float]) -> str:
+        """Return a description of dev scores, for the line that is printed after an epoch.
+
+        Args:
+            scores: of `summarize`.
+        """
+        return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+
+    @classmethod
+    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
+        """Train a model towards each target rate with each seed, and return the folder of their experiments.
+
+        Args:
+            config: of the runs, each of which changes its target rate or seed.
+            out: folder of the experiments, one folder below it for each.
+            target_rates: nats; None: the sweep is over seeds alone.
+            seeds: of the runs; None: those of the configuration.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def shrink(cls, config: Any, folder: Path) -> Any:
+        """Return a configuration on a small scale, for `sepkit smoke`.
+
+        Args:
+            config: may be changed in place.
+            folder: a temporary one, which may hold data.
+        """
+        config.data.batch_size = min(config.data.batch_size, 2)
+        return config
+
+    @classmethod
+    def try_out(cls, model: Any) -> None:
+        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`.
+
+        Args:
+            model: trained and reloaded.
+        """
