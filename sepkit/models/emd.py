@@ -9,18 +9,16 @@ import torch
 from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
-from sepkit.config import ModelConfig, PriorConfig
-from sepkit.errors import UserError, shown
-from sepkit.limits import SAMPLE_RATES
+from sepkit.config import ModelConfig
+from sepkit.errors import UserError
 from sepkit.models.compatibility import check_encoding_link, check_level, check_mask_link, check_masker
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latent_sde import check_depth_steps
 from sepkit.models.latents import FLOOR, LatentFamily
 from sepkit.models.maskers.base import DepthMasker, EmbeddingMasker, FramewiseEnd, LatentMasker, StagedMasker
+from sepkit.models.parts import parts_of
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
-from sepkit.models.scoring import ScoringHead
-from sepkit.registry import build
 from sepkit.types import Latent, Separation
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
@@ -105,7 +103,9 @@ class EncoderMaskerDecoder(SavedModel):
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
         """Return a new model with random weights, see `build_model`."""
-        return build_model(config)
+        model = cls(**parts_of(config))
+        model.config = config
+        return model
 
     def facts(self) -> dict[str, Any]:
         """The sample rate, and the mean and deviation of the training mixtures."""
@@ -435,57 +435,6 @@ def _scaled(separation: Separation, gain: Tensor) -> Separation:
     return separation
 
 
-def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """Return a new model with random weights.
-
-    Args:
-        config: of its parts.
-
-    Raises:
-        UserError: a field out of its range, or choices that do not go together.
-    """
-    if config.hypotheses < 1:
-        raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
-    if not SAMPLE_RATES[0] <= config.sample_rate <= SAMPLE_RATES[1]:
-        raise UserError(
-            f"model.sample_rate: found {shown(config.sample_rate)}, expected {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz"
-        )
-    encoding_family = build(config.encoding)
-    mask_family = build(config.masks)
-    filterbank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)
-    masker = build(
-        config.masker,
-        encoding_dim=filterbank.encoding_dim,
-        hypotheses=config.hypotheses,
-        values_per_dimension=filterbank.mask_values * mask_family.values_per_dimension,
-    )
-    model = EncoderMaskerDecoder(
-        filterbank,
-        masker,
-        encoding_family,
-        mask_family,
-        sample_rate=config.sample_rate,
-        pad=config.pad,
-        scoring_head=config.scoring and ScoringHead(filterbank.mask_dim, config.scoring.hidden_size),
-        encoding_prior=_build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
-        mask_prior=_build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
-        estimate_scales=config.estimate_scales,
-        level=config.level,
-    )
-    model.config = config
-    return model
-
-
-def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
-    if not family.variational:
-        if config.needs_rate:
-            raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
-        return None
-    if what == "mask" and config.of_encodings_only:
-        raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
-    return build(config, family=family, encoding_dim=encoding_dim)
-
-
 def _another_decoder(filterbank: Filterbank) -> Decoder:
     """Build another, learned decoder with the geometry of the first."""
     bank, first = FreeFB(filterbank.full_dim, filterbank.kernel_size, filterbank.stride), filterbank.decoder
@@ -498,3 +447,15 @@ def _check_mixture(mixture: Tensor) -> None:
             f"mixture has shape {tuple(mixture.shape)} and type {mixture.dtype},"
             " expected floating-point (B, T) with at least one sample"
         )
+
+
+def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
+    """Return a new model with random weights.
+
+    Args:
+        config: of its parts.
+
+    Raises:
+        UserError: a field out of its range, or choices that do not go together.
+    """
+    return EncoderMaskerDecoder.from_config(config)

@@ -1,0 +1,62 @@
+"""From a model's configuration to its parts, with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sepkit.config import ModelConfig, PriorConfig
+from sepkit.errors import UserError, shown
+from sepkit.limits import SAMPLE_RATES
+from sepkit.models.latents import LatentFamily
+from sepkit.models.priors import Prior
+from sepkit.models.scoring import ScoringHead
+from sepkit.registry import build
+
+
+def parts_of(config: ModelConfig) -> dict[str, Any]:
+    """Return the arguments of an `EncoderMaskerDecoder`: filterbank, masker, families of latents, priors and the rest.
+
+    Args:
+        config: of the parts.
+
+    Raises:
+        UserError: a field out of its range, or choices that do not go together.
+    """
+    if config.hypotheses < 1:
+        raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
+    if not SAMPLE_RATES[0] <= config.sample_rate <= SAMPLE_RATES[1]:
+        raise UserError(
+            f"model.sample_rate: found {shown(config.sample_rate)}, expected {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz"
+        )
+    encoding_family = build(config.encoding)
+    mask_family = build(config.masks)
+    filterbank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)
+    masker = build(
+        config.masker,
+        encoding_dim=filterbank.encoding_dim,
+        hypotheses=config.hypotheses,
+        values_per_dimension=filterbank.mask_values * mask_family.values_per_dimension,
+    )
+    return {
+        "filterbank": filterbank,
+        "masker": masker,
+        "encoding_family": encoding_family,
+        "mask_family": mask_family,
+        "sample_rate": config.sample_rate,
+        "pad": config.pad,
+        "scoring_head": config.scoring and ScoringHead(filterbank.mask_dim, config.scoring.hidden_size),
+        "encoding_prior": _build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
+        "mask_prior": _build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
+        "estimate_scales": config.estimate_scales,
+        "level": config.level,
+    }
+
+
+def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
+    if not family.variational:
+        if config.needs_rate:
+            raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
+        return None
+    if what == "mask" and config.of_encodings_only:
+        raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
+    return build(config, family=family, encoding_dim=encoding_dim)
