@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tools.bench import accelerator, assignment, weak_scaling
+from tools.bench import accelerator, assignment, pairs, weak_scaling
 from tools.bench.table import _of_pairs
 
 
@@ -44,7 +44,7 @@ def test_a_peer_that_is_not_installed_is_named_and_the_others_go_on(monkeypatch:
     def absent(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'asteroid'", name="asteroid")
 
-    monkeypatch.setattr(accelerator, "_theirs", absent)
+    monkeypatch.setattr(pairs, "theirs", absent)
     row = accelerator._row("Conv-TasNet", "fp32", False, accelerator.REHEARSAL, 1e-3)
     assert row["remark"] == "asteroid is not installed (asteroid)"
     assert set(row["samples_per_second"]) == {"ours"}
@@ -56,10 +56,10 @@ def test_full_sizes_are_those_of_the_peer() -> None:
     models = pytest.importorskip("asteroid").models
     from sepkit.models.bridges import from_asteroid
 
-    for name, known in accelerator.MODELS.items():
+    for name, known in pairs.MODELS.items():
         if known.asteroid is not None:
             theirs = from_asteroid(getattr(models, known.asteroid)(2)).config
-            assert accelerator._config(name, accelerator.FULL) == theirs
+            assert pairs.config_of(name, accelerator.FULL) == theirs
 
 
 def test_without_a_device_it_says_so_in_one_line(

@@ -13,33 +13,16 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import (
-    BLRConfig,
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    GaussianConfig,
-    ImprovedSuDoRMRFConfig,
-    LogNormalConfig,
-    MaskerConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    RatesConfig,
-    SepFormerConfig,
-    SteeringConfig,
-)
-from sepkit.models import build_model
 from sepkit.models.facts import multiply_adds
-from sepkit.objectives import build_objective
-from sepkit.types import Batch
+from tools.bench import pairs
+from tools.bench.pairs import Sizes
 from tools.bench.timing import Ratio, environment, take_turns
 
 SAMPLE_RATE = 8000
@@ -48,93 +31,8 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 # Cost of a whole step in forward passes: the backward pass computes gradients of inputs and of weights.
 _FORWARDS_A_STEP = 3
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the benchmark.
-
-    Args:
-        device: where it runs.
-        batch: mixtures.
-        num_samples: of each.
-        seconds: of steps in turns, for each row.
-        least_turns: at least this many turns.
-        matrix: rows of the matrices whose product gives the peak.
-        steps: number of steps with batches from disk, for the share of data loading.
-        tiny: models of a few channels.
-    """
-
-    device: str
-    batch: int
-    num_samples: int
-    seconds: float
-    least_turns: int
-    matrix: int
-    steps: int
-    tiny: bool
-
-
 FULL = Sizes("cuda", 4, 3 * SAMPLE_RATE, 5.0, 7, 8192, 50, False)
 REHEARSAL = Sizes("cpu", 2, 800, 0.0, 1, 128, 2, True)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model and its peer.
-
-    Args:
-        masker: ours, at full size and for a rehearsal.
-        peer: package, or another model to compare with.
-        asteroid: class of asteroid's.
-        least_ratio: target for times faster; None: no target.
-        variational: as VI-TasNet.
-        filterbank: of the full size, as the peer has it.
-        link: of the masks.
-    """
-
-    masker: tuple[MaskerConfig, MaskerConfig]
-    peer: str
-    asteroid: str | None = None
-    least_ratio: float | None = None
-    variational: bool = False
-    filterbank: FreeFilterbankConfig = field(default_factory=FreeFilterbankConfig)
-    link: Literal["relu", "sigmoid"] = "sigmoid"
-
-
-_TINY = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=8, skip_channels=4, blocks=2, repeats=1)
-MODELS = {
-    "Conv-TasNet": Model((ConvTasNetConfig(), _TINY), "asteroid", "ConvTasNet", 1.5),
-    "DPRNN": Model(
-        (
-            DualPathRNNConfig(bottleneck_channels=128, hidden_channels=128),
-            DualPathRNNConfig(bottleneck_channels=4, hidden_channels=4, repeats=1),
-        ),
-        "asteroid",
-        "DPRNNTasNet",
-        1.5,
-        filterbank=FreeFilterbankConfig(num_filters=64),
-    ),
-    "SuDoRM-RF improved": Model(
-        (
-            ImprovedSuDoRMRFConfig(),
-            ImprovedSuDoRMRFConfig(bottleneck_channels=4, hidden_channels=8, blocks=1, upsampling_depth=2),
-        ),
-        "asteroid",
-        "SuDORMRFImprovedNet",
-        filterbank=FreeFilterbankConfig(kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80),
-        link="relu",
-    ),
-    "VI-TasNet": Model((ConvTasNetConfig(), _TINY), "our deterministic TasNet", variational=True),
-    "SepFormer": Model(
-        (
-            SepFormerConfig(),
-            SepFormerConfig(model_dim=8, num_layers=1, chunk_size=20, transformer_layers=1, num_heads=2),
-        ),
-        "speechbrain",
-        filterbank=FreeFilterbankConfig(num_filters=256),
-        link="relu",
-    ),
-}
 
 
 def missing() -> str | None:
@@ -152,11 +50,11 @@ def run(sizes: Sizes = FULL) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     peaks = {precision: _peak_gflops(precision, sizes) for precision in PRECISIONS}
     rows = []
-    for name in MODELS:
+    for name in pairs.MODELS:
         operations = _operations(name, sizes)
         for precision in PRECISIONS:
             for compiled in (False, True):
-                row = {"what": f"{name}, {precision}{', compiled' * compiled}", "peer": MODELS[name].peer}
+                row = {"what": f"{name}, {precision}{', compiled' * compiled}", "peer": pairs.MODELS[name].peer}
                 try:
                     row |= _row(name, precision, compiled, sizes, operations / (1e9 * peaks[precision]))
                 except ImportError as error:
@@ -180,15 +78,16 @@ def _row(name: str, precision: str, compiled: bool, sizes: Sizes, peak_seconds: 
 
     `peak_seconds` is the time of a step at the peak rate.
     """
+    known = pairs.MODELS[name]
     # Otherwise code compiled for other rows counts as recompilation.
     torch.compiler.reset()
     with _products(precision):
         pair, remark = None, ""
         try:
-            pair = _theirs(name, sizes)
+            pair = pairs.theirs(name, sizes)
         except ImportError as error:
-            remark = f"{MODELS[name].peer} is not installed ({error.name})"
-        model, loss = _ours(name, sizes, pair[0] if pair else None)
+            remark = f"{known.peer} is not installed ({error.name})"
+        model, loss = pairs.ours(name, sizes, pair[0] if pair else None)
         sides = {"ours": _Step(model, loss, sizes, precision, compiled, fused=True)}
         memory = {"ours": _first_steps(sides["ours"])}
         if pair is not None:
@@ -199,7 +98,7 @@ def _row(name: str, precision: str, compiled: bool, sizes: Sizes, peak_seconds: 
             except Exception as error:
                 if not compiled:
                     raise
-                remark = f"{MODELS[name].peer} does not compile: {type(error).__name__}"
+                remark = f"{known.peer} does not compile: {type(error).__name__}"
         times = take_turns(sides, sizes.seconds, sizes.least_turns)
     median = {who: sorted(values)[len(values) // 2] for who, values in times.items()}
     row: dict[str, Any] = {
@@ -214,7 +113,10 @@ def _row(name: str, precision: str, compiled: bool, sizes: Sizes, peak_seconds: 
     if sizes.device == "cuda":
         row["peak_memory_mb"] = memory
     if "theirs" in times:
-        row |= {"ratio": asdict(Ratio.of(times["ours"], times["theirs"])), "least_ratio": MODELS[name].least_ratio}
+        row |= {
+            "ratio": asdict(Ratio.of(times["ours"], times["theirs"])),
+            "least_ratio": known.least_ratio,
+        }
     return row | ({"remark": remark} if remark else {})
 
 
@@ -277,141 +179,6 @@ def _first_steps(step: _Step) -> float:
     return torch.cuda.max_memory_allocated() / 2**20 if step.mixture.is_cuda else 0.0
 
 
-# ----------------------------------------------------------------------------------------------------------- the pairs
-
-
-class _Given(nn.Module):
-    """A model that takes only a mixture; `call` says how to call it, if not with the mixture alone."""
-
-    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Tensor], Any]) -> None:
-        super().__init__()
-        self.model = model
-        self._call = call
-
-    def forward(self, mixture: Tensor) -> Any:
-        return self._call(self.model, mixture)
-
-
-def _config(name: str, sizes: Sizes) -> ModelConfig:
-    """Return the configuration of the peer's sizes."""
-    known = MODELS[name]
-    filterbank = FreeFilterbankConfig(num_filters=16) if sizes.tiny else known.filterbank
-    masks = DeterministicConfig(link=known.link)
-    return ModelConfig(filterbank=filterbank, masker=known.masker[sizes.tiny], masks=masks, pad="asteroid")
-
-
-def _ours(name: str, sizes: Sizes, peer: nn.Module | None) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    """Return a model of ours, with asteroid's weights if that is installed, and its loss."""
-    torch.manual_seed(0)
-    known = MODELS[name]
-    objective = ObjectiveConfig()
-    if known.variational:
-        steering = SteeringConfig(total=256.0, initial_weight=1e-9, change=1e-4)
-        objective = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(steering=steering))
-        config = replace(_config(name, sizes), encoding=GaussianConfig(), masks=LogNormalConfig())
-        return _with_objective(build_model(config), objective, sizes)
-    if peer is not None and known.asteroid is not None and not sizes.tiny:
-        from sepkit.models.bridges import from_asteroid
-
-        return _with_objective(from_asteroid(peer.model), objective, sizes)  # type: ignore[arg-type]
-    return _with_objective(build_model(_config(name, sizes)), objective, sizes)
-
-
-def _with_objective(
-    model: Any, objective: ObjectiveConfig, sizes: Sizes
-) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    from sepkit.objectives import Latents
-
-    latents = Latents(
-        encoding=model.encoding_family.variational,
-        masks=model.mask_family.variational,
-        frames_for=model.frames_for,
-        adaptive=False,
-    )
-    terms = build_objective(objective, latents=latents)
-    active = torch.ones(sizes.batch, 2, dtype=torch.bool, device=sizes.device)
-    lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
-
-    def batch_of(sources: Tensor) -> Batch:
-        return Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch)
-
-    def loss(separation: Any, sources: Tensor) -> Tensor:
-        separation.estimates = separation.estimates.float()
-        return terms(batch_of(sources), separation).loss.mean()
-
-    return model, loss
-
-
-def _theirs(name: str, sizes: Sizes) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    torch.manual_seed(0)
-    known = MODELS[name]
-    if known.variational:
-        return _with_objective(build_model(_config(name, sizes)), ObjectiveConfig(), sizes)
-    if known.asteroid is None:
-        return _speechbrain(_config(name, sizes))
-    from asteroid import models
-    from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
-
-    loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
-    model = getattr(models, known.asteroid)(2, **(_ASTEROID_TINY[known.asteroid] if sizes.tiny else {}))
-    return _Given(model, lambda model, mixture: model(mixture.unsqueeze(1))), lambda estimates, sources: loss(
-        estimates.float(), sources
-    )
-
-
-_ASTEROID_TINY: dict[str, dict[str, int]] = {
-    "ConvTasNet": {"n_blocks": 2, "n_repeats": 1, "bn_chan": 4, "hid_chan": 8, "skip_chan": 4},
-    "DPRNNTasNet": {"n_repeats": 1, "bn_chan": 4, "hid_size": 4},
-    "SuDORMRFImprovedNet": {"bn_chan": 4, "num_blocks": 1, "upsampling_depth": 2},
-}
-
-
-def _speechbrain(config: ModelConfig) -> tuple[nn.Module, Callable[[Any, Tensor], Tensor]]:
-    """Return SepFormer of speechbrain's WSJ0-2mix recipe, with the sizes of ours, and its loss."""
-    from speechbrain.lobes.models.dual_path import Decoder, Dual_Path_Model, Encoder, SBTransformerBlock
-    from speechbrain.nnet.losses import get_si_snr_with_pitwrapper
-
-    masker: Any = config.masker
-    filterbank: Any = config.filterbank
-
-    def transformer() -> nn.Module:
-        return SBTransformerBlock(
-            num_layers=masker.transformer_layers,
-            d_model=masker.model_dim,
-            nhead=masker.num_heads,
-            d_ffn=masker.feedforward_dim,
-            use_positional_encoding=True,
-            norm_before=True,
-        )
-
-    channels = filterbank.num_filters
-    network = Dual_Path_Model(
-        channels,
-        masker.model_dim,
-        transformer(),
-        transformer(),
-        num_layers=masker.num_layers,
-        norm="ln",
-        K=masker.chunk_size,
-        num_spks=2,
-        skip_around_intra=True,
-        linear_layer_after_inter_intra=False,
-    )
-    encoder = Encoder(kernel_size=16, out_channels=channels)
-    decoder = Decoder(channels, 1, kernel_size=16, stride=8, bias=False)
-    parts = nn.ModuleList([encoder, network, decoder])
-
-    def forward(_: nn.Module, mixture: Tensor) -> Tensor:
-        features = encoder(mixture)
-        estimates = torch.stack([decoder(mask * features) for mask in network(features)], dim=1)
-        return nn.functional.pad(estimates, (0, mixture.shape[-1] - estimates.shape[-1]))
-
-    def loss(estimates: Tensor, sources: Tensor) -> Tensor:
-        return get_si_snr_with_pitwrapper(sources.transpose(1, 2), estimates.float().transpose(1, 2)).mean()
-
-    return _Given(parts, forward), loss
-
-
 # --------------------------------------------------------------------------------------------- peaks and data loading
 
 
@@ -451,7 +218,7 @@ def _wait(sizes: Sizes) -> None:
 def _operations(name: str, sizes: Sizes) -> float:
     """Count the operations of a step on the batch: those of the modules as written, on the processor."""
     try:
-        model, _ = _ours(name, sizes, None)
+        model, _ = pairs.ours(name, sizes, None)
     except Exception as error:
         # Without speechbrain there is no SepFormer, and its rows say so.
         print(f"{name}: operations not counted, {error}", flush=True)
@@ -474,7 +241,7 @@ def _loading_share(sizes: Sizes) -> dict[str, Any]:
         from sepkit.training.synthetic import write_synthetic_set
     except ImportError as error:
         return {"left_out": f"{error.name} is not installed"}
-    step = _Step(*_ours("Conv-TasNet", sizes, None), sizes, "fp32", False, fused=True)
+    step = _Step(*pairs.ours("Conv-TasNet", sizes, None), sizes, "fp32", False, fused=True)
     step()
     duration = sizes.num_samples / SAMPLE_RATE
     with tempfile.TemporaryDirectory() as folder:
