@@ -87,8 +87,9 @@ def main(
         )
     if (alone := fitted.alone) is not None:
         print(
-            f"  one speaker alone is found in {100 * alone.flagged:.0f} % of such recordings, and in "
-            f"{100 * alone.false_alarms:.0f} % of those of more speakers"
+            f"  one speaker alone is found in {100 * alone.flagged:.0f} % of such recordings, in at most "
+            f"{100 * alone.missed_at_once:.0f} % of those of more at once, and in "
+            f"{100 * alone.missed_in_turn:.0f} % of those of two in turn"
         )
     elif silence is None and separator.model.scoring_head is None:
         print("  speakers are not counted: estimates do not tell one speaker from more")

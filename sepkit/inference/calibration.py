@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,17 @@ from tqdm import tqdm
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
-from sepkit.data.mixing import mix_entry
+from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.inference.alone import estimates_summary, fit_alone
+from sepkit.inference.alone import HeardRecording, estimates_summary, fit_alone
 from sepkit.inference.features import recording_features
+from sepkit.inference.levels import products_of
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
 from sepkit.inference.silence import fit_silence, levels_db
 from sepkit.inference.uncertainty import check_samples
+from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
@@ -52,9 +55,10 @@ def calibrate(
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
     `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; where
-    one speaks in the first half and another in the second, two take turns. From these and the mixtures follow the level
-    below which nobody speaks in an estimate (`fit_silence`) and what tells one speaker alone (`fit_alone`). The
-    separator's own predictor does not change.
+    one speaks in the first half and another in the second, two take turns. Recordings of these two kinds are twice as
+    long for every other mixture, so that their length tells nothing; the speaker alone then goes on with an utterance
+    of another mixture. From these and the mixtures follow the level below which nobody speaks in an estimate
+    (`fit_silence`) and what tells one speaker alone (`fit_alone`). The separator's own predictor does not change.
 
     Args:
         separator: of the model.
@@ -80,7 +84,8 @@ def calibrate(
     heard: list[_Heard] = []
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
-            features, si_sdr_db, improvement_db, levels = _example(plain, entry, samples, seed)
+            more = _more_of_first(entries, number) if number % 2 else None
+            features, si_sdr_db, improvement_db, levels = _example(plain, entry, more, samples, seed)
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
@@ -108,8 +113,13 @@ def calibrate(
         if plain.model.scoring_head is None:
             speakers = [one.speakers for one in heard]
             predictor.silence = fit_silence([one.levels_db for one in heard], speakers)
-            summaries = [estimates_summary(one.features, one.levels_db) for one in heard]
-            predictor.alone = fit_alone(summaries, speakers)
+            of_alone = [
+                HeardRecording(
+                    estimates_summary(one.features, one.levels_db), one.voice, one.speakers, one.in_turn, one.group
+                )
+                for one in heard
+            ]
+            predictor.alone = fit_alone(of_alone, weights_fingerprint(default_encoder()))
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
@@ -117,19 +127,33 @@ def calibrate(
 
 @dataclass
 class _Heard:
-    """Levels and features of all hypotheses of a recording, (n,) each, and how many speak in it."""
+    """Levels and features of all hypotheses of a recording, (n,) each, its voice, and who speaks in it."""
 
     levels_db: np.ndarray
-    speakers: int
     features: dict[str, np.ndarray]
+    speakers: int
+    group: str
+    in_turn: bool = False
+    voice: dict[str, float] = field(default_factory=dict)
+
+
+def _more_of_first(entries: Sequence[MixtureEntry], number: int) -> MixtureEntry | None:
+    """Return the speaker of an entry's first source alone in the next entry with another recording of them."""
+    own = entries[number].sources[0] if entries[number].sources else None
+    for other in (*entries[number + 1 :], *entries[:number]):
+        for source in other.sources:
+            if own is not None and source.speaker and source.speaker == own.speaker and source.path != own.path:
+                return replace(other, sources=[source], mixture=None, noise=None)
+    return None
 
 
 def _example(
-    separator: Separator, entry: MixtureEntry, samples: int, seed: int
+    separator: Separator, entry: MixtureEntry, more: MixtureEntry | None, samples: int, seed: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Heard]]:
     """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
 
-    The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn.
+    The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn; the
+    latter two twice as long if there is more of the first source's speaker.
 
     Raises:
         UserError: an unusable mixture.
@@ -149,19 +173,12 @@ def _example(
     features = recording_features(separator.model, on_device, separation, samples, seed)
     if features is None:
         raise UserError("silent, or shorter than half a second")
-    heard = [_Heard(_levels(separation.estimates), count, features)]
-    speaking = np.flatnonzero(active)
+    group = entry.sources[0].speaker or entry.id
+    heard = [_Heard(_levels(separation.estimates), features, count, group)]
     if count > 1 and separator.model.scoring_head is None:
-        # The noise stays.
-        background = mixed.mixture - mixed.sources.sum(0)
-        first, second = mixed.sources[speaking[:2]]
-        middle = len(first) // 2
-        taking_turns = np.concatenate([first[:middle], second[middle:]])
-        for speakers, speech in ((1, first), (2, taking_turns)):
-            waveform = audio.resample(
-                (background + speech).astype(np.float32), entry.sample_rate, separator.sample_rate
-            )
-            heard += _hear(separator, waveform, speakers, samples, seed)
+        for speech, in_turn in ((_alone(mixed, more), False), (_in_turn(mixed, more is not None), True)):
+            waveform = audio.resample(speech.astype(np.float32), entry.sample_rate, separator.sample_rate)
+            heard += _hear(separator, waveform, in_turn, group, samples, seed)
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
@@ -172,13 +189,46 @@ def _example(
     return matched, si_sdr_db, improvement_db, heard
 
 
-def _hear(separator: Separator, waveform: np.ndarray, speakers: int, samples: int, seed: int) -> list[_Heard]:
-    """Return what a model makes of a recording; nothing of one that is silent, or too short."""
+def _alone(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:
+    """Return the first active source of a mixture with its noise; twice as long, with more of the same speaker."""
+    first = mixed.sources[mixed.sources.any(axis=1)][0]
+    if more is None:
+        return first + _background(mixed, 1)
+    second = mix_entry(more).sources[0]
+    length = min(len(first), len(second))
+    level = np.linalg.norm(first[:length]) / max(float(np.linalg.norm(second[:length])), np.finfo(np.float32).tiny)
+    second = np.pad(level * second[:length], (0, len(first) - length))
+    return np.concatenate([first, second]) + _background(mixed, 2)
+
+
+def _in_turn(mixed: Mixed, long: bool) -> np.ndarray:
+    """Return the first two active sources of a mixture in turn with its noise: half of each, or all of each."""
+    first, second = mixed.sources[mixed.sources.any(axis=1)][:2]
+    if long:
+        return np.concatenate([first, second]) + _background(mixed, 2)
+    middle = len(first) // 2
+    return np.concatenate([first[:middle], second[middle:]]) + _background(mixed, 1)
+
+
+def _background(mixed: Mixed, times: int) -> np.ndarray:
+    """Return what is in a mixture beside its sources, forwards and then, if asked for, backwards."""
+    background = mixed.mixture - mixed.sources.sum(0)
+    return np.concatenate([background, background[::-1]][:times])
+
+
+def _hear(
+    separator: Separator, waveform: np.ndarray, in_turn: bool, group: str, samples: int, seed: int
+) -> list[_Heard]:
+    """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
     on_device = torch.as_tensor(waveform, device=separator.device)
     with torch.inference_mode():
         separation = separator.model(on_device[None])
     features = recording_features(separator.model, on_device, separation, samples, seed)
-    return [] if features is None else [_Heard(_levels(separation.estimates), speakers, features)]
+    if features is None:
+        return []
+    estimates = separation.estimates[0].float().cpu().numpy()
+    voice = voice_change(default_encoder(), products_of(waveform, estimates), estimates, separator.sample_rate)
+    return [_Heard(_levels(separation.estimates), features, 1 + in_turn, group, in_turn, voice)]
 
 
 def _levels(estimates: torch.Tensor) -> np.ndarray:

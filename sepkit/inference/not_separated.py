@@ -135,22 +135,25 @@ def fit_not_separated(
     return predictor
 
 
-def best_left_out(table: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+def best_left_out(table: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, np.ndarray]:
     """Return the strength of the penalty that is best for rows left out, and (N,) their log-odds by fits without them.
 
     Args:
         table: (N, features).
         labels: (N,) bool, both kinds among them.
+        groups: (N,) int from 0, rows that are left out together; None: each alone.
     """
-    tried = [(float(strength), _left_out(table, labels, strength)) for strength in _STRENGTHS]
+    tried = [(float(strength), _left_out(table, labels, groups, strength)) for strength in _STRENGTHS]
     return min(tried, key=lambda pair: _log_loss(pair[1], labels))
 
 
-def _left_out(table: np.ndarray, labels: np.ndarray, strength: float) -> np.ndarray:
-    """Return (N,) log-odds of each mixture by a fit without its tenth of the mixtures."""
+def _left_out(table: np.ndarray, labels: np.ndarray, groups: np.ndarray | None, strength: float) -> np.ndarray:
+    """Return (N,) log-odds of each mixture by a fit without its tenth of the mixtures, or of the groups."""
     fold = np.arange(len(labels)) % _FOLDS
     # Each fold has its share of both kinds.
     fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % _FOLDS
+    if groups is not None and groups.max() >= _FOLDS - 1:
+        fold = groups % _FOLDS
     scores = np.empty(len(labels))
     for number in range(_FOLDS):
         rest = fold != number

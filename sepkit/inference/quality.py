@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import yaml
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
-from sepkit.inference.alone import estimates_summary
+from sepkit.inference.alone import AloneRule, estimates_summary
 from sepkit.inference.features import BASELINE_FEATURES
 from sepkit.inference.not_separated import NotSeparatedPredictor, fit_not_separated, recording_summary
 from sepkit.inference.ridge import COVERAGE, RidgePredictor, fit_ridge
@@ -52,7 +52,7 @@ class QualityPredictor:
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         not_separated: tells whether a recording is separated at all; None if too few mixtures are not, or too few are.
         silence: counts speakers by the levels of the estimates; None if they do not tell.
-        alone: tells recordings of one speaker, whose voice is in all estimates; None if the estimates do not tell.
+        alone: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told safely.
         sepkit: version that wrote it.
         format: of the file.
         features_version: of the features.
@@ -71,7 +71,7 @@ class QualityPredictor:
     depth_steps: int | None = None
     not_separated: NotSeparatedPredictor | None = None
     silence: SilenceThreshold | None = None
-    alone: NotSeparatedPredictor | None = None
+    alone: AloneRule | None = None
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
@@ -99,16 +99,22 @@ class QualityPredictor:
             return None
         return self.not_separated.flags(recording_summary(features, self.model.predict(features)))
 
-    def is_alone(self, features: Mapping[str, np.ndarray] | None, levels_db: np.ndarray) -> bool | None:
+    def is_alone(
+        self,
+        features: Mapping[str, np.ndarray] | None,
+        levels_db: np.ndarray,
+        voice: Callable[[], Mapping[str, float]],
+    ) -> bool | None:
         """Return whether one speaker is alone in a recording; None if that is not known.
 
         Args:
             features: (n,) each, by name; None: silence, or too short.
             levels_db: (n,) of the estimates, see `sepkit.inference.silence.levels_db`.
+            voice: returns what `sepkit.inference.voice_change.voice_change` does; called only if it matters.
         """
         if features is None or self.alone is None:
             return None
-        return self.alone.flags(estimates_summary(features, levels_db))
+        return self.alone.flags(estimates_summary(features, levels_db), voice)
 
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
@@ -206,7 +212,8 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     for ridge in (predictor.model, predictor.baseline):
         _check(ridge, path)
-    for second in filter(None, (predictor.not_separated, predictor.alone)):
+    alone = predictor.alone
+    for second in filter(None, (predictor.not_separated, *((alone.at_once, alone.in_turn) if alone else ()))):
         _check_columns((second.means, second.scales, second.coefficients), second.features, second.scales, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:
         what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"

@@ -33,6 +33,7 @@ from sepkit.inference.speakers import Chosen, check_speakers, choose_speakers
 from sepkit.inference.stitching import chunking_of
 from sepkit.inference.streaming import Stream
 from sepkit.inference.uncertainty import check_samples, monte_carlo
+from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder, load_checkpoint, load_pretrained, model_folder
 from sepkit.models.onnx import OnnxModel, is_onnx
@@ -274,7 +275,7 @@ class Separator:
                 self.model, on_device, output.separation, self.quality.samples, self.quality.seed
             )
         silent, consistency = bool(np.ptp(mixture) == 0), self.options.consistency
-        chosen = self._choose(products, scores, silent, speakers, features)
+        chosen = self._choose(products, scores, silent, speakers, features, estimates)
         gains, kept = chosen.gains, chosen.kept
         wanted = np.zeros((0, recording.size), np.float32)
         if kept.size:
@@ -297,15 +298,16 @@ class Separator:
         silent: bool,
         speakers: Speakers,
         features: dict[str, np.ndarray] | None,
+        estimates: np.ndarray,
     ) -> Chosen:
         """Return which hypotheses are kept; without scores, levels and features tell which are speakers.
 
-        Without features it is not known whether one speaker is alone.
+        Without features it is not known whether one speaker is alone, and the estimates are not needed.
         """
         energies = np.diagonal(products.gram)
         alone, loud, known = None, None, True
         if scores is None and self.counts_speakers:
-            alone = None if self.quality is None else self.quality.is_alone(features, levels_db(energies))
+            alone = self._is_alone(products, features, estimates)
             known = alone is not None or self.silence is not None
             loud = np.ones(len(energies), bool) if self.silence is None else self.silence.is_speaker(energies)
             if alone:
@@ -323,6 +325,22 @@ class Separator:
             bool(alone),
         )
         return chosen if known else replace(chosen, is_speaker=None)
+
+    def _is_alone(
+        self, products: Products, features: dict[str, np.ndarray] | None, estimates: np.ndarray
+    ) -> bool | None:
+        """Return whether one speaker is alone; None if that is not known."""
+        if self.quality is None or self.quality.alone is None:
+            return None
+        fitted_with = self.quality.alone.encoder
+
+        def voice() -> dict[str, float]:
+            encoder = default_encoder()
+            # The numbers of another encoder mean something else.
+            known = weights_fingerprint(encoder) == fitted_with
+            return voice_change(encoder, products, estimates, self.sample_rate) if known else {}
+
+        return self.quality.is_alone(features, levels_db(np.diagonal(products.gram)), voice)
 
     def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
         """Return the distribution over hypotheses that scores (n,) stand for."""
@@ -383,7 +401,7 @@ class Separator:
             )
             features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
         # People who take turns look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
-        chosen = self._choose(products, scores, joined.silent, speakers, None)
+        chosen = self._choose(products, scores, joined.silent, speakers, None, np.zeros((self.hypotheses, 0)))
         gains, kept = chosen.gains, chosen.kept
         separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
         separated.weights = self._weights(scores)

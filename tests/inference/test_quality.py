@@ -23,8 +23,10 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
+from sepkit.inference.alone import AloneRule
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.features import BASELINE_FEATURES, recording_features
+from sepkit.inference.not_separated import NotSeparatedPredictor
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality, read_quality, write_quality
 from sepkit.inference.ridge import fit_ridge
@@ -188,7 +190,8 @@ def test_examples_with_missing_features_are_left_out():
 
 
 def test_files_are_plain_and_come_back(tmp_path):
-    written = predictor()
+    one = NotSeparatedPredictor(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
+    written = replace(predictor(), alone=AloneRule(one, one, "voices", 1.0, 0.0, 0.0))
     path = write_quality(written, tmp_path)
     assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
     read = read_quality(tmp_path, "abc", 2)
@@ -222,10 +225,16 @@ def changed(data, *keys, value):
         (("surprise",), 1, "surprise: unknown field"),
         (("features_version",), 2, "found features_version 2, expected 3"),
         (("model", "by_likeness"), {"feature": "x0", "edges": [0.5], "intervals_db": [[-1.0, 1.0]]}, "each part"),
+        (("alone", "in_turn", "scales"), [0.0], "not positive"),
+        (("alone", "at_once", "coefficients"), [], "not one for each feature"),
+        (("alone", "encoder"), None, "a field is missing"),
+        (("alone", "features"), ["x0"], "features: unknown field"),
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
-    data = json.loads(json.dumps(to_dict(predictor())))
+    one = NotSeparatedPredictor(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
+    whole = replace(predictor(), alone=AloneRule(one, one, "voices", 1.0, 0.0, 0.0))
+    data = json.loads(json.dumps(to_dict(whole)))
     changed(data, *keys, value=value)
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
     with pytest.raises(UserError, match=words) as raised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STF
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator, separate_files
-from sepkit.inference.alone import estimates_summary, fit_alone
+from sepkit.inference.alone import AloneRule
+from sepkit.inference.not_separated import NotSeparatedPredictor
 from sepkit.inference.options import OutputOptions
+from sepkit.inference.separator import weights_fingerprint
 from sepkit.inference.silence import HIGHEST_DB, LOWEST_DB, SilenceThreshold, fit_silence, levels_db
+from sepkit.inference.voice_change import default_encoder
 from sepkit.models import build_model
 
 RATE = 8000
@@ -109,12 +113,15 @@ def test_estimates_still_add_up_to_the_recording(separator):
     assert np.square(estimates[0]).sum() < 1e-3 * np.square(estimates[1]).sum()
 
 
+SURE = NotSeparatedPredictor([], [], [], [], 1.0, 0.0, 1.0, 0.0)
+
+
 class OneVoice:
     """A predictor that takes every recording for one speaker alone."""
 
-    alone, samples, seed, silence = object(), 2, 0, None
+    alone, samples, seed, silence = AloneRule(SURE, SURE, "voices", 1.0, 0.0, 0.0), 2, 0, None
 
-    def is_alone(self, features, levels_db):
+    def is_alone(self, features, levels_db, voice):
         assert levels_db.max() == 0
         return None if features is None else True
 
@@ -157,25 +164,34 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
         np.testing.assert_array_equal(in_chunks.estimates, plain.estimates)
 
 
-def test_one_speaker_is_told_by_what_estimates_have_in_common():
-    generator = np.random.default_rng(0)
+def test_the_voice_is_measured_with_the_encoder_that_the_rule_was_fitted_with(monkeypatch):
+    """One voice in both estimates: the first regression says alone, the second asks whether the voice changes."""
+    torch.manual_seed(0)
+    separator = Separator(build_model(CONFIG))
+    by_voice = NotSeparatedPredictor(["voice_halves"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
+    known = weights_fingerprint(default_encoder())
+    separator.quality = Rule(AloneRule(SURE, by_voice, known, 1.0, 0.0, 0.0))
+    asked, halves = [], iter([0.9, 0.1])
 
-    def summaries(count, alone):
-        found = []
-        for _ in range(count):
-            alike = generator.normal(6 if alone else -6, 3)
-            features = {"correlation_db": np.full(2, alike), "residual_db": np.full(2, -20.0), "level_dbfs": np.ones(2)}
-            found.append(estimates_summary(features, np.array([0.0, -2.0])))
-        return found
+    def heard(encoder, products, estimates, sample_rate):
+        asked.append(estimates.shape)
+        return {"voice_halves": next(halves)}
 
-    both, speakers = summaries(100, True) + summaries(100, False), [1] * 100 + [2] * 100
-    found = fit_alone(both, speakers)
-    assert found is not None and found.features == ["correlation_db_mean"]
-    assert found.false_alarms <= 0.05 and found.flagged > 0.8
-    assert np.mean([found.flags(summary) for summary in summaries(200, True)]) > 0.8
-    assert np.mean([found.flags(summary) for summary in summaries(200, False)]) < 0.15
-    assert fit_alone(both, [1, 2] * 100) is None
-    assert fit_alone(both[90:110], speakers[90:110]) is None
+    monkeypatch.setattr("sepkit.inference.separator.voice_change", heard)
+    assert [separator.separate(one_talker(), RATE).speakers for _ in range(2)] == [1, 2]
+    assert asked == [(2, RATE)] * 2
+    separator.quality.alone = replace(separator.quality.alone, encoder="another")
+    assert separator.separate(one_talker(), RATE).speakers is None and len(asked) == 2
+
+
+class Rule(OneVoice):
+    """A predictor with a rule."""
+
+    def __init__(self, alone: AloneRule) -> None:
+        self.alone = alone
+
+    def is_alone(self, features, levels_db, voice):
+        return self.alone.flags({}, voice)
 
 
 def test_json_files_tell_how_many_speak(separator, tmp_path: Path):

@@ -7,12 +7,23 @@ from pathlib import Path
 import pytest
 
 from sepkit.errors import UserError
+from sepkit.inference import load_model
+from sepkit.inference.separator import weights_fingerprint
+from sepkit.inference.voice_change import default_encoder
 from sepkit.models.shipped import encoder_folder, shipped_encoders, shipped_models
 
 
 def test_names_of_encoders_are_folders_with_a_model() -> None:
     for name in [None, *shipped_encoders()]:
         assert (encoder_folder(name) / "model.yaml").is_file()
+
+
+def test_models_in_the_box_know_the_encoder_of_voices_that_ships() -> None:
+    known = weights_fingerprint(default_encoder())
+    for name in shipped_models():
+        quality = load_model(name).quality
+        # After a change of the encoder, run `sepkit calibrate` on the model again.
+        assert quality is None or quality.alone is None or quality.alone.encoder == known
 
 
 def test_a_path_is_itself(tmp_path: Path) -> None:
