@@ -58,7 +58,10 @@ LIMITS = (
     "be relied on where a missed or added word does harm. Separate voices only of people who would agree to it."
 )
 AS_TWO = "comes out as two"
-AS_ONE = "comes out once in most recordings, with little in the other estimate"
+AS_ONE = (
+    "comes out once in about six of ten recordings, with little in the other estimate; of people who take turns every "
+    "two seconds, one in twenty recordings is taken for one speaker"
+)
 
 
 def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int, more_speech: bool = False) -> Path:
@@ -93,9 +96,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
         corpora = (*CORPORA, MORE_SPEECH) if more_speech else CORPORA
-        predictor = yaml.safe_load((folder / "quality.yaml").read_text(encoding="utf-8"))
-        alone = AS_ONE if predictor["silence"] or predictor["alone"] else AS_TWO
-        _write_card(folder, summaries, out.name, _loss(configuration), corpora, alone)
+        _write_card(folder, summaries, out.name, _loss(configuration), corpora)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
     return out
@@ -121,12 +122,12 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
         if measured not in (out.name, str(out)):
             raise UserError(f"{path}: is of {measured}, expected of {out.name}; evaluate that")
     corpora = (*CORPORA, MORE_SPEECH) if MORE_SPEECH in text else CORPORA
-    return _write_card(out, summaries, out.name, loss, corpora, AS_ONE if AS_ONE in text else AS_TWO)
+    return _write_card(out, summaries, out.name, loss, corpora)
 
 
-def _write_card(
-    folder: Path, summaries: list[Path], name: str, loss: str, corpora: tuple[str, ...], alone: str
-) -> Path:
+def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpora: tuple[str, ...]) -> Path:
+    predictor = yaml.safe_load((folder / "quality.yaml").read_text(encoding="utf-8"))
+    alone = AS_ONE if predictor["silence"] or predictor["alone"] else AS_TWO
     card = model_card(
         folder,
         license=LICENSE,

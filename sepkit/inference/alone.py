@@ -16,8 +16,12 @@ import numpy as np
 
 from sepkit.inference.not_separated import NotSeparatedPredictor, best_left_out, fit_logistic
 
-MOST_MISSED = 0.05
-"""Share of the mixtures of several speakers, and of the recordings of people in turn, that may be taken for one."""
+MOST_AT_ONCE_MISSED = 0.05
+"""Share of the mixtures of several speakers that may be taken for one speaker."""
+
+MOST_IN_TURN_MISSED = 0.015
+"""Share of the recordings of people who take turns that may be taken for one speaker: less, because the words of two
+people are then in one file, and because of new people it is up to three times as many, where turns are short."""
 
 LEAST_FOUND = 0.5
 """The rule is kept only if it finds at least this share of the recordings of one speaker."""
@@ -109,8 +113,7 @@ def fit_alone(heard: Sequence[HeardRecording], encoder: str) -> AloneRule | None
     """Return the rule that flags recordings of one speaker, or None if it would not tell enough of them.
 
     By fits without the speaker in question, the first regression flags at most 5 % of the mixtures, and both flag at
-    most 5 % of the recordings of people in turn. The latter leaves a margin of one standard error of that share,
-    because other people are not these.
+    most 1.5 % of the recordings of people in turn.
 
     Args:
         heard: recordings; those with numbers that are not finite are left out.
@@ -126,11 +129,10 @@ def fit_alone(heard: Sequence[HeardRecording], encoder: str) -> AloneRule | None
     # Those in turn are unknown to the first one.
     unseen = first.predictor.log_odds(_table([one.estimates for one in in_turn], first.predictor.features))
     second = _fit(alone, in_turn, [{**one.estimates, **one.voice} for one in alone + in_turn])
-    first.predictor.threshold = _threshold(first.of_others, MOST_MISSED)
+    first.predictor.threshold = _threshold(first.of_others, MOST_AT_ONCE_MISSED)
     flagged, alarmed = first.of_alone > first.predictor.threshold, unseen > first.predictor.threshold
-    margin = math.sqrt(MOST_MISSED * (1 - MOST_MISSED) / len(in_turn))
     both = np.where(alarmed, second.of_others, -np.inf)
-    second.predictor.threshold = max(_threshold(both, MOST_MISSED - margin), -1e3)
+    second.predictor.threshold = max(_threshold(both, MOST_IN_TURN_MISSED), -1e3)
     flagged &= second.of_alone > second.predictor.threshold
     missed = [first.of_others > first.predictor.threshold, both > second.predictor.threshold]
     for fit, own, others in ((first, first.of_alone, missed[0]), (second, second.of_alone, missed[1])):
