@@ -59,8 +59,8 @@ LIMITS = (
 )
 AS_TWO = "comes out as two"
 AS_ONE = (
-    "comes out once in about six of ten recordings, with little in the other estimate; of people who take turns every "
-    "two seconds, one in twenty recordings is taken for one speaker"
+    "comes out once in most recordings, with little in the other estimate; two like voices that take short turns may "
+    "be taken for one"
 )
 
 
