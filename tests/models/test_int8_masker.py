@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import platform
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -33,6 +34,14 @@ def model_of(masker: MaskerConfig) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     bank = FreeFilterbankConfig(num_filters=16)
     return build_model(ModelConfig(filterbank=bank, masker=masker, encoding=GaussianConfig(), masks=LogNormalConfig()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast_processor() -> Iterator[None]:
+    """The graph runs on a processor without AVX2 too, where only its slowness is a reason to refuse it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+        yield
 
 
 @pytest.fixture(scope="module")
