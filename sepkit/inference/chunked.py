@@ -13,12 +13,16 @@ import numpy as np
 import torch
 
 from sepkit.errors import UserError
+from sepkit.heap import return_freed_memory
 from sepkit.inference.batches import Batches, batch_size
 from sepkit.inference.levels import Products
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+
+# Calls of the model between two returns of freed memory.
+_RETURN_MEMORY_EVERY = 16
 
 
 @dataclass
@@ -85,6 +89,7 @@ class PiecewiseSeparation:
         self._batches = Batches(model, batch_size(model, device, chunking.chunk / model.sample_rate))
         self._chunks: list[_Chunk] = []
         self._tail: np.ndarray | None = None
+        self._calls = 0
         self._lowest, self._highest = math.inf, -math.inf
 
     def push(self, block: np.ndarray) -> None:
@@ -132,6 +137,9 @@ class PiecewiseSeparation:
         for mixture, output in zip(mixtures, outputs, strict=True):
             scores = None if output.scores is None else output.scores[0]
             self._add(mixture, output.estimates[0], scores, output.rates, last)
+        self._calls += 1
+        if self._calls % _RETURN_MEMORY_EVERY == 0:
+            return_freed_memory()
 
     def _add(
         self,

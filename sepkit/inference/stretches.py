@@ -14,6 +14,7 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import parse_json
+from sepkit.heap import return_freed_memory
 from sepkit.inference.voices import unit_rows
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
@@ -28,6 +29,8 @@ _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LENGTH_SLACK = 0.01
 # Stretches of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS, _NEIGHBOR_WEIGHT = 0.1, 0.5
+# Embeddings between two returns of freed memory.
+_RETURN_MEMORY_EVERY = 200
 
 
 @dataclass(frozen=True)
@@ -199,5 +202,9 @@ def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np
         encoder: of voices.
         waveforms: (T,) each, at the encoder's rate.
     """
-    rows = [encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy() for waveform in waveforms]
+    rows = []
+    for number, waveform in enumerate(waveforms, 1):
+        rows.append(encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy())
+        if number % _RETURN_MEMORY_EVERY == 0:
+            return_freed_memory()
     return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)
