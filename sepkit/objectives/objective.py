@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sepkit.config import ObjectiveConfig, StagesConfig
+from sepkit.config import ObjectiveConfig, ScheduleConfig, StagesConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
@@ -21,6 +21,7 @@ from sepkit.objectives.stages import StageTerm
 from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
+from sepkit.schedules import Schedule
 from sepkit.types import Batch, Losses, Separation
 
 SAME_SI_SDR_DB = 50.0
@@ -314,7 +315,7 @@ def build_objective(
     if staged:
         terms["stages"] = _build_stage_term(config.stages, assignment)
     if embedded:
-        terms["deep_clustering"] = DeepClusteringTerm(build(config.deep_clustering.weight))
+        terms["deep_clustering"] = DeepClusteringTerm(_weight_of("deep_clustering", config.deep_clustering.weight))
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,
@@ -360,7 +361,15 @@ def _build_stage_term(config: StagesConfig, assignment: Assignment) -> StageTerm
             f"objective.stages: found window {config.window} and stride {config.stride}, expected a stride of 1 to the"
             " window"
         )
-    return StageTerm(assignment, build(config.weight), config.window, config.stride)
+    return StageTerm(assignment, _weight_of("stages", config.weight), config.window, config.stride)
+
+
+def _weight_of(term: str, config: ScheduleConfig) -> Schedule:
+    """Return the schedule of a term's weight. Raise UserError if it does not begin with 0 or more."""
+    schedule = build(config)
+    if not 0 <= schedule(0.0) < math.inf:
+        raise UserError(f"objective.{term}.weight: found {schedule(0.0)} at the beginning, expected 0 or more")
+    return schedule
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -121,6 +122,10 @@ def test_what_does_not_embed_has_no_such_term():
     described = {"filterbank": parts, "masker": MASKER | {"embedding_dim": 3}}
     with pytest.raises(UserError, match=r"^model.masker.embedding_dim: .* set model.filterbank.features to magnitude"):
         build_model(from_dict(ModelConfig, described | {"masks": {"name": "deterministic", "link": "linear"}}))
+    for weight in (-1.0, math.nan):
+        config = ObjectiveConfig(deep_clustering=DeepClusteringConfig(ConstantConfig(weight)))
+        with pytest.raises(UserError, match=r"^objective.deep_clustering.weight: found .* expected 0 or more"):
+            build_objective(config, embedded=True)
     batch, separation = batch_and_separation()
     separation.embeddings = None
     with pytest.raises(ValueError, match=r"call the model with Objective.inputs"):
