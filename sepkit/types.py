@@ -104,6 +104,11 @@ class Latent(Protocol):
         """Posterior median, elementwise."""
         ...
 
+    @property
+    def variance(self) -> Tensor:
+        """Posterior variance, elementwise."""
+        ...
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return one reparameterized sample: gradients reach the posterior's parameters.
 

@@ -64,7 +64,7 @@ AS_ONE = (
 )
 
 
-def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int, more_speech: bool = False) -> Path:
+def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech: bool = False) -> Path:
     """Make the folder of the shipped model, with its card; change it only if every step succeeds.
 
     Args:
@@ -72,7 +72,6 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
         dev: manifest that the predictor is fitted on.
         tests: manifests; none: the card has no scores.
         out: the folder, whose content is replaced.
-        samples: of the masks, for the predictor.
         more_speech: whether the training speech includes `MORE_SPEECH`.
 
     Raises:
@@ -87,7 +86,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, samples: int
         size = (folder / "model.safetensors").stat().st_size
         if size > LARGEST_BYTES:
             raise UserError(f"{experiment}: the halved weights take {size} bytes, expected at most {LARGEST_BYTES}")
-        _run("calibrate", folder, "--manifest", dev, "--samples", samples, "--device", "cpu")
+        _run("calibrate", folder, "--manifest", dev, "--device", "cpu")
         summaries = []
         for test in tests:
             evaluation = experiment / "box" / test.stem
@@ -180,14 +179,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--card", type=Path, nargs="+", metavar="SUMMARY", help="evaluations to write only the card from"
     )
     parser.add_argument("--out", type=Path, default=BOX / DEFAULT_MODEL, help="default: in the package")
-    parser.add_argument("--samples", type=int, default=2, help="of the masks, for the predictor")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
     options = parser.parse_args(arguments)
     try:
         if options.card:
             print(renew_card(options.out, options.card))
         elif options.experiment and options.dev:
-            named = (options.experiment, options.dev, options.tests, options.out, options.samples)
+            named = (options.experiment, options.dev, options.tests, options.out)
             print(make(*named, options.more_speech))
         else:
             raise UserError("box: expected EXP and --dev, or --card")

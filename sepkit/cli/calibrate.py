@@ -11,8 +11,6 @@ def main(
     model: str,
     *,
     manifest: str,
-    samples: int = 2,
-    seed: int = 0,
     first: int | None = None,
     device: str = DEVICE,
     depth_steps: int | None = None,
@@ -27,8 +25,6 @@ def main(
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: manifest of mixtures with sources, dev.jsonl for example; of audiograms, dev.csv
-        samples: how many times to sample the masks of each mixture; of no effect if they are deterministic
-        seed: of those samples
         first: how many mixtures or audiograms, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
 
@@ -54,7 +50,7 @@ def main(
         return _calibrate_stopping(folder, manifest, first)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps)
     keep_small_steps_together(separator)
-    found = calibrate(separator, manifest, samples=samples, seed=seed, first=first)
+    found = calibrate(separator, manifest, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
     fitted = found.predictor

@@ -22,7 +22,6 @@ from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator, weights_fingerprint
 from sepkit.inference.silence import fit_silence, levels_db
-from sepkit.inference.uncertainty import check_samples
 from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -45,8 +44,6 @@ def calibrate(
     separator: Separator,
     manifest: str | os.PathLike[str],
     *,
-    samples: int = 2,
-    seed: int = 0,
     first: int | None = None,
 ) -> Calibration:
     """Return a predictor of the SI-SDR of a separator's estimates, fitted on mixtures that the model was not trained
@@ -63,14 +60,11 @@ def calibrate(
     Args:
         separator: of the model.
         manifest: of mixtures with sources, dev.jsonl for example.
-        samples: of the masks, for each mixture; of no effect if they are deterministic.
-        seed: of those.
         first: number of mixtures, from the beginning of the manifest; None: all.
 
     Raises:
         UserError: a bad manifest or number, or too few usable mixtures; see `fit_ridge`.
     """
-    check_samples(samples)
     if first is not None and first < 1:
         raise UserError(f"first: found {first}, expected at least 1 mixture")
     entries = list(read_manifest(manifest))[:first]
@@ -85,7 +79,7 @@ def calibrate(
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             more = _more_of_first(entries, number) if number % 2 else None
-            features, si_sdr_db, improvement_db, levels = _example(plain, entry, more, samples, seed)
+            features, si_sdr_db, improvement_db, levels = _example(plain, entry, more)
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
@@ -105,8 +99,6 @@ def calibrate(
             np.concatenate(improvements),
             weights=weights_fingerprint(separator.model),
             hypotheses=separator.hypotheses,
-            samples=samples,
-            seed=seed,
             manifest=str(Path(manifest)),
         )
         predictor.depth_steps = plain.depth_steps
@@ -148,7 +140,7 @@ def _more_of_first(entries: Sequence[MixtureEntry], number: int) -> MixtureEntry
 
 
 def _example(
-    separator: Separator, entry: MixtureEntry, more: MixtureEntry | None, samples: int, seed: int
+    separator: Separator, entry: MixtureEntry, more: MixtureEntry | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Heard]]:
     """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
 
@@ -170,7 +162,7 @@ def _example(
     on_device = torch.as_tensor(mixture, device=separator.device)
     with torch.inference_mode():
         separation = separator.model(on_device[None])
-    features = recording_features(separator.model, on_device, separation, samples, seed)
+    features = recording_features(separator.model, on_device, separation)
     if features is None:
         raise UserError("silent, or shorter than half a second")
     group = entry.sources[0].speaker or entry.id
@@ -178,7 +170,7 @@ def _example(
     if count > 1 and separator.model.scoring_head is None:
         for speech, in_turn in ((_alone(mixed, more), False), (_in_turn(mixed, more is not None), True)):
             waveform = audio.resample(speech.astype(np.float32), entry.sample_rate, separator.sample_rate)
-            heard += _hear(separator, waveform, in_turn, group, samples, seed)
+            heard += _hear(separator, waveform, in_turn, group)
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
@@ -216,14 +208,12 @@ def _background(mixed: Mixed, times: int) -> np.ndarray:
     return np.concatenate([background, background[::-1]][:times])
 
 
-def _hear(
-    separator: Separator, waveform: np.ndarray, in_turn: bool, group: str, samples: int, seed: int
-) -> list[_Heard]:
+def _hear(separator: Separator, waveform: np.ndarray, in_turn: bool, group: str) -> list[_Heard]:
     """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
     on_device = torch.as_tensor(waveform, device=separator.device)
     with torch.inference_mode():
         separation = separator.model(on_device[None])
-    features = recording_features(separator.model, on_device, separation, samples, seed)
+    features = recording_features(separator.model, on_device, separation)
     if features is None:
         return []
     estimates = separation.estimates[0].float().cpu().numpy()

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sepkit.inference.likeness import likeness_features
 from sepkit.inference.profiles import measure_voices
-from sepkit.inference.uncertainty import RunningMoments, check_samples
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -51,7 +50,7 @@ _LEAST_PITCH_SECONDS, _USUAL_LOG_PITCH = 0.1, math.log(150.0)
 
 
 def recording_features(
-    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 2, seed: int = 0
+    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation
 ) -> dict[str, np.ndarray] | None:
     """Return (n,) of every feature that the model has for a recording; None for silence or less than half a second.
 
@@ -65,21 +64,16 @@ def recording_features(
         model: on the device of `mixture`, in evaluation mode.
         mixture: (T,) at the model's rate.
         separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
-        samples: of the masks, where they are variational.
-        seed: of those samples.
-
-    Raises:
-        UserError: see `check_samples`.
     """
     rate, num_samples = model.sample_rate, mixture.shape[-1]
     if num_samples < SHORTEST_SECONDS * rate or _is_silent(mixture):
         return None
     if num_samples <= LONGEST_SECONDS * rate:
-        return hypothesis_features(model, mixture, separation, samples, seed)
+        return hypothesis_features(model, mixture, separation)
     excerpts = (
         (mixture[start:stop], separation.estimates[..., start:stop]) for start, stop in excerpt_spans(num_samples, rate)
     )
-    return excerpt_features(model, excerpts, samples, seed)
+    return excerpt_features(model, excerpts)
 
 
 def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
@@ -96,15 +90,13 @@ def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
 
 
 def excerpt_features(
-    model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]], samples: int = 2, seed: int = 0
+    model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]]
 ) -> dict[str, np.ndarray] | None:
     """Return `recording_features` of a long recording, given only its excerpts.
 
     Args:
         model: on the device of the excerpts, in evaluation mode.
         excerpts: of the mixture (T,) and of the recording's estimates (1, n, T), see `excerpt_spans`.
-        samples: of the masks, where they are variational.
-        seed: of those samples.
     """
     parts: list[dict[str, np.ndarray]] = []
     for excerpt, estimates in excerpts:
@@ -112,7 +104,7 @@ def excerpt_features(
             continue
         with torch.inference_mode():
             own = model(excerpt[None])
-        features = hypothesis_features(model, excerpt, own, samples, seed)
+        features = hypothesis_features(model, excerpt, own)
         order = _order_as(own.estimates, estimates)
         parts.append({name: values[order] for name, values in features.items()})
     if not parts:
@@ -121,13 +113,11 @@ def excerpt_features(
     return features | {"log_duration_seconds": np.full(model.hypotheses, math.log(LONGEST_SECONDS))}
 
 
-def hypothesis_features(
-    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 2, seed: int = 0
-) -> dict[str, np.ndarray]:
+def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation) -> dict[str, np.ndarray]:
     """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
 
-    * `mask_spread_db`: energy of the spread of the estimate over samples of the masks, over that of their mean. The
-      encoding stays at its posterior's value, so that the masker need not run again.
+    * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
+      estimate's, see `EncoderMaskerDecoder.spread_energy`. It is known in closed form: nothing is sampled.
     * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself; `path_rate_nats_per_tick`.
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
@@ -142,19 +132,13 @@ def hypothesis_features(
         model: which made the separation.
         mixture: (T,), not silent.
         separation: a batch of one, with nothing sampled.
-        samples: of the masks, where they are variational.
-        seed: of those samples.
-
-    Raises:
-        UserError: see `check_samples`.
 
     Source: thesis, appendix A section 4.4 (features of a linear model).
     """
-    check_samples(samples)
     n = separation.estimates.shape[1]
     features = _relations(separation.estimates, mixture)
     if model.mask_family.variational:
-        features["mask_spread_db"] = _mask_spread(model, separation, mixture.shape[-1], samples, seed)
+        features["mask_spread_db"] = _mask_spread(model, separation)
     features |= _rates(separation)
     features |= _sound(separation.estimates[0].cpu().numpy(), model.sample_rate)
     if separation.scores is not None:
@@ -264,18 +248,11 @@ def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
     return relations
 
 
-def _mask_spread(
-    model: EncoderMaskerDecoder, separation: Separation, num_samples: int, samples: int, seed: int
-) -> np.ndarray:
-    generator = torch.Generator(separation.estimates.device).manual_seed(seed)
-    encoding = model.encoding_family.at_test(separation.encoding)
-    moments = RunningMoments()
+def _mask_spread(model: EncoderMaskerDecoder, separation: Separation) -> np.ndarray:
     with torch.inference_mode():
-        for _ in range(samples):
-            masked = model.filterbank.apply_mask(separation.masks.sample(generator), encoding)
-            moments.add(model.decode(masked, num_samples))
-    energies = [values.square().sum(-1)[0].cpu().numpy() for values in (moments.deviation, moments.mean)]
-    return _db(*energies)
+        spread = model.spread_energy(separation)[0].double().cpu().numpy()
+    estimates = separation.estimates[0].double().square().sum(-1).cpu().numpy()
+    return _db(spread, estimates)
 
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:

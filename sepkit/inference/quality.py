@@ -30,7 +30,7 @@ from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
 FORMAT = 1
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 
 
@@ -41,8 +41,6 @@ class QualityPredictor:
     Args:
         weights: fingerprint of the model it was fitted for.
         hypotheses: n of that model.
-        samples: of the masks, for the features.
-        seed: of those.
         manifest: where the mixtures came from.
         mixtures: number of mixtures used.
         examples: number of estimates of sources in them.
@@ -60,8 +58,6 @@ class QualityPredictor:
 
     weights: str
     hypotheses: int
-    samples: int
-    seed: int
     manifest: str
     mixtures: int
     examples: int
@@ -139,7 +135,7 @@ def fit_quality(
         mixtures: (N,) number of the mixture that each example comes from.
         improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: whether a recording is
             separated is not predicted.
-        **described: weights, hypotheses, samples, seed and manifest of `QualityPredictor`.
+        **described: weights, hypotheses and manifest of `QualityPredictor`.
 
     Raises:
         UserError: see `fit_ridge`.

@@ -271,9 +271,7 @@ class Separator:
         products = products_of(mixture, estimates)
         features = None
         if self.quality is not None and output.separation is not None:
-            features = recording_features(
-                self.model, on_device, output.separation, self.quality.samples, self.quality.seed
-            )
+            features = recording_features(self.model, on_device, output.separation)
         silent, consistency = bool(np.ptp(mixture) == 0), self.options.consistency
         chosen = self._choose(products, scores, silent, speakers, features, estimates)
         gains, kept = chosen.gains, chosen.kept
@@ -399,7 +397,7 @@ class Separator:
                 )
                 for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
             )
-            features = excerpt_features(self.model, excerpts, self.quality.samples, self.quality.seed)
+            features = excerpt_features(self.model, excerpts)
         # People who take turns look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
         chosen = self._choose(products, scores, joined.silent, speakers, None, np.zeros((self.hypotheses, 0)))
         gains, kept = chosen.gains, chosen.kept

@@ -27,6 +27,7 @@ _METRICS = {
     "stoi": "STOI",
     "pesq": "PESQ",
     "predicted_si_sdr_db": "SI-SDR predicted (dB)",
+    "speaker_count_accuracy": "Speakers counted right (share)",
 }
 
 # Columns of the table by voices.

@@ -40,6 +40,11 @@ class NormalDistribution:
         """The mean."""
         return self.mean
 
+    @property
+    def variance(self) -> Tensor:
+        """deviation^2."""
+        return self.deviation.square()
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return mean + deviation * noise.
 
@@ -105,6 +110,11 @@ class LogNormalDistribution:
     def median(self) -> Tensor:
         """exp(location)."""
         return self.location.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """(exp(deviation^2) - 1) exp(2 location + deviation^2)."""
+        return self.deviation.square().expm1() * self.mean.square()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return exp(location + deviation * noise).
@@ -172,6 +182,11 @@ class GammaDistribution:
 
         half = gammaincinv(_numpy(self.concentration), 0.5)
         return torch.as_tensor(half).to(self.concentration) / self.rate.detach()
+
+    @property
+    def variance(self) -> Tensor:
+        """concentration / rate^2."""
+        return self.concentration / self.rate.square()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample with implicit gradient to the concentration. Underflow gives the smallest normal number.
@@ -251,6 +266,11 @@ class BetaDistribution:
 
         half = betaincinv(_numpy(self.alpha), _numpy(self.beta), 0.5)
         return torch.as_tensor(half).to(self.alpha)
+
+    @property
+    def variance(self) -> Tensor:
+        """alpha beta / ((alpha + beta)^2 (alpha + beta + 1))."""
+        return self.mean * (1 - self.mean) / (self.alpha + self.beta + 1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return sigmoid(log a - log b) of gamma samples a, b; strictly inside (0, 1).

@@ -318,20 +318,20 @@ class EncoderMaskerDecoder(SavedModel):
     def _estimates(self, mixture: Tensor) -> Tensor:
         """Return the estimates of mixtures of the training mixtures' level; see `estimates`."""
         bank = self.filterbank
-        z = self.encoding_family.at_test(self.encode(mixture))
+        z = self.encoding_family.value(self._encode(mixture - self.signal_mean))
         if not isinstance(self.masker, FramewiseEnd):
-            masks = self.mask_family.at_test(self.mask_posterior(self.masker(bank.features(z))))
+            masks = self._masks_at_test(self.masker(bank.features(z)))
             return self.decode(bank.apply_mask(masks, z), mixture.shape[-1])
         summary = self.masker.trunk(bank.features(z))
         frames = z.shape[-1]
         decoded = z.new_zeros(len(z), self.hypotheses, (frames - 1) * bank.stride + bank.kernel_size)
         for start in range(0, frames, _TILE_FRAMES):
             tile = slice(start, start + _TILE_FRAMES)
-            masks = self.mask_family.at_test(self.mask_posterior(self.masker.values(summary[..., tile])))
+            masks = self._masks_at_test(self.masker.values(summary[..., tile]))
             waveforms = bank.decode_frames(bank.apply_mask(masks, z[..., tile]))
             first = start * bank.stride
             decoded[..., first : first + waveforms.shape[-1]] += waveforms
-        trimmed = nn.functional.pad(decoded, (-bank.padding, bank.decoder.output_padding - bank.padding))
+        trimmed = nn.functional.pad(decoded, bank.trim)
         return self._crop(trimmed, mixture.shape[-1]) * self.signal_std
 
     def _look_at_sources(
@@ -363,6 +363,9 @@ class EncoderMaskerDecoder(SavedModel):
         """
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
+    def _masks_at_test(self, raw: Tensor) -> Tensor:
+        return self.mask_family.value(self.filterbank.raw_masks(raw))
+
     def encode(self, waveform: Tensor) -> Latent:
         """Return the posterior over encodings, (B, K_full, F).
 
@@ -389,6 +392,19 @@ class EncoderMaskerDecoder(SavedModel):
         left, right = self.filterbank.padding_for(waveform.shape[-1], self.pad)
         raw = self.filterbank.encode(nn.functional.pad(waveform / self.signal_std, (left, right)))
         return raw.unflatten(-2, (-1, self.filterbank.full_dim))
+
+    def spread_energy(self, separation: Separation) -> Tensor:
+        """Return the expected energy of what the width of the masks' posterior adds to each estimate, (B, n).
+
+        E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.
+
+        Args:
+            separation: of this model, with nothing sampled.
+        """
+        encoding = self.encoding_family.at_test(separation.encoding)
+        variance = separation.masks.variance.expand(separation.masks.shape)
+        energy = self.filterbank.decoded_energy(self.filterbank.masked_variance(variance, encoding))
+        return energy * self.signal_std.square()
 
     def frames_for(self, num_samples: int) -> int:
         """Return F, the number of ticks in an encoding.

@@ -26,7 +26,8 @@ class ModelFacts:
         latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
             recording.
         parameters: number of learned values.
-        giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples are not counted.
+        giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples and Fourier
+            transforms are not counted.
         scores: test set -> SI-SDRi in dB, as its card has them.
     """
 

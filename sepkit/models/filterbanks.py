@@ -74,14 +74,14 @@ class Filterbank(nn.Module, ABC):
         Args:
             waveform: (B, T), T >= kernel_size - 2 * padding.
         """
-        at_once = torch.is_grad_enabled() or not waveform.is_cpu or is_traced()
-        return self.encoder(waveform.unsqueeze(1)) if at_once else self._encode_by_product(waveform)
-
-    def _encode_by_product(self, waveform: Tensor) -> Tensor:
-        """`encode` as one product. On CPUs torch's convolution is many times slower with one input channel."""
+        if not _framewise_pays(waveform):
+            return self.encoder(waveform.unsqueeze(1))
         padded = nn.functional.pad(waveform, (self.padding, self.padding))
-        frames = padded.unfold(-1, self.kernel_size, self.stride).transpose(-1, -2)
-        return torch.matmul(self.encoder.get_filters()[:, 0], frames)
+        return self._analyzed(padded.unfold(-1, self.kernel_size, self.stride))
+
+    def _analyzed(self, frames: Tensor) -> Tensor:
+        """Return the raw encodings (B, P * K_full, F) of windows of a waveform (B, F, kernel_size)."""
+        return torch.matmul(self.encoder.get_filters()[:, 0], frames.transpose(-1, -2))
 
     def decode(self, encoding: Tensor) -> Tensor:
         """Return waveforms, (B, n, T).
@@ -91,7 +91,15 @@ class Filterbank(nn.Module, ABC):
         Args:
             encoding: (B, n, K_full, F).
         """
-        return self.decoder(encoding)
+        if not _framewise_pays(encoding):
+            return self.decoder(encoding)
+        return nn.functional.pad(self.decode_frames(encoding), self.trim)
+
+    @property
+    def trim(self) -> tuple[int, int]:
+        """Padding, left and right, that makes of the waveforms of `decode_frames` those of `decode`."""
+        # A negative one removes what the encoder added; the output padding is past the last frame.
+        return -self.padding, self.decoder.output_padding - self.padding
 
     def encode_frames(self, waveform: Tensor) -> Tensor:
         """Return raw encodings of the frames that lie inside waveforms, (B, P * K_full, F).
@@ -109,8 +117,7 @@ class Filterbank(nn.Module, ABC):
     def decode_frames(self, encoding: Tensor) -> Tensor:
         """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size).
 
-        One product, then overlap-add. On CPUs torch's transposed convolution is many times slower with one output
-        channel.
+        One product, then overlap-add.
 
         Args:
             encoding: (B, n, K_full, F).
@@ -153,6 +160,25 @@ class Filterbank(nn.Module, ABC):
         """
         return raw
 
+    def masked_variance(self, variance: Tensor, encoding: Tensor) -> Tensor:
+        """Return the elementwise variance of the masked encoding, (B, n, K_full, F), given that of the mask.
+
+        Args:
+            variance: (B, n, K_mask, F), of independent values.
+            encoding: (B, K_full, F).
+        """
+        return self.apply_mask(variance, encoding.square())
+
+    def decoded_energy(self, variance: Tensor) -> Tensor:
+        """Return the expected energy of the waveforms that independent noise in encodings decodes to, (B, n).
+
+        E ||D u||^2 = sum_kf var(u_kf) ||d_k||^2, with d_k the synthesis filters. Frames at the ends count in full.
+
+        Args:
+            variance: (B, n, K_full, F).
+        """
+        return variance.sum(-1) @ self.decoder.get_filters()[:, 0].square().sum(-1).to(variance.dtype)
+
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
         """The number of frames that `encode` makes after `padding_for`.
 
@@ -173,7 +199,10 @@ class Filterbank(nn.Module, ABC):
                 the kernel's length require.
         """
         if pad == "asteroid":
-            left, padded = 0, max(num_samples, self.kernel_size - 2 * self.padding)
+            # With much padding, the waveform of a single frame would be empty.
+            single = self.kernel_size - 2 * self.padding
+            more = max(0, math.ceil((1 - single - self.decoder.output_padding) / self.stride))
+            left, padded = 0, max(num_samples, single + more * self.stride)
         else:
             left = self.kernel_size - self.stride - self.padding
             last_frame = math.ceil((num_samples + self.kernel_size) / self.stride) - 2
@@ -250,6 +279,9 @@ class STFTFilterbank(Filterbank):
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
+
+    Where no gradient is asked for, CPUs use the fast Fourier transform, in float32. In float64 they do not: asteroid's
+    filters are rounded to float32, so that the transform would be another one.
 
     Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
 
@@ -331,6 +363,38 @@ class STFTFilterbank(Filterbank):
             return coefficients
         return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
+    def _analyzed(self, frames: Tensor) -> Tensor:
+        """Return coefficients (B, 2 K, F) of windows of a waveform (B, F, kernel_size)."""
+        if frames.dtype == torch.float64:
+            return super()._analyzed(frames)
+        window, scales = _window_and_scales(self.encoder.get_filters())
+        spectra = torch.fft.rfft(_at_least_float32(frames) * window)
+        return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
+
+    def decode_frames(self, encoding: Tensor) -> Tensor:
+        """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size).
+
+        Args:
+            encoding: (B, n, 2 K, F).
+        """
+        if encoding.dtype == torch.float64:
+            return super().decode_frames(encoding)
+        window, scales = _window_and_scales(self.decoder.get_filters())
+        # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
+        scales = scales * self.kernel_size / 2
+        scales[[0, -1]] *= 2
+        real, imaginary = (_at_least_float32(encoding).transpose(-1, -2) * scales.repeat(2)).chunk(2, dim=-1)
+        return self._overlap_added(torch.fft.irfft(torch.complex(real, imaginary), self.kernel_size) * window)
+
+    def _overlap_added(self, windows: Tensor) -> Tensor:
+        """Return the sum (..., (F - 1) * stride + kernel_size) of windows (..., F, kernel_size) in their places."""
+        frames, parts = windows.shape[-2], -(-self.kernel_size // self.stride)
+        windows = nn.functional.pad(windows, (0, parts * self.stride - self.kernel_size))
+        blocks = windows.new_zeros(*windows.shape[:-2], frames + parts - 1, self.stride)
+        for part in range(parts):
+            blocks[..., part : part + frames, :] += windows[..., part * self.stride : (part + 1) * self.stride]
+        return blocks.flatten(-2)[..., : (frames - 1) * self.stride + self.kernel_size]
+
     def features(self, encoding: Tensor) -> Tensor:
         """Return compressed magnitudes, or real and imaginary parts, (B, K, F)."""
         real, imaginary = encoding.chunk(2, dim=-2)
@@ -367,6 +431,26 @@ class STFTFilterbank(Filterbank):
             )
         halves = encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)
         return (mask.unsqueeze(-3) * halves).flatten(-3, -2)
+
+    def masked_variance(self, variance: Tensor, encoding: Tensor) -> Tensor:
+        """Return the elementwise variance of the masked encoding, (B, n, 2 bins, F).
+
+        Real and imaginary part of a bin are correlated, which does not matter to the energy of their waveforms, because
+        sine and cosine under a symmetric window are orthogonal.
+        """
+        if self.mapping or not self.complex_masks:
+            return super().masked_variance(variance, encoding)
+        real, imaginary = encoding.square().unsqueeze(-3).chunk(2, dim=-2)
+        of_real, of_imaginary = variance.chunk(2, dim=-2)
+        return torch.cat([of_real * real + of_imaginary * imaginary, of_real * imaginary + of_imaginary * real], dim=-2)
+
+
+def _framewise_pays(tensor: Tensor) -> bool:
+    """Whether to encode and decode frame by frame: on CPUs, where no gradient is asked for.
+
+    There torch's convolutions are many times slower with one channel.
+    """
+    return tensor.is_cpu and not torch.is_grad_enabled() and not is_traced()
 
 
 def _check_complex(features: str, complex_masks: bool, mapping: bool, compression: float) -> None:
@@ -412,6 +496,20 @@ def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
     scale[0, [0, -1]] *= 2**0.5
     filters[0].mul_(scale.view(-1, 1, 1))
     filters[1].div_(scale.view(-1, 1, 1))
+
+
+def _window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the window (T,), times the first scale, and the relative scales (K,) of the filters (2 K, 1, T).
+
+    Row k of the real parts is s_k w(t) cos(2 pi k t / T), which is +-s_k in the middle of the window.
+    """
+    window = filters[0, 0]
+    middle = filters.shape[-1] // 2
+    return window, filters[: middle + 1, 0, middle].abs() / window[middle]
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def _shift(values: np.ndarray, by: int) -> np.ndarray:

@@ -59,6 +59,14 @@ class LatentFamily(Protocol):
         """
         ...
 
+    def value(self, raw: Tensor) -> Tensor:
+        """Return what `at_test` does of the posterior for raw values, and compute no more than that needs.
+
+        Args:
+            raw: (..., P, K, F).
+        """
+        ...
+
 
 def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
     return raw.softmax(dim=-3)
@@ -111,6 +119,11 @@ class Point:
     def median(self) -> Tensor:
         """The value."""
         return self.value
+
+    @property
+    def variance(self) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(self.value)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """The value; nothing is drawn.
@@ -178,6 +191,14 @@ class Deterministic:
         """
         return posterior.mean
 
+    def value(self, raw: Tensor) -> Tensor:
+        """The point at link(raw).
+
+        Args:
+            raw: (..., 1, K, F).
+        """
+        return self.posterior(raw).value
+
     def __repr__(self) -> str:
         return f"Deterministic(link={self.link!r})"
 
@@ -230,6 +251,14 @@ class VariationalFamily(ABC):
         """
         return posterior.mean if self._at_test == "mean" else posterior.median
 
+    def value(self, raw: Tensor) -> Tensor:
+        """Return the mean or median of the posterior for raw values.
+
+        Args:
+            raw: (..., P, K, F).
+        """
+        return self.at_test(self.posterior(raw))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(link={self.link!r}, at_test={self._at_test!r})"
 
@@ -259,6 +288,15 @@ class Gaussian(VariationalFamily):
         """
         mean, deviation = _values(raw, 2)
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
+
+    def value(self, raw: Tensor) -> Tensor:
+        """The link of the first raw value: mean and median.
+
+        Args:
+            raw: (..., 2, K, F).
+        """
+        mean, _ = _values(raw, 2)
+        return self._to_mean(mean)
 
 
 @register(LogNormalConfig)

@@ -42,7 +42,7 @@ def experiment(tmp_path):
 
 
 def test_calibrates_and_ends_with_the_path(tmp_path, experiment, manifest, capsys):
-    line = ["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"]
+    line = ["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"]
     assert main(line) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == str(experiment / "model" / "quality.yaml")
@@ -56,7 +56,7 @@ def test_calibrates_and_ends_with_the_path(tmp_path, experiment, manifest, capsy
 def test_separate_then_predicts(tmp_path, experiment, manifest):
     line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment), "--device", "cpu"]
     assert main([*line, "--out", str(tmp_path / "before")]) == 0
-    main(["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"])
+    main(["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"])
     assert main([*line, "--out", str(tmp_path / "after"), "--spread", "--samples", "2"]) == 0
     assert main([*line, "--out", str(tmp_path / "without"), "--no-predict"]) == 0
     told = {name: json.loads((tmp_path / name / "0_0.json").read_text()) for name in ("before", "after", "without")}
@@ -72,7 +72,6 @@ def test_separate_then_predicts(tmp_path, experiment, manifest):
         ("asteroid:model.pth", [], "no folder"),
         (None, ["--first", "0"], "first: found 0"),
         (None, ["--first", "2"], "expected"),
-        (None, ["--samples", "1"], "samples: found 1"),
     ],
 )
 def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, more, word):
@@ -85,7 +84,7 @@ def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, 
 def test_a_predictor_of_other_weights_exits_with_2_and_calibrating_again_mends_it(
     tmp_path, experiment, manifest, capsys
 ):
-    calibrate = ["calibrate", str(experiment), "--manifest", manifest, "--samples", "2", "--device", "cpu"]
+    calibrate = ["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"]
     assert main(calibrate) == 0
     save_model(build_model(CONFIG), experiment / "model")
     line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment)]

@@ -160,7 +160,7 @@ def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
 )
 def test_a_model_has_the_features_that_there_are(encoding, masks, own):
     model = build_model(replace(RECURRENT, encoding=encoding, masks=masks))
-    found = features_of(model.eval(), noise(RATE), samples=2)
+    found = features_of(model.eval(), noise(RATE))
     assert found is not None
     assert set(found) == own | OF_ESTIMATES | set(LIKENESS_FEATURES) | set(BASELINE_FEATURES)
     assert all(values.shape == (2,) and np.isfinite(values).all() for values in found.values())
@@ -173,23 +173,25 @@ def test_scores_are_features_and_one_hypothesis_is_like_no_other():
 
 
 def test_rates_and_spread_by_hand():
-    model, mixture = build_model(VARIATIONAL).eval(), noise(RATE)
+    # Of bounded masks, a few hundred samples tell the variance.
+    config = replace(VARIATIONAL, masks=BetaConfig())
+    model, mixture = build_model(config).eval(), noise(RATE)
     model.set_signal_statistics(0.0, 0.1)
-    found = features_of(model, mixture, samples=4, seed=5)
+    found = features_of(model, mixture)
     assert found is not None
     with torch.no_grad():
         plain = model(mixture[None])
         generator = torch.Generator().manual_seed(5)
-        masks = torch.cat([plain.masks.sample(generator) for _ in range(4)])
-        encoding = model.encoding_family.at_test(plain.encoding).expand(4, -1, -1)
-        estimates = model.decode(model.filterbank.apply_mask(masks, encoding), RATE).double()
+        masks = torch.cat([plain.masks.sample(generator) for _ in range(400)])
+        encoding = model.encoding_family.at_test(plain.encoding).expand(400, -1, -1)
+        samples = model.decode(model.filterbank.apply_mask(masks, encoding), RATE).double()
     ticks = plain.encoding.shape[-1]
     encoding_rate = plain.encoding.kl(plain.encoding_prior).sum().item()
     assert found["encoding_rate_nats_per_tick"] == pytest.approx([encoding_rate / ticks] * 2, rel=1e-5)
     mask_rates = plain.masks.kl(plain.mask_prior)[0].sum((-2, -1)).tolist()
     assert found["mask_rate_nats_per_tick"] == pytest.approx([rate / ticks for rate in mask_rates], rel=1e-5)
-    spread_db = 10 * (estimates.var(0).sum(-1) / estimates.mean(0).square().sum(-1)).log10()
-    assert found["mask_spread_db"] == pytest.approx(spread_db.tolist(), abs=1e-4)
+    spread_db = 10 * (samples.var(0).sum(-1) / plain.estimates[0].square().sum(-1)).log10()
+    assert found["mask_spread_db"] == pytest.approx(spread_db.tolist(), abs=0.05)
 
 
 def test_how_estimates_sound():
@@ -259,10 +261,10 @@ def test_silent_excerpts_do_not_count():
     model = build_model(VARIATIONAL).eval()
     mixture = torch.zeros(40 * RATE)
     mixture[: 5 * RATE] = noise(5 * RATE)
-    found = features_of(model, mixture, samples=2)
+    found = features_of(model, mixture)
     assert found is not None
     expected = mixture_features(mixture[: 5 * RATE].numpy(), RATE)
     assert found["level_dbfs"] == pytest.approx([expected["level_dbfs"]] * 2)
     mixture[: 5 * RATE] = 0
     mixture[11 * RATE // 2] = 1.0
-    assert features_of(model, mixture, samples=2) is None
+    assert features_of(model, mixture) is None

@@ -175,7 +175,7 @@ def test_what_cannot_be_fitted(change, words):
 def predictor(**changed) -> QualityPredictor:
     table, targets, mixtures = synthetic()
     table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
-    described = {"weights": "abc", "hypotheses": 2, "samples": 3, "seed": 0, "manifest": "dev.jsonl"}
+    described = {"weights": "abc", "hypotheses": 2, "manifest": "dev.jsonl"}
     return fit_quality(table, targets, mixtures, **(described | changed))
 
 
@@ -183,7 +183,7 @@ def test_examples_with_missing_features_are_left_out():
     table, targets, mixtures = synthetic()
     table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
     table["x0"][:2], table["x1"][2], targets[4] = np.nan, np.inf, np.nan
-    found = fit_quality(table, targets, mixtures, weights="", hypotheses=2, samples=3, seed=0, manifest="")
+    found = fit_quality(table, targets, mixtures, weights="", hypotheses=2, manifest="")
     assert (found.examples, found.mixtures) == (76, 39)
     assert set(found.baseline.features) == set(BASELINE_FEATURES)
     assert set(found.model.features) == set(table)
@@ -196,7 +196,7 @@ def test_files_are_plain_and_come_back(tmp_path):
     assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
     read = read_quality(tmp_path, "abc", 2)
     assert read == written and read.digest() == written.digest()
-    assert replace(written, samples=4).digest() != written.digest()
+    assert replace(written, mixtures=4).digest() != written.digest()
     assert read_quality(tmp_path / "none", "abc", 2) is None
 
 
@@ -217,13 +217,13 @@ def changed(data, *keys, value):
         (("hypotheses",), 3, "3 hypotheses"),
         (("format",), 2, "found format 2, expected 1"),
         (("features_version",), 0, "found features_version 0"),
-        (("samples",), "many", "samples: found 'many', expected int"),
+        (("mixtures",), "many", "mixtures: found 'many', expected int"),
         (("model", "intercept"), None, "a field is missing"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),
         (("baseline", "scales"), [0.0] * 8, "not positive"),
         (("surprise",), 1, "surprise: unknown field"),
-        (("features_version",), 2, "found features_version 2, expected 3"),
+        (("features_version",), 2, "found features_version 2, expected 4"),
         (("model", "by_likeness"), {"feature": "x0", "edges": [0.5], "intervals_db": [[-1.0, 1.0]]}, "each part"),
         (("alone", "in_turn", "scales"), [0.0], "not positive"),
         (("alone", "at_once", "coefficients"), [], "not one for each feature"),
@@ -292,7 +292,7 @@ def calibrated(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("exp")
     model = build_model(MODEL)
     save_model(model, folder / "model")
-    found = calibrate(Separator(model), corpus, samples=2)
+    found = calibrate(Separator(model), corpus)
     write_quality(found.predictor, folder / "model")
     return folder, found
 
@@ -305,7 +305,7 @@ def test_mixtures_of_no_use_are_counted(calibrated):
     _, found = calibrated
     assert set(found.skipped) == {"silent", "three", "short", "none", "gone"}
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
-    assert found.predictor.weights and found.predictor.samples == 2
+    assert found.predictor.weights
     assert {"mask_spread_db", "mask_rate_nats_per_tick"} <= set(found.predictor.model.features)
     assert set(found.predictor.baseline.features) == set(BASELINE_FEATURES)
 
@@ -318,7 +318,7 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     mixture = torch.from_numpy(waveform)
     with torch.inference_mode():
         separation = separator.model(mixture[None])
-    features = recording_features(separator.model, mixture, separation, samples=2)
+    features = recording_features(separator.model, mixture, separation)
     assert features is not None
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
@@ -391,7 +391,7 @@ def test_a_deterministic_model_has_a_predictor_too(corpus):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"first": 0}, "first: found 0"), ({"samples": 1}, "samples: found 1"), ({"first": 3}, "expected .* or more")],
+    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more")],
 )
 def test_what_cannot_be_calibrated(corpus, options, words):
     with pytest.raises(UserError, match=words):

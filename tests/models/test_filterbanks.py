@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sepkit.errors import UserError
@@ -42,6 +42,7 @@ def test_full_padding_keeps_every_frame_that_holds_a_sample(geometry, num_sample
 
 @settings(deadline=None, max_examples=150)
 @given(geometry=geometries(), num_samples=st.integers(1, 60), pad=st.sampled_from(["full", "asteroid"]))
+@example({"kernel_size": 6, "stride": 2, "padding": 3, "output_padding": 0, "multiple": 1}, 1, "asteroid")
 def test_decoded_waveforms_reach_the_end_and_the_right_multiple(geometry, num_samples, pad):
     bank = FreeFilterbank(num_filters=2, **geometry)
     left, right = bank.padding_for(num_samples, pad)
@@ -66,6 +67,44 @@ def test_products_are_the_convolutions(geometry, num_samples):
     filters = bank.decoder.get_filters()
     expected = torch.nn.functional.conv_transpose1d(encoding.flatten(0, 1), filters, stride=bank.stride)
     torch.testing.assert_close(bank.decode_frames(encoding), expected.view(2, 2, -1))
+    waveforms = bank.decode(encoding.requires_grad_())
+    with torch.no_grad():
+        torch.testing.assert_close(bank.decode(encoding), waveforms.detach())
+
+
+@pytest.mark.parametrize(
+    ("kernel_size", "stride", "like_torch"),
+    [(512, 256, False), (64, 20, True), (256, 64, True), (10, 5, False), (2, 1, True)],
+)
+def test_fourier_transforms_are_the_convolutions(kernel_size, stride, like_torch):
+    bank = STFTFilterbank(kernel_size=kernel_size, stride=stride, like_torch=like_torch)
+    waveform = torch.randn(2, 1000)
+    coefficients = bank.encode(waveform).detach()
+    encoding = torch.randn(2, 3, *coefficients.shape[1:])
+    waveforms = bank.decode(encoding).detach()
+    with torch.no_grad():
+        for found, expected in ((bank.encode(waveform), coefficients), (bank.decode(encoding), waveforms)):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "bank",
+    [
+        FreeFilterbank(num_filters=3, kernel_size=6, stride=2),
+        STFTFilterbank(kernel_size=8, stride=4),
+        STFTFilterbank(kernel_size=8, stride=2, complex_masks=True),
+        STFTFilterbank(kernel_size=8, stride=4, complex_masks=True, features="real_imaginary", compression=0.3),
+        STFTFilterbank(kernel_size=8, stride=4, complex_masks=True, features="real_imaginary", mapping=True),
+    ],
+)
+def test_energy_of_noise_in_masks(bank):
+    """The energies of each mask value's own waveform, times its variance, add up."""
+    bank = bank.double()
+    encoding, variance = torch.randn(1, bank.full_dim, 3).double(), torch.rand(1, 2, bank.mask_dim, 3).double()
+    each = torch.eye(bank.mask_dim * 3, dtype=torch.float64).view(1, -1, bank.mask_dim, 3)
+    energies = bank.decode_frames(bank.apply_mask(each, encoding)).square().sum(-1)[0]
+    found = bank.decoded_energy(bank.masked_variance(variance, encoding))
+    torch.testing.assert_close(found, variance.flatten(2) @ energies)
 
 
 def test_free_filterbank_convolves_and_transposes():

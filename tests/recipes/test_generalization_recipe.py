@@ -63,7 +63,7 @@ def command(repository: Path, recordings: Path, tmp_path: Path) -> Callable[...,
             "--noise", str(recordings / "noise"), "--groups", "seen=a.* unseen=b.*", "--conf", str(conf),
             "--seeds", "0",
             "--prepare-options", "--train-mixtures 12 --dev-mixtures 60 --test-mixtures 3 --segment-seconds 1",
-            "--extra", "--trainer.max_epochs 1", "--calibrate-options", "--samples 2",
+            "--extra", "--trainer.max_epochs 1", "--calibrate-options", "--device cpu",
             "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp"), *options,
         ]  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "package" / "boxed"
     arguments = [str(experiment), "--dev", str(manifests[0]), "--tests", str(manifests[1]), "--out", str(out)]
-    assert box.main([*arguments, "--samples", "2"]) == 0
+    assert box.main(arguments) == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md",
         "model.safetensors",

@@ -24,6 +24,7 @@ LINES = (
     "metrics",
     "scaling",
     "separate",
+    "shipped",
     "steps",
     "train",
     "weak_scaling",

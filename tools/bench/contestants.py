@@ -188,7 +188,7 @@ def theirs(folder: Path, name: str, sizes: Mapping[str, int], double: bool = Fal
     if name == SEPFORMER:
         separate = _sepformer(folder / "model", {**_SEPFORMER_SIZES, **sizes}, dtype)
     else:
-        model = _asteroid(folder, name, sizes).to(dtype)
+        model = asteroid_module(folder, name, sizes).to(dtype)
         separate = lambda mixture: model(mixture.unsqueeze(1))[0]  # noqa: E731
 
     def call() -> Tensor:
@@ -211,7 +211,14 @@ def _separator(model: EncoderMaskerDecoder, **options: Any) -> Separator:
     return Separator(model, options=SeparatorOptions(**options))
 
 
-def _asteroid(folder: Path, name: str, sizes: Mapping[str, int]) -> nn.Module:
+def asteroid_module(folder: Path, name: str, sizes: Mapping[str, int]) -> nn.Module:
+    """Return asteroid's own model, in evaluation mode.
+
+    Args:
+        folder: see `prepare`.
+        name: of the model.
+        sizes: see `prepare`.
+    """
     import torch
     from asteroid import models
 
@@ -302,7 +309,7 @@ def theirs_on_disk(folder: Path, name: str, sizes: Mapping[str, int], chunk_seco
     from asteroid.dsp.overlap_add import LambdaOverlapAdd
     from asteroid.separate import file_separate
 
-    model = _asteroid(folder, name, sizes)
+    model = asteroid_module(folder, name, sizes)
     window = 2 * round(chunk_seconds * cast(float, model.sample_rate) / 2)
     joined: Any = LambdaOverlapAdd(model, 2, window, window // 2, window="hann").eval()
     (folder / "theirs").mkdir(exist_ok=True)
