@@ -202,7 +202,8 @@ def _frame_powers(waveform: np.ndarray, frame: int) -> np.ndarray:
     """Return (F, K) power spectra of half overlapping Hann windows without their means."""
     frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
-    return np.square(np.abs(np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window)))
+    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window)
+    return np.square(spectra.real) + np.square(spectra.imag)
 
 
 def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:

@@ -107,7 +107,8 @@ def _summarize(values: Sequence[np.ndarray], dimensions: int) -> Measured:
 def _cepstra(frames: np.ndarray, sample_rate: int) -> np.ndarray:
     """Return (F, D) mel cepstra without the first, which is the level."""
     window, bands, cosines = _cepstral_analysis(frames.shape[-1], sample_rate)
-    powers = np.square(np.abs(np.fft.rfft(frames * window, axis=-1))) @ bands.T
+    spectra = np.fft.rfft(frames * window, axis=-1)
+    powers = (np.square(spectra.real) + np.square(spectra.imag)) @ bands.T
     if not len(powers):
         return np.zeros((0, _CEPSTRA))
     # Bands 50 dB below a frame's strongest contain remainders of other voices.

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TURNS = 7
-TOLERANCE = 1e-5
+# Graphs have the filters of the Fourier transform, rounded to float32, and we the fast transform. Compressed magnitudes
+# make differences of 1e-7 in weak bins larger: 1e-5 of the largest sample in a minute of speech, 100 dB below it.
+TOLERANCE = 1e-4
 RECORDINGS = 24
 
 Call = Callable[[], Any]
@@ -174,6 +176,9 @@ def estimates(folder: Path, model: str) -> Call:
     import torch
 
     loaded, mixture = _loaded(model), torch.from_numpy(_mixture(folder))
+    if getattr(loaded.masker, "small_steps", False):
+        # The command takes one thread for such models, see `sepkit.cli._threads`.
+        torch.set_num_threads(1)
 
     def call() -> Tensor:
         with torch.inference_mode():
