@@ -9,16 +9,17 @@ from sepkit.version import __version__
 __all__ = ["Separator", "__version__", "load_audiogram_model", "load_model"]
 
 if TYPE_CHECKING:
-    from sepkit.inference.separator import Separator, load_model
+    from sepkit.inference.loading import load_model
+    from sepkit.inference.separator import Separator
     from sepkit.studies.acquisition.session import load_audiogram_model
 
 
 def __getattr__(name: str) -> Any:
     # torch takes a second to import: it is loaded when a model is asked for, never by `import sepkit`.
     if name in ("Separator", "load_model"):
-        from sepkit.inference import separator
+        from sepkit import inference
 
-        return getattr(separator, name)
+        return getattr(inference, name)
     if name == "load_audiogram_model":
         from sepkit.studies.acquisition.session import load_audiogram_model
 

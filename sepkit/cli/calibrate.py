@@ -39,8 +39,8 @@ def main(
     from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
     from sepkit.inference.calibration import calibrate
+    from sepkit.inference.loading import load_model
     from sepkit.inference.quality import write_quality
-    from sepkit.inference.separator import load_model
     from sepkit.models.checkpoints import find_checkpoint, read_description
 
     if not Path(model).exists() and ":" in model:

@@ -171,7 +171,7 @@ def _images(
     model: str, manifests: list[str], out: Path, depth_steps: list[int] | None, samples: int, device: str
 ) -> Path:
     from sepkit.errors import UserError
-    from sepkit.inference.separator import device_of
+    from sepkit.inference.devices import device_of
     from sepkit.models.checkpoints import find_checkpoint
     from sepkit.studies.continuous_depth.evaluate import evaluate_images, report_lines
 
@@ -332,7 +332,7 @@ def _of_model(
     from sepkit.cli._ranks import device_of_rank
     from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
-    from sepkit.inference.separator import load_model
+    from sepkit.inference.loading import load_model
     from sepkit.inference.speakers import check_speakers
     from sepkit.models.maskers.base import DepthMasker
 

@@ -108,7 +108,7 @@ def _of_model(
     device: str,
 ) -> Findings:
     from sepkit.annealing.temperature import of_model
-    from sepkit.inference.separator import load_model
+    from sepkit.inference.loading import load_model
 
     # Loaded as for separation, which handles devices.
     separator = load_model(model, device, predict=False)

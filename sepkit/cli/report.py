@@ -47,7 +47,7 @@ def main(
 
     def load_separator(model: str) -> Callable[[Any, int], Any]:
         from sepkit.cli._threads import keep_small_steps_together
-        from sepkit.inference.separator import load_model
+        from sepkit.inference.loading import load_model
 
         separator = load_model(model, device, predict=False)
         keep_small_steps_together(separator)

@@ -78,7 +78,7 @@ def main(
     # All mistakes in the arguments are reported before torch is imported.
     find_recordings(inputs, Path(out))
     from sepkit.inference import separate_files
-    from sepkit.inference.separator import load_model
+    from sepkit.inference.loading import load_model
     from sepkit.models.hub import pinned
     from sepkit.models.shipped import default_model
 

@@ -46,8 +46,8 @@ def main(
         raise UserError(f"{source}: expected -, standard input (sepkit stream - < {source}); files: sepkit separate")
     if sys.stdin.isatty():
         raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
+    from sepkit.inference.loading import load_model
     from sepkit.inference.pipe import open_pipe, separate_pipe
-    from sepkit.inference.separator import load_model
 
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
     keep_small_steps_together(separator)

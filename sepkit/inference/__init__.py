@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sepkit.inference.files import FilesReport, separate_files
-    from sepkit.inference.separator import Separated, Separator, load_model
+    from sepkit.inference.loading import load_model
+    from sepkit.inference.separator import Separated, Separator
 
 __all__ = ["FilesReport", "Separated", "Separator", "load_model", "separate_files"]
 
@@ -17,6 +18,8 @@ def __getattr__(name: str) -> Any:
 
     if name in ("FilesReport", "separate_files"):
         return getattr(import_module("sepkit.inference.files"), name)
-    if name in ("Separated", "Separator", "load_model"):
+    if name in ("Separated", "Separator"):
         return getattr(import_module("sepkit.inference.separator"), name)
+    if name == "load_model":
+        return getattr(import_module("sepkit.inference.loading"), name)
     raise AttributeError(f"module 'sepkit.inference' has no attribute {name!r}")

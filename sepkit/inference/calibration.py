@@ -20,9 +20,10 @@ from sepkit.inference.features import recording_features
 from sepkit.inference.levels import products_of
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality
-from sepkit.inference.separator import Separator, weights_fingerprint
+from sepkit.inference.separator import Separator
 from sepkit.inference.silence import fit_silence, levels_db
 from sepkit.inference.voice_change import default_encoder, voice_change
+from sepkit.models.fingerprint import weights_fingerprint
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 

@@ -10,7 +10,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.files import separate_files
-from sepkit.inference.separator import load_model
+from sepkit.inference.loading import load_model
 
 
 def check_separates(path: Path) -> None:

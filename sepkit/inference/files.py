@@ -22,10 +22,11 @@ from sepkit.inference.outputs import Blocks, file_identity, is_done, write_outpu
 from sepkit.inference.recordings import FileRecording
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.separated import Separated, sentence
-from sepkit.inference.separator import Separator, weights_fingerprint
+from sepkit.inference.separator import Separator
 from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.models import load_checkpoint
+from sepkit.models.fingerprint import weights_fingerprint
 from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.parallel import Failed, attempt, for_each

@@ -22,10 +22,11 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, parse_json, write_json
 from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.loading import load_model
 from sepkit.inference.options import Levels, Subtype
 from sepkit.inference.outputs import file_identity
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
-from sepkit.inference.separator import Separator, load_model
+from sepkit.inference.separator import Separator
 from sepkit.models.checkpoints import read_description
 from sepkit.version import __version__
 

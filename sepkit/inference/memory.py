@@ -43,7 +43,7 @@ def _measure(model: str, seconds: float, sender: Connection) -> None:
     import torch  # noqa: F401
 
     before = resident_peak_mib()
-    from sepkit.inference.separator import load_model
+    from sepkit.inference.loading import load_model
 
     separator = load_model(model, "cpu", predict=False)
     rate = separator.model.sample_rate

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +17,13 @@ from torch import Tensor
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.batches import Batches, batch_size
+from sepkit.inference.devices import device_of
 from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual, products_of
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers
 from sepkit.inference.precision import with_precision
-from sepkit.inference.quality import QUALITY, QualityPredictor, read_quality
+from sepkit.inference.quality import QualityPredictor
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.run_model import ModelOutput, check_finite, run_model
 from sepkit.inference.separated import Separated
@@ -35,13 +34,13 @@ from sepkit.inference.streaming import Stream
 from sepkit.inference.uncertainty import check_samples, monte_carlo
 from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
-from sepkit.models import EncoderMaskerDecoder, load_checkpoint, load_pretrained, model_folder
-from sepkit.models.onnx import OnnxModel, is_onnx
+from sepkit.models import EncoderMaskerDecoder, load_checkpoint
+from sepkit.models.fingerprint import weights_fingerprint
 from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
-from sepkit.models.shipped import default_model, encoder_folder
+from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
-__all__ = ["Separated", "Separator", "load_model", "weights_fingerprint"]
+__all__ = ["Separated", "Separator"]
 
 
 class Separator:
@@ -472,78 +471,3 @@ def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
     other = copy.deepcopy(model, tensors)
     other.set_depth_steps(steps)
     return other
-
-
-def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Return a hexadecimal digest of all weights and buffers.
-
-    Args:
-        model: any module.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def load_model(
-    model: str | os.PathLike[str] | None = None,
-    device: str | torch.device = "cpu",
-    options: SeparatorOptions | None = None,
-    *,
-    predict: bool = True,
-    **changed: Any,
-) -> Separator:
-    """Return the separator of a saved model, with its predictor of SI-SDR if `sepkit calibrate` made one.
-
-    Args:
-        model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or
-            whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
-        device: "cpu", "cuda", "cuda:1" ..., or "auto".
-        options: how it works; None: the defaults.
-        predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
-            damaged or of another model.
-        **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").
-
-    Raises:
-        UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
-    """
-    model = default_model() if model is None else model
-    # A predictor needs a folder. Another toolkit's checkpoint has none, and neither has an exported model, which
-    # otherwise has every attribute that a separator uses.
-    folder = model_folder(model)
-    loaded = cast(EncoderMaskerDecoder, OnnxModel(model)) if is_onnx(model) else load_pretrained(folder or model)
-    quality = None
-    if folder is not None and (folder / QUALITY).is_file():
-        try:
-            quality = read_quality(folder, weights_fingerprint(loaded), loaded.hypotheses)
-        except UserError:
-            if predict:
-                raise
-    options = replace(options or SeparatorOptions(), **changed)
-    separator = Separator(loaded, device, options, quality=quality)
-    if not predict:
-        separator.quality = None
-    return separator
-
-
-def device_of(name: str | torch.device) -> torch.device:
-    """Return a device by its name.
-
-    Args:
-        name: as torch has it, or "auto": an accelerator if there is one.
-
-    Raises:
-        UserError: no such device here.
-    """
-    if name == "auto":
-        # With several accelerators, each process of torchrun has its own.
-        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(f"device: found {str(name)!r}, which is not there ({reason}); use cpu or auto") from error
-    return device

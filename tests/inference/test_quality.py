@@ -30,8 +30,8 @@ from sepkit.inference.not_separated import NotSeparatedPredictor
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality, read_quality, write_quality
 from sepkit.inference.ridge import fit_ridge
-from sepkit.inference.separator import weights_fingerprint
 from sepkit.models import build_model, save_model
+from sepkit.models.fingerprint import weights_fingerprint
 
 RATE = 8000
 MODEL = ModelConfig(

@@ -17,10 +17,10 @@ from sepkit.inference import Separator, separate_files
 from sepkit.inference.alone import AloneRule
 from sepkit.inference.not_separated import NotSeparatedPredictor
 from sepkit.inference.options import OutputOptions
-from sepkit.inference.separator import weights_fingerprint
 from sepkit.inference.silence import HIGHEST_DB, LOWEST_DB, SilenceThreshold, fit_silence, levels_db
 from sepkit.inference.voice_change import default_encoder
 from sepkit.models import build_model
+from sepkit.models.fingerprint import weights_fingerprint
 
 RATE = 8000
 

@@ -8,8 +8,8 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference import load_model
-from sepkit.inference.separator import weights_fingerprint
 from sepkit.inference.voice_change import default_encoder
+from sepkit.models.fingerprint import weights_fingerprint
 from sepkit.models.shipped import encoder_folder, shipped_encoders, shipped_models
 
 

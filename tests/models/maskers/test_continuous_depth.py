@@ -23,7 +23,8 @@ from sepkit.config import (
 )
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.separator import Separator, load_model
+from sepkit.inference.loading import load_model
+from sepkit.inference.separator import Separator
 from sepkit.inference.uncertainty import monte_carlo, rates_of
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
