@@ -128,6 +128,7 @@ def test_a_training_step(tmp_path):
 
 def test_lines_of_other_forms(tmp_path):
     assignment = {
+        "version": table.VERSIONS["assignment"],
         "rows": [
             {
                 "speakers": 2,
@@ -206,3 +207,34 @@ def test_a_line_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys
 def test_the_page_in_the_repository_is_that_of_the_results_beside_it(tmp_path):
     written = table.write_table(bench.LINES, table.FOLDER / "results", tmp_path / "README.md").read_text()
     assert (table.FOLDER / "README.md").read_text() == written
+
+
+# ------------------------------------------------------------------------------------------------- versions, machines
+
+
+def at(commit, median, low, high, **here):
+    """Results of a pair at a commit."""
+    ratio = {"median": median, "range": [low, high]}
+    return separate(PAIR | {"ratio": ratio}) | {
+        "environment": ENVIRONMENT | {"commit": commit, "measured_on": "2026-01-02"} | here
+    }
+
+
+def test_the_page_shows_what_a_line_was_at_the_commit_before(tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    for result in (at("aaa", 1.9, 1.7, 2.0), at("bbb", 1.5, 1.4, 1.6, machine="another")):
+        table.keep_history("separate", result, results)
+    for found, words in ((at("ccc", 1.8, 1.6, 1.9), ""), (at("ccc", 1.5, 1.4, 1.6), ", **slower now**")):
+        table.keep_history("separate", found, results)
+        assert cells(page(tmp_path, separate=found), "Conv-TasNet")["before"] == f"1.90 [1.70, 2.00]{words}"
+    assert len((results / table.HISTORY).read_text().splitlines()) == 3
+
+
+def test_other_machines_and_versions_are_marked(tmp_path):
+    metrics = at("aaa", 2, 1, 3, machine="old", measured_on="2025-01-01")
+    text = page(tmp_path, separate=at("aaa", 2, 1, 3), metrics=metrics, steps={"version": 0, "rows": {}})
+    of_metrics, of_separate, of_steps = text.split("## ")[1:]
+    assert table.OTHER_MACHINE.format("a machine") in of_metrics
+    assert "another machine" not in of_separate
+    assert table.OTHER_VERSION in of_steps

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tools.bench.table import FOLDER, write_table
+from tools.bench.table import FOLDER, keep_history, write_table
 
 LINES = (
     "accelerator",
@@ -51,6 +51,7 @@ def main(names: list[str], folder: Path = FOLDER) -> int:
         if "failed" in result:
             failed.append(name)
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        keep_history(name, result, results)
         print(path)
         write_table(LINES, results, folder / "README.md")
     print(write_table(LINES, results, folder / "README.md"))

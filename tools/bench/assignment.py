@@ -22,7 +22,7 @@ from torch import Tensor
 from sepkit.files import write_json
 from sepkit.objectives.assignment import MCL, PIT, AnnealedMCL, Assignment
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from tools.bench.table import FOLDER
+from tools.bench.table import FOLDER, VERSIONS
 from tools.bench.timing import Ratio, environment, seconds_of, take_turns
 
 BATCH, NUM_SAMPLES = 8, 32000
@@ -34,7 +34,7 @@ TEMPERATURE_DB = 1.0
 GROWN_AT = 2
 """Number of speakers that is also timed in a process whose heap has grown."""
 SECONDS, LEAST_TURNS = 1.5, 5
-VERSION = 2
+VERSION = VERSIONS["assignment"]
 RESULTS = FOLDER / "results" / "assignment.json"
 TOO_SLOW_SECONDS = 10.0
 # Largest allowed difference from the loss in float64, in dB: of ours, and of a peer's (beyond it, the loss is another).

@@ -22,6 +22,7 @@ from sepkit.config import (
     BandSplitRNNConfig,
     ContinuousDepthConfig,
     ConvTasNetConfig,
+    DeterministicConfig,
     DualPathRNNConfig,
     FilterbankConfig,
     FreeFilterbankConfig,
@@ -31,8 +32,11 @@ from sepkit.config import (
     ModelConfig,
     ObjectiveConfig,
     RecurrentConfig,
+    SepFormerConfig,
+    SepReformerConfig,
     STFTFilterbankConfig,
     SuDoRMRFConfig,
+    TFLocoformerConfig,
 )
 from sepkit.data import audio
 from sepkit.data.dataset import MixtureDataset
@@ -41,11 +45,11 @@ from sepkit.files import write_json
 from sepkit.models import build_model
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
-from tools.bench.table import FOLDER
+from tools.bench.table import FOLDER, VERSIONS
 from tools.bench.timing import environment
 
 RESULTS = FOLDER / "results" / "steps.json"
-VERSION = 1
+VERSION = VERSIONS["steps"]
 BATCH, SECONDS, SAMPLE_RATE = 2, 2.0, 8000
 STEPS = 3
 FREE, STFT = FreeFilterbankConfig(), STFTFilterbankConfig(kernel_size=256, stride=128)
@@ -60,6 +64,15 @@ MASKERS: dict[str, tuple[MaskerConfig, FilterbankConfig]] = {
     "gated_recurrence": (GatedRecurrenceConfig(), STFT),
     "continuous_depth": (ContinuousDepthConfig(), STFT),
     "band_split_rnn": (BandSplitRNNConfig(num_layers=1), STFT),
+    "sepformer": (SepFormerConfig(num_layers=1, transformer_layers=1), FreeFilterbankConfig(256)),
+    "sepreformer": (
+        SepReformerConfig(channels=64, num_stages=1),
+        FreeFilterbankConfig(256, kernel_size=16, stride=4, mapping=True),
+    ),
+    "tf_locoformer": (
+        TFLocoformerConfig(channels=96, num_layers=1, feedforward_dim=128, kernel_size=8),
+        STFTFilterbankConfig(256, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True),
+    ),
 }
 """Full widths, but fewer blocks than papers have: they repeat the same operations."""
 
@@ -127,7 +140,10 @@ def run(path: Path = RESULTS) -> dict[str, Any]:
         if name in rows:
             continue
         data_seconds = _data_seconds() if data_seconds is None else data_seconds
-        rows[name] = _measured(ModelConfig(filterbank=bank, masker=masker), data_seconds)
+        config = ModelConfig(filterbank=bank, masker=masker)
+        if getattr(bank, "mapping", False):
+            config.masks = DeterministicConfig("linear")
+        rows[name] = _measured(config, data_seconds)
         shares = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in rows[name]["shares"].items())
         print(f"{name}, {rows[name]['seconds']:.2f} s: {shares}", flush=True)
         write_json(path, {"version": VERSION, "rows": rows, "environment": here})

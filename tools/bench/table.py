@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sepkit.files import write_text
+
 FOLDER = Path(__file__).parent
 
 INTRODUCTION = """# Side by side with other toolkits
@@ -19,7 +21,8 @@ A ratio says how many times faster sepkit is than the peer: the median over turn
 on the same input, and in brackets the least and the largest of a turn. Where the processor was shared with other
 programs the range is wide. Differences are those of outputs: sepkit's, then the peer's where both are compared with a
 computation in float64. Memory is that of a process at its peak, above what `import torch` takes unless the line says
-otherwise. What was asked for and not reached says **no**.
+otherwise. What was asked for and not reached says **no**. "Before" is the same row at the last commit at which the line
+ran on the same machine; where the whole range has fallen, it says so.
 """
 
 NOTES = {
@@ -46,6 +49,14 @@ NOTES = {
 
 NOT_RUN = "This line was not run."
 OTHER_VERSION = "Its results are of another version of this tool; run the line again."
+OTHER_MACHINE = "The newest lines were measured on another machine: {}."
+
+VERSIONS = {"assignment": 2, "steps": 1}
+"""Of lines that keep what they have measured; a line whose measurements change is entered here with 2. The page marks
+results of another version."""
+
+HISTORY = "history.jsonl"
+"""Beside the results: the ratios of every line at each commit and machine at which it ran."""
 
 Cells = dict[str, str]
 
@@ -60,12 +71,61 @@ class Section:
 
 def write_table(lines: Iterable[str], results: Path = FOLDER / "results", path: Path = FOLDER / "README.md") -> Path:
     """Write the page on `lines`, in their order, and return its path; `results` is the folder of LINE.json."""
-    parts = [INTRODUCTION, *(_section(line, results / f"{line}.json") for line in sorted(lines))]
+    newest = _newest_machine(lines, results)
+    parts = [INTRODUCTION, *(_section(line, results / f"{line}.json", newest) for line in sorted(lines))]
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
 
 
-def _section(line: str, path: Path) -> str:
+def keep_history(line: str, result: Mapping[str, Any], results: Path) -> None:
+    """Write the ratios of a line to the history, in place of those of the same commit and machine.
+
+    Args:
+        line: its name.
+        result: of it; one without ratios has no history.
+        results: the folder of LINE.json.
+    """
+    ratios = {_name(row): row["ratio"] for row in result.get("rows", []) if isinstance(row, dict) and row.get("ratio")}
+    here = result.get("environment", {})
+    if not ratios or not here.get("commit"):
+        return
+    entry = {"line": line, **{key: here[key] for key in ("commit", "machine", "measured_on")}, "ratios": ratios}
+    others = [one for one in _history(results) if not _is_of(one, line, entry)]
+    write_text(results / HISTORY, "".join(f"{json.dumps(one)}\n" for one in [*others, entry]))
+
+
+def _history(results: Path) -> list[dict[str, Any]]:
+    path = results / HISTORY
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _is_of(entry: Mapping[str, Any], line: str, where: Mapping[str, Any]) -> bool:
+    return entry["line"] == line and all(entry[key] == where.get(key) for key in ("commit", "machine"))
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row.get('what') or row.get('model')}, {row.get('peer')}, {row.get('threads')}"
+
+
+def _before(line: str, here: Mapping[str, Any], results: Path) -> dict[str, Any]:
+    """Return the ratios of a line when it last ran on this machine at another commit, by the names of rows."""
+    of_line = [one for one in _history(results) if one["line"] == line and one["machine"] == here.get("machine")]
+    earlier = [one for one in of_line if here.get("commit") and one["commit"] != here["commit"]]
+    return earlier[-1]["ratios"] if earlier else {}
+
+
+def _newest_machine(lines: Iterable[str], results: Path) -> str | None:
+    """Return the machine of the line that was measured last."""
+    found = []
+    for line in lines:
+        path = results / f"{line}.json"
+        here = json.loads(path.read_text(encoding="utf-8")).get("environment", {}) if path.exists() else {}
+        if here.get("machine") and here.get("measured_on"):
+            found.append((here["measured_on"], here["machine"]))
+    return max(found)[1] if found else None
+
+
+def _section(line: str, path: Path, newest: str | None = None) -> str:
     head = f"## {line}\n\n{NOTES[line]}\n"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -75,11 +135,27 @@ def _section(line: str, path: Path) -> str:
         if key in result:
             return f"{head}\n{words}: {result[key]}\n"
     try:
+        if result.get("version", 1) != VERSIONS.get(line, 1):
+            return f"{head}\n{OTHER_VERSION}\n"
         section = _READERS.get(line, _of_pairs)(result)
+        if line not in _READERS:
+            _compare(section.rows, result, _before(line, result.get("environment", {}), path.parent))
+        machine = result.get("environment", {}).get("machine")
+        if newest is not None and machine != newest:
+            section.remarks.append(OTHER_MACHINE.format(newest))
         paragraphs = [head, _markdown(section.rows), *(f"{remark}\n" for remark in section.remarks)]
     except (KeyError, TypeError, AttributeError):
         return f"{head}\n{OTHER_VERSION}\n"
     return "\n".join([*paragraphs, _environment(result.get("environment", {}))])
+
+
+def _compare(rows: list[Cells], result: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Add to rows how many times faster they were before; those whose whole range has fallen say so."""
+    for cells, row in zip(rows, result["rows"], strict=False):
+        earlier, now = before.get(_name(row)), row.get("ratio")
+        if earlier and now:
+            slower = now["range"][1] < earlier["range"][0]
+            cells["before"] = f"{ratio_cell(earlier)}{', **slower now**' if slower else ''}"
 
 
 def _markdown(rows: list[Cells]) -> str:
@@ -97,6 +173,7 @@ def _environment(environment: Mapping[str, Any]) -> str:
         "processors": "{} processors",
         "system": "{}",
         "python": "Python {}",
+        "commit": "commit {}",
         "measured_on": "measured on {}",
     }
     words = [text.format(environment[key]) for key, text in known.items() if environment.get(key)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ def environment(*packages: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": {package: _version(package) for package in ("sepkit", "torch", *packages)},
         "measured_on": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
     }
 
 
@@ -128,6 +130,21 @@ def _processor() -> str:
     flags = set(fields.get("flags", "").split())
     wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return ", ".join([fields.get("model name", platform.machine()), *wide])
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout, with a plus if files of it have changed; None without git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
 
 
 def _version(package: str) -> str | None:
