@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from sepkit.errors import UserError
 from sepkit.evaluation.calibration import agreement
@@ -15,9 +16,11 @@ from sepkit.evaluation.run_folder import Run
 from sepkit.files import atomic_output, write_text
 from sepkit.reporting.figures import COLORS, panels
 from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.seeds import group_runs
 
 _DISTORTION = "blr_nats_per_sample"
 _MOST_SHARP = 2000
+_SHOWN_PERCENT = 98
 
 
 def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
@@ -56,15 +59,18 @@ def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
             means = [f"{values.mean():.3f}" for values in (bound, distortion)]
             rows.append([escaped(test_set), escaped(name), str(len(bound)), *means, correlation, interval])
     figure_path = path.with_name(f"{path.stem}_evidence.png")
+    group_of = {run.name: group.name for group in group_runs(runs) for run in group.runs}
     with atomic_output(figure_path) as temporary:
-        evidence_figure(found).savefig(temporary, format="png", dpi=160)
+        evidence_figure(found, group_of).savefig(temporary, format="png", dpi=160)
     header = ["test set", "model", "mixtures", "negative bound on the mixture's evidence [nats per sample]"]
     header += ["distortion [nats per sample]", "rank correlation", "95 % interval"]
     text = "\n".join(
         [
             markdown_table(header, rows, words=(0, 1)),
             f"![Distortion against the bound on the mixture's evidence]({figure_path.name})\n",
-            "A dot is a mixture. Lower is better on both axes. The interval is a bootstrap over mixtures.\n",
+            "A dot is a mixture, a color a model with all its seeds. Lower is better on both axes. Of the bounds, the "
+            f"{100 - _SHOWN_PERCENT} % that are largest are left out of the figure. The interval is a bootstrap over "
+            "mixtures.\n",
         ]
     )
     write_text(path, text)
@@ -84,25 +90,30 @@ def evidence_points(mixture_elbo: np.ndarray, log_evidence: np.ndarray) -> tuple
     return -mixture_elbo[both], -log_evidence[both]
 
 
-def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
-    """Return a figure with a panel per test set, a dot per mixture, a color per model.
+def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]], group_of: Mapping[str, str]) -> Figure:
+    """Return a figure with a panel per test set, a dot per mixture, a color per group of models.
+
+    A few mixtures with hardly any evidence would push all others together, so they are left out.
 
     Args:
         found: test set -> model -> negative bounds and distortions of its mixtures.
+        group_of: model -> the name of its group.
     """
     figure = panels(
         "negative bound on the mixture's evidence [nats per sample]", ["distortion [nats per sample]"] * len(found)
     )
-    colors = {
-        name: COLORS[k % len(COLORS)] for k, name in enumerate(dict.fromkeys(n for m in found.values() for n in m))
-    }
+    groups = dict.fromkeys(group_of[name] for models in found.values() for name in models)
+    colors = {group: COLORS[k % len(COLORS)] for k, group in enumerate(groups)}
     for axes, (test_set, models) in zip(figure.axes, found.items(), strict=True):
         axes.set_title(test_set, fontsize=10)
+        most = np.percentile(np.concatenate([bound for bound, _ in models.values()]), _SHOWN_PERCENT)
         for name, (bound, distortion) in models.items():
+            shown, color = bound <= most, colors[group_of[name]]
             many = len(bound) > _MOST_SHARP
-            axes.scatter(
-                bound, distortion, s=8, color=colors[name], alpha=0.4, linewidths=0, label=name, rasterized=many
-            )
+            axes.scatter(bound[shown], distortion[shown], s=8, color=color, alpha=0.4, linewidths=0, rasterized=many)
     if len(colors) > 1:
-        figure.axes[0].legend(frameon=False, fontsize=9)
+        handles = [
+            Line2D([], [], color=color, marker="o", linestyle="", label=group) for group, color in colors.items()
+        ]
+        figure.axes[0].legend(handles=handles, frameon=False, fontsize=9)
     return figure
