@@ -82,7 +82,6 @@ WITH_SEEDS = {
     "prepare mini": ["prepare", "mini", "--out", "o", "--seed"],
     "prepare folder": ["prepare", "folder", "--speech", "in", "--out", "o", "--seed"],
     "find-temperature": ["find-temperature", "--manifest", "x", "--out", "o", "--seed"],
-    "calibrate": ["calibrate", "m", "--manifest", "x", "--seed"],
 }
 
 

@@ -42,7 +42,7 @@ def _predictors() -> Kind:
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_files(Path(temporary), model_files())
         weights = load_model(folder).fingerprint()
-        write_quality(QualityPredictor(weights, 2, 2, 0, "dev.jsonl", 9, 18, 0.9, ridge, ridge), folder)
+        write_quality(QualityPredictor(weights, 2, "dev.jsonl", 9, 18, 0.9, ridge, ridge), folder)
         files = {"quality.yaml": (folder / "quality.yaml").read_bytes()}
 
     def model(folder: Path) -> str:
