@@ -22,7 +22,7 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 # Calls of the model between two returns of freed memory.
-_RETURN_MEMORY_EVERY = 16
+_RETURN_MEMORY_EVERY = 4
 
 
 @dataclass

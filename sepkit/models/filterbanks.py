@@ -383,16 +383,15 @@ class STFTFilterbank(Filterbank):
         # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
         scales = scales * self.kernel_size / 2
         scales[[0, -1]] *= 2
-        real, imaginary = (_at_least_float32(encoding).transpose(-1, -2) * scales.repeat(2)).chunk(2, dim=-1)
-        return self._overlap_added(torch.fft.irfft(torch.complex(real, imaginary), self.kernel_size) * window)
-
-    def _overlap_added(self, windows: Tensor) -> Tensor:
-        """Return the sum (..., (F - 1) * stride + kernel_size) of windows (..., F, kernel_size) in their places."""
-        frames, parts = windows.shape[-2], -(-self.kernel_size // self.stride)
-        windows = nn.functional.pad(windows, (0, parts * self.stride - self.kernel_size))
-        blocks = windows.new_zeros(*windows.shape[:-2], frames + parts - 1, self.stride)
-        for part in range(parts):
-            blocks[..., part : part + frames, :] += windows[..., part * self.stride : (part + 1) * self.stride]
+        encoding = _at_least_float32(encoding)
+        frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
+        blocks = encoding.new_zeros(*encoding.shape[:-2], frames + parts - 1, self.stride)
+        # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
+        for one, added in zip(encoding.flatten(0, -3).transpose(-1, -2), blocks.flatten(0, -3), strict=True):
+            real, imaginary = one.chunk(2, dim=-1)
+            windows = torch.fft.irfft(torch.complex(real * scales, imaginary * scales), self.kernel_size).mul_(window)
+            for part, columns in enumerate(windows.split(self.stride, dim=-1)):
+                added[part : part + frames, : columns.shape[-1]] += columns
         return blocks.flatten(-2)[..., : (frames - 1) * self.stride + self.kernel_size]
 
     def features(self, encoding: Tensor) -> Tensor:
