@@ -300,8 +300,15 @@ def exported_module(folder: Path, name: str, threads: int) -> Call:
 
     module, mixture = contestants.asteroid_module(folder, name, {}), _mixture(folder)
     path = folder / "theirs.onnx"
-    names = {"input_names": ["mixture"], "output_names": ["estimates"]}
-    torch.onnx.export(module, (torch.from_numpy(mixture),), str(path), dynamo=False, opset_version=17, **names)
+    torch.onnx.export(
+        module,
+        (torch.from_numpy(mixture),),
+        str(path),
+        dynamo=False,
+        opset_version=17,
+        input_names=["mixture"],
+        output_names=["estimates"],
+    )
     return _session_call(folder, threads, mixture, path.name)
 
 
@@ -317,7 +324,7 @@ def _session_call(folder: Path, threads: int, mixture: np.ndarray, graph: str = 
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(folder / graph), options, providers=["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(str(folder / graph), options, providers=["CPUExecutionProvider"])
     return lambda: torch.from_numpy(session.run(["estimates"], {"mixture": mixture})[0][0])
 
 
