@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.statistics import summarize
 from sepkit.files import write_json
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.filterbanks import STFTFilterbank
+from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
 _TINY = 1e-12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sepkit.models.stft_filterbank  # noqa: F401  It registers itself.
 from sepkit.config import ModelConfig, PriorConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import SAMPLE_RATES

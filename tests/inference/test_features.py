@@ -26,8 +26,8 @@ from sepkit.inference.features import (
 )
 from sepkit.inference.likeness import LIKENESS_FEATURES
 from sepkit.models import EncoderMaskerDecoder, build_model
-from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
+from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from tests.tiny_models import RECURRENT, VARIATIONAL
 

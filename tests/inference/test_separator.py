@@ -14,8 +14,8 @@ from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
-from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic
+from sepkit.models.stft_filterbank import STFTFilterbank
 from tests.tiny_models import RECURRENT
 
 

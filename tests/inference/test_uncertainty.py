@@ -17,9 +17,9 @@ from sepkit.inference.uncertainty import (
     monte_carlo,
 )
 from sepkit.models import EncoderMaskerDecoder, build_model
-from sepkit.models.filterbanks import STFTFilterbank
 from sepkit.models.latents import Deterministic, LogNormal
 from sepkit.models.priors import FixedPrior
+from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from tests.tiny_models import RECURRENT, VARIATIONAL

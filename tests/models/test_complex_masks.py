@@ -19,7 +19,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model, load_checkpoint, save_model
-from sepkit.models.filterbanks import STFTFilterbank
+from sepkit.models.stft_filterbank import STFTFilterbank
 
 LINEAR = DeterministicConfig(link="linear")
 COMPLEX = STFTFilterbankConfig(64, 32, complex_masks=True)

@@ -20,8 +20,9 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model
-from sepkit.models.filterbanks import FreeFilterbank, STFTFilterbank
+from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.latents import Deterministic
+from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.types import Latent, Separation
 
 

@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sepkit.errors import UserError
-from sepkit.models.filterbanks import FreeFilterbank, STFTFilterbank
+from sepkit.models.filterbanks import FreeFilterbank
+from sepkit.models.stft_filterbank import STFTFilterbank
 
 
 @pytest.fixture(autouse=True)

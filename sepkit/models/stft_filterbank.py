@@ -1,0 +1,265 @@
+"""The short-time Fourier transform as a filterbank, with real or complex masks."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from asteroid_filterbanks import STFTFB, Decoder, Encoder
+from torch import Tensor, nn
+
+from sepkit.config import STFTFilterbankConfig
+from sepkit.errors import UserError
+from sepkit.limits import WINDOW_SAMPLES
+from sepkit.models.filterbanks import Filterbank, require
+from sepkit.registry import register
+
+# Added to the power of every bin: the square root of an exact zero has no gradient.
+_POWER_FLOOR = 1e-8
+# Deviation of gaussian complex masks for a raw value of zero, near which training starts.
+_INITIAL_MASK_DEVIATION = 0.1
+
+
+@register(STFTFilterbankConfig)
+class STFTFilterbank(Filterbank):
+    """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
+
+    With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft.
+
+    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
+    mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
+    synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
+
+    Where no gradient is asked for, CPUs use the fast Fourier transform, in float32. In float64 they do not: asteroid's
+    filters are rounded to float32, so that the transform would be another one.
+
+    Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
+
+    Args: the fields of `STFTFilterbankConfig`, and
+        values_per_dimension: P; 1, or 2 with learned deviations.
+
+    Raises:
+        UserError: sizes or choices that do not fit together, or a family that needs more than two values.
+    """
+
+    linear_only = True
+    mask_offset: Tensor | None
+
+    def __init__(
+        self,
+        kernel_size: int,
+        stride: int,
+        compression: float,
+        deviation: Literal["per_bin", "predicted"],
+        initial_deviation: float,
+        features: Literal["magnitude", "real_imaginary"],
+        complex_masks: bool,
+        mapping: bool,
+        like_torch: bool,
+        *,
+        values_per_dimension: int = 1,
+    ) -> None:
+        require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
+        require("kernel_size", kernel_size, kernel_size <= WINDOW_SAMPLES, f"at most {WINDOW_SAMPLES} samples")
+        require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
+        require("compression", compression, compression >= 0, "at least 0")
+        require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
+        _check_complex(features, complex_masks, mapping, compression)
+        if values_per_dimension > 2:
+            raise UserError(
+                f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
+                " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
+            )
+        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if like_torch else 0.5)
+        bins = kernel_size // 2 + 1
+        analysis = STFTFB(kernel_size, kernel_size, stride, window=window)
+        synthesis = STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))
+        if like_torch:
+            _remove_scale(analysis, synthesis)
+        super().__init__(
+            Encoder(analysis),
+            Decoder(synthesis),
+            encoding_dim=bins if features == "magnitude" else 2 * bins,
+            full_dim=2 * bins,
+        )
+        self.compression = compression
+        self.real_imaginary = features == "real_imaginary"
+        self.complex_masks = complex_masks
+        self.mapping = mapping
+        self.mask_values = 2 if complex_masks and not self.real_imaginary else 1
+        offset = torch.zeros(2, 2 * bins, 1)
+        offset[0, :bins] = 0.0 if mapping else 0.5
+        offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
+        self.register_buffer("mask_offset", offset if complex_masks else None, persistent=False)
+        self.raw_deviation: nn.Parameter | None = None
+        self.deviation_predictor: nn.Conv1d | None = None
+        if values_per_dimension == 2:
+            raw = torch.full((bins,), math.log(math.expm1(initial_deviation)))
+            if deviation == "per_bin":
+                self.raw_deviation = nn.Parameter(raw)
+            else:
+                self.deviation_predictor = nn.Conv1d(self.encoding_dim, bins, 1)
+                nn.init.zeros_(self.deviation_predictor.weight)
+                self.deviation_predictor.bias = nn.Parameter(raw)
+
+    def encode(self, waveform: Tensor) -> Tensor:
+        """Return coefficients, (B, 2 K, F), followed by deviations if there are any: (B, 4 K, F)."""
+        coefficients = super().encode(waveform)
+        if self.raw_deviation is not None:
+            raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
+        elif self.deviation_predictor is not None:
+            raw = self.deviation_predictor(self.features(coefficients))
+        else:
+            return coefficients
+        return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
+
+    def _analyzed(self, frames: Tensor) -> Tensor:
+        """Return coefficients (B, 2 K, F) of windows of a waveform (B, F, kernel_size)."""
+        if frames.dtype == torch.float64:
+            return super()._analyzed(frames)
+        window, scales = _window_and_scales(self.encoder.get_filters())
+        spectra = torch.fft.rfft(_at_least_float32(frames) * window)
+        return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
+
+    def decode_frames(self, encoding: Tensor) -> Tensor:
+        """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size).
+
+        Args:
+            encoding: (B, n, 2 K, F).
+        """
+        if encoding.dtype == torch.float64:
+            return super().decode_frames(encoding)
+        window, scales = _window_and_scales(self.decoder.get_filters())
+        # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
+        scales = scales * self.kernel_size / 2
+        scales[[0, -1]] *= 2
+        encoding = _at_least_float32(encoding)
+        frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
+        blocks = encoding.new_zeros(*encoding.shape[:-2], frames + parts - 1, self.stride)
+        # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
+        for one, added in zip(encoding.flatten(0, -3).transpose(-1, -2), blocks.flatten(0, -3), strict=True):
+            real, imaginary = one.chunk(2, dim=-1)
+            windows = torch.fft.irfft(torch.complex(real * scales, imaginary * scales), self.kernel_size).mul_(window)
+            for part, columns in enumerate(windows.split(self.stride, dim=-1)):
+                added[part : part + frames, : columns.shape[-1]] += columns
+        return blocks.flatten(-2)[..., : (frames - 1) * self.stride + self.kernel_size]
+
+    def features(self, encoding: Tensor) -> Tensor:
+        """Return compressed magnitudes, or real and imaginary parts, (B, K, F)."""
+        real, imaginary = encoding.chunk(2, dim=-2)
+        power = real.square() + imaginary.square() + _POWER_FLOOR
+        if self.real_imaginary:
+            return encoding * power.pow((self.compression - 1) / 2).repeat(1, 2, 1)
+        if self.compression == 0:
+            return torch.log(1e-4 + power.sqrt())
+        return power.pow(self.compression / 2)
+
+    def raw_masks(self, raw: Tensor) -> Tensor:
+        """Return a masker's values, arranged as the mask family's raw values, (B, n, P, K_mask, F).
+
+        Complex masks, the first of the P, are moved by 0.5 on the real axis. The raw deviation of gaussian masks, the
+        second, is moved so that zero gives 0.1.
+        """
+        if self.mask_values > 1:
+            raw = raw.unflatten(-3, (-1, self.mask_values)).flatten(-3, -2)
+        return raw if self.mask_offset is None else raw + self.mask_offset[: raw.shape[-3]]
+
+    def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
+        """Return masked encodings, (B, n, 2 bins, F).
+
+        Real masks scale both halves of the encoding; complex ones are multiplied as complex numbers, real parts first.
+        With `mapping` they are the result.
+        """
+        if self.mapping:
+            return mask
+        if self.complex_masks:
+            real, imaginary = encoding.unsqueeze(-3).chunk(2, dim=-2)
+            mask_real, mask_imaginary = mask.chunk(2, dim=-2)
+            return torch.cat(
+                [mask_real * real - mask_imaginary * imaginary, mask_real * imaginary + mask_imaginary * real], dim=-2
+            )
+        halves = encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)
+        return (mask.unsqueeze(-3) * halves).flatten(-3, -2)
+
+    def masked_variance(self, variance: Tensor, encoding: Tensor) -> Tensor:
+        """Return the elementwise variance of the masked encoding, (B, n, 2 bins, F).
+
+        Real and imaginary part of a bin are correlated, which does not matter to the energy of their waveforms, because
+        sine and cosine under a symmetric window are orthogonal.
+        """
+        if self.mapping or not self.complex_masks:
+            return super().masked_variance(variance, encoding)
+        real, imaginary = encoding.square().unsqueeze(-3).chunk(2, dim=-2)
+        of_real, of_imaginary = variance.chunk(2, dim=-2)
+        return torch.cat([of_real * real + of_imaginary * imaginary, of_real * imaginary + of_imaginary * real], dim=-2)
+
+
+def _check_complex(features: str, complex_masks: bool, mapping: bool, compression: float) -> None:
+    """Refuse choices of the STFT that do not go together.
+
+    Raises:
+        UserError: names the field.
+    """
+    if features not in ("magnitude", "real_imaginary"):
+        raise UserError(f"model.filterbank.features: found {features!r}, expected magnitude or real_imaginary")
+    if features == "real_imaginary" and not complex_masks:
+        raise UserError("model.filterbank.features: real_imaginary makes two values a bin; set complex_masks to true")
+    if features == "real_imaginary" and compression == 0:
+        raise UserError("model.filterbank.compression: found 0, expected more than 0 with features: real_imaginary")
+    if mapping and not (complex_masks and features == "real_imaginary"):
+        raise UserError(
+            "model.filterbank.mapping: the masker can make coefficients only if it sees their phases;"
+            " set complex_masks to true and features to real_imaginary"
+        )
+
+
+def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
+    """The window that inverts `window` after overlap-add at this stride, in STFTFB's scale.
+
+    It equals `window` if that is a tight frame (strides of a half or a quarter window).
+    """
+    shifts = range(-(len(window) // stride), len(window) // stride + 1)
+    overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
+    return window * (len(window) / (2 * stride)) / overlap
+
+
+def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
+    """Undo STFTFB's scale of the Fourier transform in the filters of an analysis, and of the synthesis that inverts it.
+
+    Args:
+        analysis: changed in place.
+        synthesis: changed in place.
+    """
+    filters: list[Tensor] = [bank.get_buffer("_filters") for bank in (analysis, synthesis)]
+    rows, _, kernel_size = filters[0].shape
+    scale = filters[0].new_full((2, rows // 2), 0.5 * kernel_size / analysis.stride**0.5)
+    # The rows of the real parts that stand for one frequency, not for a positive and a negative one.
+    scale[0, [0, -1]] *= 2**0.5
+    filters[0].mul_(scale.view(-1, 1, 1))
+    filters[1].div_(scale.view(-1, 1, 1))
+
+
+def _window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the window (T,), times the first scale, and the relative scales (K,) of the filters (2 K, 1, T).
+
+    Row k of the real parts is s_k w(t) cos(2 pi k t / T), which is +-s_k in the middle of the window.
+    """
+    window = filters[0, 0]
+    middle = filters.shape[-1] // 2
+    return window, filters[: middle + 1, 0, middle].abs() / window[middle]
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _shift(values: np.ndarray, by: int) -> np.ndarray:
+    """`values` moved to the right by `by` samples (to the left if negative), zeros moving in."""
+    moved = np.zeros_like(values)
+    if by >= 0:
+        moved[by:] = values[: len(values) - by]
+    else:
+        moved[:by] = values[-by:]
+    return moved
