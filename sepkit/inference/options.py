@@ -46,8 +46,8 @@ class SeparatorOptions:
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and traits of voices,
             embedding by overlaps and an encoder of voices, overlap by overlaps alone, none by the model's own order
         stitcher_encoder: the encoder of voices for --stitcher embedding; default: the one that ships with sepkit
-        precision: bfloat16 is faster for dual_path_rnn on processors that support it, int8 for the masker recurrent
-            with LSTMs; both are a little less exact
+        precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, int8 for the
+            masker recurrent with LSTMs; both are a little less exact
         depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
 
     Raises:

@@ -8,19 +8,20 @@ from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.int8_masker import quantized
-from sepkit.models.maskers import DualPathRNNMasker
-from sepkit.models.maskers.fast.guard import has_bfloat16
+from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker
+from sepkit.models.runtime import has_bfloat16
 
 
 def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: torch.device) -> EncoderMaskerDecoder:
     """Return a model that computes in this precision: for int8 another object with the same weights.
 
-    bfloat16 affects the recurrent networks of dual_path_rnn and the layers behind them, int8 the recurrent layers of
-    the masker recurrent; all else stays in float32.
+    bfloat16 affects the recurrent networks of dual_path_rnn and the layers behind them, and the 1x1 convolutions of
+    conv_tasnet; int8 the recurrent layers of the masker recurrent. All else stays in float32.
 
     Args:
         model: on `device`; an `EncoderMaskerDecoder` or an exported model.
-        precision: bfloat16 goes with dual_path_rnn of LSTMs alone, int8 with recurrent of LSTMs.
+        precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms, int8 with recurrent
+            of LSTMs.
         device: where it computes.
 
     Raises:
@@ -31,11 +32,18 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
         if device.type != "cpu":
             raise UserError(f"precision: found int8 on {device}, expected the device cpu; use float32")
         return quantized(model)
-    if isinstance(masker, DualPathRNNMasker):
-        if precision == "bfloat16" and device.type == "cpu" and not has_bfloat16():
+    if isinstance(masker, DualPathRNNMasker | ConvTasNetMasker):
+        low = precision == "bfloat16"
+        if low and device.type == "cpu" and not has_bfloat16():
             raise UserError("precision: found bfloat16, which this processor does not compute in; use float32")
-        masker.low_precision = precision == "bfloat16"
+        if low and device.type != "cpu" and isinstance(masker, ConvTasNetMasker):
+            raise UserError(
+                f"precision: found bfloat16 for conv_tasnet on {device}, expected the device cpu; use float32"
+            )
+        masker.low_precision = low
     elif precision != "float32":
         what = type(model).__name__ if masker is None else type(masker).__name__
-        raise UserError(f"precision: found {precision}, which {what} cannot use, only dual_path_rnn; use float32")
+        raise UserError(
+            f"precision: found {precision}, which {what} cannot use, only dual_path_rnn and conv_tasnet; use float32"
+        )
     return model

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sepkit.config import FreeFilterbankConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.fast.guard import is_traced
+from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
 

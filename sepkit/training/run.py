@@ -16,7 +16,7 @@ import torch
 from sepkit.choices import to_dict
 from sepkit.config import TaskConfig, TrainerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.fast.guard import has_bfloat16, has_bfloat16_recurrence
+from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401

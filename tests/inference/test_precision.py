@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import DeterministicConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import (
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    ModelConfig,
+    RecurrentConfig,
+)
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
@@ -16,7 +23,9 @@ from sepkit.models import EncoderMaskerDecoder, build_model
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 
 
-def model_of(masker: DualPathRNNConfig | RecurrentConfig, link: str = "sigmoid") -> EncoderMaskerDecoder:
+def model_of(
+    masker: ConvTasNetConfig | DualPathRNNConfig | RecurrentConfig, link: str = "sigmoid"
+) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     masks = DeterministicConfig(link=link)  # type: ignore[arg-type]
     return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
@@ -24,6 +33,10 @@ def model_of(masker: DualPathRNNConfig | RecurrentConfig, link: str = "sigmoid")
 
 def dual_path(rnn: str = "lstm", link: str = "sigmoid") -> EncoderMaskerDecoder:
     return model_of(DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), link)  # type: ignore[arg-type]
+
+
+def conv_tasnet(norm: str = "global_layer_norm", link: str = "sigmoid") -> EncoderMaskerDecoder:
+    return model_of(ConvTasNetConfig(16, 32, 16, 3, blocks=3, repeats=2, norm=norm), link)  # type: ignore[arg-type]
 
 
 def recording() -> np.ndarray:
@@ -36,10 +49,14 @@ def recording() -> np.ndarray:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("link", "least_db"), [("sigmoid", 50), ("relu", 36)])
-def test_how_far_estimates_are_above_what_they_differ_by(link: str, least_db: float):
+@pytest.mark.parametrize(
+    ("model", "least_db"),
+    [(dual_path(), 50), (dual_path(link="relu"), 36), (conv_tasnet(), 50), (conv_tasnet(link="relu"), 36)],
+    ids=["dual_path", "dual_path_relu", "conv_tasnet", "conv_tasnet_relu"],
+)
+def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDecoder, least_db: float):
     # Masks of an untrained model are around 0.5 by a sigmoid, which the errors are small beside, and near 0 by a relu.
-    model, mixture = dual_path(link=link), recording()
+    mixture = recording()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     exact = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000).estimates
     separator = Separator(model, options=SeparatorOptions(levels="model", precision="bfloat16"))
@@ -74,6 +91,12 @@ def test_of_long_recordings():
     [
         (model_of(RecurrentConfig(hidden_size=4, num_layers=1)), "bfloat16", "found bfloat16, which RecurrentMasker"),
         pytest.param(dual_path("gru"), "bfloat16", "found bfloat16, but .* rnn: gru", marks=needs_bfloat16),
+        pytest.param(
+            conv_tasnet("channel_layer_norm"),
+            "bfloat16",
+            "found bfloat16, but this conv_tasnet has another norm than global_layer_norm",
+            marks=needs_bfloat16,
+        ),
         (dual_path(), "float16", "found 'float16'.*, expected one of float32, bfloat16"),
     ],
 )

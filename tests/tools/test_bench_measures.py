@@ -35,8 +35,16 @@ def test_scaling_runs(monkeypatch, contestant_in_this_process):
     monkeypatch.setattr(scaling, "Contestant", contestant_in_this_process)
     monkeypatch.setattr(scaling, "NUM_SAMPLES", 800)
     monkeypatch.delenv("SEPKIT_DATA", raising=False)
-    result = scaling.run((0.5, 1.0), (2, 3), (1, 2), seconds=0.01)
-    axes = ["duration in seconds", "duration in seconds", "sources", "sources", "hypotheses", "batch"]
+    result = scaling.run((0.5, 1.0), (2, 3), (1, 2), seconds=0.01, files=(1, 2))
+    axes = [
+        "duration in seconds",
+        "duration in seconds",
+        "number of files",
+        "sources",
+        "sources",
+        "hypotheses",
+        "batch",
+    ]
     assert [row["by"] for row in result["rows"]] == axes
     assert all(np.isfinite(row["exponent"]) for row in result["rows"])
 

@@ -1,4 +1,4 @@
-"""Growth of time and memory with duration, sources, hypotheses and batch: slopes on logarithmic axes."""
+"""Growth of time and memory with duration, files, sources, hypotheses and batch: slopes on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tools.bench.timing import environment, take_turns
 DURATIONS_SECONDS = (4.0, 15.0, 60.0, 240.0, 960.0, 3600.0)
 # Shorter recordings are separated as a whole, and each of their samples once, not twice.
 FIRST_IN_CHUNKS_SECONDS = 60.0
+FILES = (8, 32, 128, 512)
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 20)
 BATCHES = (1, 2, 4, 8, 16)
 BATCH, NUM_SAMPLES = 8, 32000
@@ -41,12 +42,14 @@ def run(
     counts: Sequence[int] = COUNTS,
     batches: Sequence[int] = BATCHES,
     seconds: float = 10.0,
+    files: Sequence[int] = FILES,
 ) -> dict[str, Any]:
     """Measure times on one thread, by the processor's time, and the exponents of power laws fitted to them.
 
     By duration: `sepkit separate` from disk to disk in a process for each duration, with a Conv-TasNet of 0.1 million
     weights, and its peak memory above that after `import torch`. The exponents are of recordings in chunks alone, for
-    which time should be linear and memory constant. By sources, n: cost and optimal matching of n estimates and n
+    which time should be linear and memory constant. By files: the same of so many recordings of 4 s in one call, once
+    the model is loaded. By sources, n: cost and optimal matching of n estimates and n
     sources, which are n^2 pairs, and the model with n masks. By hypotheses: MCL of n estimates and two sources. By
     batch: the model on that many mixtures. An exponent below the target means that some of the work does not grow.
 
@@ -55,9 +58,10 @@ def run(
         counts: of sources and of hypotheses.
         batches: numbers of mixtures.
         seconds: for about this long each row that is no duration.
+        files: numbers of recordings.
     """
     torch.set_num_threads(1)
-    rows = [*_by_duration(durations_seconds)]
+    rows = [*_by_duration(durations_seconds), _by_files(files)]
     for what, axis, exponent, values, calls in _in_memory(counts, batches):
         rows.append(_row(what, axis, values, _medians(calls, seconds), exponent))
     return {"rows": rows, "batch": BATCH, "num_samples": NUM_SAMPLES, "environment": environment()}
@@ -89,29 +93,47 @@ def _row(
 
 
 def separates(folder: Path) -> Call:
-    """Make a call that separates folder/mixture.wav as the command does, with its allocator."""
+    """Make a call that separates all of folder/mixtures as the command does, with its allocator."""
     from sepkit.cli._allocator import raise_thresholds
     from sepkit.inference import load_model, separate_files
 
     raise_thresholds()
-    separator = load_model(folder / "model", predict=False)
+    separator, mixtures = load_model(folder / "model", predict=False), sorted((folder / "mixtures").iterdir())
 
     def call() -> None:
         shutil.rmtree(folder / "out", ignore_errors=True)
-        report = separate_files([folder / "mixture.wav"], separator, folder / "out")
-        if report.failed or not report.separated:
+        report = separate_files(mixtures, separator, folder / "out")
+        if report.failed or report.separated != len(mixtures):
             raise RuntimeError(str(report))
 
     return call
 
 
+def _with_recordings(folder: Path, seconds: float, count: int = 1) -> Path:
+    """Write so many equal recordings, in place of those that are there, and a model; return the folder."""
+    shutil.rmtree(folder / "mixtures", ignore_errors=True)
+    (folder / "mixtures").mkdir()
+    save_model(_model(2), folder / "model", {})
+    for number in range(count):
+        audio.write(folder / "mixtures" / f"{number:04}.wav", two_voices(seconds)[0].sum(0), SAMPLE_RATE)
+    return folder
+
+
+def _by_files(counts: Sequence[int]) -> dict[str, Any]:
+    seconds = []
+    with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
+        for count in counts:
+            with Contestant("tools.bench.scaling:separates", _with_recordings(Path(name), 4.0, count)) as process:
+                process.seconds()
+                seconds.append(statistics.median(process.seconds("process_time") for _ in range(3)))
+    return _row("time of separation, disk to disk", "number of files", counts, seconds, 1.0)
+
+
 def _by_duration(durations_seconds: Sequence[float]) -> list[dict[str, Any]]:
     seconds, memory = [], []
     with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
-        folder = Path(name)
-        save_model(_model(2), folder / "model", {})
         for duration in durations_seconds:
-            audio.write(folder / "mixture.wav", two_voices(duration)[0].sum(0), SAMPLE_RATE)
+            folder = _with_recordings(Path(name), duration)
             with Contestant("tools.bench.scaling:separates", folder) as process:
                 calls = 3 if process.seconds() < _THREE_CALLS_BELOW_SECONDS else 1
                 seconds.append(statistics.median(process.seconds("process_time") for _ in range(calls)))

@@ -10,6 +10,7 @@ from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.recurrent import run_rnn
 from sepkit.models.norms import StreamState
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 # eps of the norms over bands and of those within one band, as in the reference code.
@@ -141,10 +142,10 @@ class BandSplitBlock(nn.Module):
         units = 2 * channels
         self.time_norm = _Norm(channels, over, _EPS[norm])
         self.time = nn.LSTM(channels, units, bidirectional=bidirectional)
-        self.time_output = nn.Linear(units * (2 if bidirectional else 1), channels)
+        self.time_output = Linear(units * (2 if bidirectional else 1), channels)
         self.band_norm = _Norm(channels, over, _EPS[norm])
         self.over_bands = nn.LSTM(channels, units, batch_first=True, bidirectional=True)
-        self.band_output = nn.Linear(2 * units, channels)
+        self.band_output = Linear(2 * units, channels)
 
     def forward(self, z: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the next values of all bands, of the shape of `z`.
@@ -164,7 +165,7 @@ class _BandInput(nn.Sequential):
     """(F, B, values of a band) -> (F, B, N)."""
 
     def __init__(self, size: int, channels: int, norm: str) -> None:
-        super().__init__(_within_band(size, norm), nn.Linear(size, channels))
+        super().__init__(_within_band(size, norm), Linear(size, channels))
 
 
 class _BandOutput(nn.Sequential):
@@ -173,9 +174,9 @@ class _BandOutput(nn.Sequential):
     def __init__(self, channels: int, size: int, norm: str) -> None:
         super().__init__(
             _within_band(channels, norm),
-            nn.Linear(channels, 4 * channels),
+            Linear(channels, 4 * channels),
             nn.Tanh(),
-            nn.Linear(4 * channels, 2 * size),
+            Linear(4 * channels, 2 * size),
             nn.GLU(dim=-1),
         )
 

@@ -13,6 +13,7 @@ from sepkit.models.latent_sde import BrownianPath, DiffusionPath, LearnedDiffusi
 from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 
@@ -76,11 +77,11 @@ class ContinuousDepthMasker(Masker):
         self._chosen: int | None = None
         self._share = 0.0
         self.norm = build_norm(norm, encoding_dim)
-        self.input = nn.Linear(encoding_dim, model_dim)
+        self.input = Linear(encoding_dim, model_dim)
         self.block = GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, False, bidirectional, 0.0)
         self.depth = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
         self.output_norm = nn.LayerNorm(model_dim)
-        self.output = nn.Linear(model_dim, self.output_channels)
+        self.output = Linear(model_dim, self.output_channels)
         if stochastic:
             self.start = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
             self.prior = _PriorDrift(model_dim, feedforward_dim)
@@ -204,9 +205,9 @@ class _PriorDrift(nn.Module):
 
     def __init__(self, model_dim: int, hidden_size: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(model_dim, hidden_size)
+        self.hidden = Linear(model_dim, hidden_size)
         self.depth = nn.Parameter(nn.init.normal_(torch.empty(hidden_size), std=0.1))
-        self.output = nn.Linear(hidden_size, model_dim)
+        self.output = Linear(hidden_size, model_dim)
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
         """Return the drift, of the state's shape (..., model_dim)."""

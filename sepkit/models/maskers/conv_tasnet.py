@@ -10,7 +10,7 @@ from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
 from sepkit.models.maskers.replaceable import replaceable
-from sepkit.models.norms import StreamState, build_norm, normalize
+from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
 
 
@@ -78,6 +78,11 @@ class TemporalBlock(nn.Module):
 class ConvTasNetMasker(Masker):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
+    Attributes:
+        low_precision: in evaluation on a CPU, round the factors of 1x1 convolutions inside the blocks to bfloat16.
+            Norms, residual sums and everything else stay in float32, and so do the weights. Can be set, with the global
+            layer norm only.
+
     Args: those of `Masker`, and the fields of `ConvTasNetConfig`.
 
     Raises:
@@ -130,6 +135,22 @@ class ConvTasNetMasker(Masker):
         )
         self.activation = nn.PReLU()
         self.output = nn.Conv1d(skip_channels or bottleneck_channels, self.output_channels, 1)
+        self._low_precision = False
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether 1x1 convolutions compute in bfloat16."""
+        return self._low_precision
+
+    @low_precision.setter
+    def low_precision(self, value: bool) -> None:
+        if value and not isinstance(self.norm, GlobalLayerNorm):
+            # Only there are the convolutions plain products, see `fast.folded`; as convolutions they would be slower.
+            raise UserError(
+                "precision: found bfloat16, but this conv_tasnet has another norm than global_layer_norm and would be "
+                "slower; use float32"
+            )
+        self._low_precision = value
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return raw mask values (B, n, P, K, F).

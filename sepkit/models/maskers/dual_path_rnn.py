@@ -12,6 +12,7 @@ from sepkit.models.maskers.base import Masker, looks_ahead, require_at_least
 from sepkit.models.maskers.recurrent import build_rnn, run_rnn
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 
@@ -82,7 +83,7 @@ class Path(nn.Module):
     ) -> None:
         super().__init__()
         self.rnn = build_rnn(rnn, channels, hidden_channels, num_layers, bidirectional, dropout)
-        self.linear = nn.Linear(hidden_channels * (2 if bidirectional else 1), channels)
+        self.linear = Linear(hidden_channels * (2 if bidirectional else 1), channels)
         self.norm = build_norm(norm, channels)
         self.low_precision = False
 

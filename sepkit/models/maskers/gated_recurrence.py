@@ -12,6 +12,7 @@ from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
+from sepkit.models.products import Linear, linear
 from sepkit.registry import register
 
 # Forget gates start with memories of between these numbers of frames.
@@ -181,9 +182,9 @@ class GatedRecurrenceBlock(nn.Module):
         self.over_bands = GatedRecurrence(model_dim, hidden_size, bidirectional=True) if over_bands else None
         self.feedforward = nn.Sequential(
             nn.LayerNorm(model_dim),
-            nn.Linear(model_dim, feedforward_dim),
+            Linear(model_dim, feedforward_dim),
             nn.SiLU(),
-            nn.Linear(feedforward_dim, model_dim),
+            Linear(feedforward_dim, model_dim),
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -221,8 +222,8 @@ class GatedRecurrence(nn.Module):
         units = hidden_size * (2 if bidirectional else 1)
         self.hidden_size = hidden_size
         self.bidirectional = bidirectional
-        self.gates = nn.Linear(model_dim, 3 * units)
-        self.output = nn.Linear(units, model_dim)
+        self.gates = Linear(model_dim, 3 * units)
+        self.output = Linear(units, model_dim)
         # A gate of (m - 1) / m forgets within about m steps. Memories are spread evenly on a logarithmic scale.
         with torch.no_grad():
             shortest, longest = math.log10(_SHORTEST_MEMORY), math.log10(_LONGEST_MEMORY)
@@ -260,7 +261,7 @@ class _BandLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if len(self.weight) == 1:
-            return nn.functional.linear(x, self.weight[0].t(), self.bias[0])
+            return linear(x, self.weight[0].t(), self.bias[0])
         frames, batch = x.shape[:2]
         product = torch.bmm(x.flatten(0, 1).transpose(0, 1), self.weight) + self.bias.unsqueeze(1)
         return product.transpose(0, 1).unflatten(0, (frames, batch))

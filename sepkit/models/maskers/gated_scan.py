@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sepkit.models.maskers.fast.guard import is_tracing
+from sepkit.models.runtime import is_tracing
 
 
 def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:

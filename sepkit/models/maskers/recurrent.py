@@ -8,6 +8,7 @@ from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 _RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -45,7 +46,7 @@ class RecurrentMasker(Masker):
         require_at_least(1, hidden_size=hidden_size, num_layers=num_layers)
         self.norm = build_norm(norm, encoding_dim)
         self.rnn = build_rnn(rnn, encoding_dim, hidden_size, num_layers, bidirectional, dropout)
-        self.output = nn.Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
+        self.output = Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return raw mask values (B, n, P, K, F).

@@ -9,6 +9,7 @@ from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, require_at_least
 from sepkit.models.norms import GlobalLayerNorm
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 # Every residual branch starts as small as this.
@@ -69,14 +70,14 @@ class SepReformerMasker(Masker):
         self.num_stages = num_stages
         self.stages = num_stages if stage_heads else 0
         self.norm = GlobalLayerNorm(encoding_dim)
-        self.input = nn.Linear(encoding_dim, channels, bias=False)
+        self.input = Linear(encoding_dim, channels, bias=False)
         self.positions = RelativePositions(channels // num_heads, max_distance)
         sizes = (channels, num_heads, kernel_size, dropout)
         self.encoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=2) for _ in range(num_stages))
         self.downsampling = nn.ModuleList(_DownSampling(channels) for _ in range(num_stages))
         self.bottleneck = _GlobalLocal(*sizes, repeats=2)
         self.split = SpeakerSplit(channels, hypotheses)
-        self.fusion = nn.ModuleList(nn.Linear(2 * channels, channels) for _ in range(num_stages))
+        self.fusion = nn.ModuleList(Linear(2 * channels, channels) for _ in range(num_stages))
         self.decoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=3, hypotheses=hypotheses) for _ in range(num_stages))
         self.output = _Head(channels, values_per_dimension * encoding_dim)
         self.stage_outputs = nn.ModuleList(_Head(channels, encoding_dim) for _ in range(self.stages))
@@ -178,11 +179,11 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.norm = nn.LayerNorm(channels)
-        self.query = nn.Linear(channels, channels)
+        self.query = Linear(channels, channels)
         # An offset of the keys would add the same to all scores of a query.
-        self.key = nn.Linear(channels, channels, bias=False)
-        self.value = nn.Linear(channels, channels)
-        self.output = nn.Linear(channels, channels)
+        self.key = Linear(channels, channels, bias=False)
+        self.value = Linear(channels, channels)
+        self.output = Linear(channels, channels)
         self.dropout = nn.Dropout(dropout)
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
@@ -227,7 +228,7 @@ class GlobalBlock(nn.Module):
     def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.attention = Attention(channels, num_heads, dropout)
-        self.gate = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, channels), nn.Sigmoid())
+        self.gate = nn.Sequential(nn.LayerNorm(channels), Linear(channels, channels), nn.Sigmoid())
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
@@ -252,11 +253,9 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
-        self.expand = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 6 * channels))
+        self.expand = nn.Sequential(nn.LayerNorm(channels), Linear(channels, 6 * channels))
         self.depthwise = nn.Conv1d(6 * channels, 6 * channels, 3, padding=1, groups=6 * channels)
-        self.output = nn.Sequential(
-            nn.GLU(), nn.Dropout(dropout), nn.Linear(3 * channels, channels), nn.Dropout(dropout)
-        )
+        self.output = nn.Sequential(nn.GLU(), nn.Dropout(dropout), Linear(3 * channels, channels), nn.Dropout(dropout))
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -282,11 +281,11 @@ class LocalBlock(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int, dropout: float) -> None:
         super().__init__()
-        self.expand = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 2 * channels), nn.GLU())
+        self.expand = nn.Sequential(nn.LayerNorm(channels), Linear(channels, 2 * channels), nn.GLU())
         self.depthwise = nn.Conv1d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
-        self.linear = nn.Linear(channels, 2 * channels)
+        self.linear = Linear(channels, 2 * channels)
         self.norm = nn.BatchNorm1d(2 * channels)
-        self.output = nn.Sequential(nn.GELU(), nn.Linear(2 * channels, channels), nn.Dropout(dropout))
+        self.output = nn.Sequential(nn.GELU(), Linear(2 * channels, channels), nn.Dropout(dropout))
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
         self.feedforward = GatedFeedForward(channels, dropout)
 
@@ -338,9 +337,9 @@ class SpeakerSplit(nn.Module):
         super().__init__()
         self.hypotheses = hypotheses
         self.layers = nn.Sequential(
-            nn.Linear(channels, 4 * hypotheses * channels),
+            Linear(channels, 4 * hypotheses * channels),
             nn.GLU(),
-            nn.Linear(2 * hypotheses * channels, hypotheses * channels),
+            Linear(2 * hypotheses * channels, hypotheses * channels),
         )
         self.norm = GlobalLayerNorm(channels)
 
@@ -391,7 +390,7 @@ class _Head(nn.Sequential):
     """(..., C) -> (..., size): linear(GLU(linear(x)))."""
 
     def __init__(self, channels: int, size: int) -> None:
-        super().__init__(nn.Linear(channels, 4 * channels), nn.GLU(), nn.Linear(2 * channels, size))
+        super().__init__(Linear(channels, 4 * channels), nn.GLU(), Linear(2 * channels, size))
 
 
 def repeat_frames(x: Tensor, times: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from sepkit.config import TFLocoformerConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.products import Linear
 from sepkit.registry import register
 
 _EPS = 1e-5
@@ -204,8 +205,8 @@ class RotaryAttention(nn.Module):
     def __init__(self, channels: int, num_heads: int, attention_dim: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.inputs = nn.Linear(channels, 3 * attention_dim, bias=False)
-        self.output = nn.Linear(attention_dim, channels, bias=False)
+        self.inputs = Linear(channels, 3 * attention_dim, bias=False)
+        self.output = Linear(attention_dim, channels, bias=False)
         self.dropout = nn.Dropout(dropout)
         size = attention_dim // num_heads
         # On torch's meta device a power would import its compiler.

@@ -27,6 +27,9 @@ Sums are float32 inside a tile and float64 across tiles, because E[h^2] - E[h]^2
 variance is so small relative to the squared mean that the difference loses digits, squares are summed again about the
 mean. Silence, NaN and a single frame give the same result as the modules.
 
+In low precision the factors of products are rounded to bfloat16, and so is each product before it is added to sums or
+biases. These, norms, activations and depthwise convolutions stay in float32.
+
 Source of the layers: see `conv_tasnet` and `sudormrf`. Result: that of the modules, except for rounding.
 """
 
@@ -52,6 +55,7 @@ from sepkit.models.maskers.sudormrf import (
     SuDoRMRFMasker,
 )
 from sepkit.models.norms import GlobalLayerNorm
+from sepkit.models.products import linear, onednn_is_faster
 
 # Frames in a tile: with 512 channels of float32 these are 2 MB, which stay in a cache.
 _TILE = 1024
@@ -104,8 +108,9 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     _folded_bottleneck(norm, masker.bottleneck, features, sums[:, :channels])
     hidden = features.new_empty(frames, hidden_channels)
     moments = _Moments()
+    low = masker.low_precision
     for rows in _tiles(frames):
-        _expand(blocks[0], sums[rows, :channels], carried[:channels], hidden[rows], moments)
+        _expand(blocks[0], sums[rows, :channels], carried[:channels], hidden[rows], moments, low)
     for index, block in enumerate(blocks):
         moments = _depthwise_block(block, hidden, moments)
         matrix, constant = _folded_pointwise(block.output, *moments.affine(block.norm, hidden))
@@ -115,19 +120,19 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
         used = slice(channels if following is None and masker.skip_channels else 0, None)
         moments = _Moments()
         for rows in _tiles(frames):
-            sums[rows, used].addmm_(hidden[rows], matrix[:, used])
+            _accumulate(sums[rows, used], hidden[rows], matrix[:, used], low)
             if following is not None:
-                _expand(following, sums[rows, :channels], carried[:channels], hidden[rows], moments)
+                _expand(following, sums[rows, :channels], carried[:channels], hidden[rows], moments, low)
     if masker.skip_channels:
         return (sums[:, channels:] + carried[channels:]).mul_(masker.skip_scale)
     return sums + carried
 
 
-def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: _Moments) -> None:
+def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: _Moments, low: bool) -> None:
     """The block's activated expansion of x + constant, before its norm."""
     parts: Any = block.expand
     widen, activation, _ = parts
-    _pointwise(widen, x, constant, out)
+    _pointwise(widen, x, constant, out, low)
     _activate(activation, out, out)
     moments.add(out)
 
@@ -213,7 +218,7 @@ def _project(
     for rows in _tiles(len(x)):
         tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
         _activate(activation, tile, tile)
-        x[rows].addmm_(tile, matrix)
+        _accumulate(x[rows], tile, matrix)
 
 
 def _project_and_normalize(
@@ -281,13 +286,30 @@ def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
         out.copy_(torch.prelu(x, slope))
 
 
-def _pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor) -> None:
+def _accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> None:
+    if low:
+        sums.add_(x.bfloat16() @ matrix.bfloat16())
+    elif onednn_is_faster():
+        sums.add_(linear(x, matrix.t()))
+    else:
+        sums.addmm_(x, matrix)
+
+
+def _pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor, low: bool = False) -> None:
     """A 1x1 convolution of x + constant, (F, C)."""
     matrix = layer.weight[..., 0]
     bias = layer.bias
     if constant is not None:
         bias = matrix @ constant if bias is None else torch.addmv(bias, matrix, constant)
-    if bias is None:
+    if low:
+        product = x.bfloat16() @ matrix.bfloat16().t()
+        if bias is None:
+            out.copy_(product)
+        else:
+            torch.add(product, bias, out=out)
+    elif onednn_is_faster():
+        out.copy_(linear(x, matrix, bias))
+    elif bias is None:
         torch.mm(x, matrix.t(), out=out)
     else:
         torch.addmm(bias, x, matrix.t(), out=out)

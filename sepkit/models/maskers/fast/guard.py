@@ -1,33 +1,17 @@
-"""Conditions under which a fast way may replace modules. Only this file reads torch's private state."""
+"""Conditions under which a fast way may replace modules."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.jit._trace import is_tracing
 from torch.nn.modules import module as nn_module
 
 from sepkit.models.maskers.replaceable import Condition
 from sepkit.models.norms import GlobalLayerNorm
+from sepkit.models.runtime import runs_as_it_stands
 
 _DTYPES = (torch.float32, torch.float64)
 _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
-
-
-def has_bfloat16() -> bool:
-    """Whether this processor computes in bfloat16; in emulation that would be slower than float32."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-def has_bfloat16_recurrence() -> bool:
-    """Whether recurrent layers compute in bfloat16 on this processor; on others they fail."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def is_traced() -> bool:
-    """Whether the model is being traced, exported or compiled: operations recorded now are run elsewhere later."""
-    return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
 
 
 def in_evaluation(*own: type[nn.Module]) -> Condition:
@@ -52,17 +36,11 @@ def plain(*own: type[nn.Module]) -> Condition:
     types = _SHARED + own
 
     def is_plain(masker: nn.Module, x: Tensor) -> bool:
-        if torch.is_autocast_enabled("cpu"):
-            return False
-        if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in _DTYPES:
-            return False
-        if is_traced():
+        if x.dtype not in _DTYPES or not runs_as_it_stands(x):
             return False
         if nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks:
             return False
         if nn_module._global_backward_hooks or nn_module._global_backward_pre_hooks:
-            return False
-        if torch.overrides._get_current_function_mode_stack() or is_functorch_wrapped_tensor(x):
             return False
         return all(_is_plain(module, types, x.dtype) for module in masker.modules())
 

@@ -34,8 +34,9 @@ from torch.autograd.function import once_differentiable
 from sepkit.models.maskers.dual_path_rnn import DualPathBlock, DualPathRNNMasker, Path
 from sepkit.models.maskers.fast.guard import in_evaluation, plain
 from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.products import Linear
 
-_OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, nn.Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
+_OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
 
 
 @replaces(DualPathRNNMasker.process, when=plain(*_OWN))

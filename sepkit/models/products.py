@@ -1,0 +1,70 @@
+"""Products with matrices of weights, by the library that is fastest on this processor.
+
+torch leaves products of float32 to MKL. On processors of AMD, MKL takes no instructions beyond AVX2: on those with
+AVX-512 it runs at half of their speed. oneDNN, which torch has as well, takes them. Estimates are then computed by
+oneDNN, in full float32 precision; gradients are left to torch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from sepkit.models.runtime import is_amd_with_avx512, is_observed, runs_as_it_stands
+
+# Fewer rows are multiplied as fast by MKL, which needs no other layout of the matrix.
+_LEAST_ROWS = 16
+
+
+class Linear(nn.Linear):
+    """A linear layer, see `linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x W' + b, (..., out_features).
+
+        Args:
+            x: (..., in_features).
+        """
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding.
+
+    Args:
+        x: (..., C).
+        weight: W, (C', C).
+        bias: b, (C').
+    """
+    if _goes_to_onednn(x):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return nn.functional.linear(x, weight, bias)
+
+
+def _goes_to_onednn(x: Tensor) -> bool:
+    return (
+        not torch.is_grad_enabled()
+        and onednn_is_faster()
+        and runs_as_it_stands(x)
+        and not is_observed()
+        and x.dtype == torch.float32
+        and x.numel() >= _LEAST_ROWS * x.shape[-1]
+    )
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN multiplies float32 matrices faster than MKL here, and torch hands them to it as expected."""
+    if not is_amd_with_avx512():
+        return False
+    # torch means this operation for its compiler. It is tried, in case another version of torch changes it.
+    x = 1 + torch.arange(32 * 96).view(32, 96) / 2**20
+    weight, bias = 1 - torch.arange(48 * 96).view(48, 96) / 2**20, torch.arange(48.0)
+    try:
+        found = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    except (RuntimeError, AttributeError):
+        return False
+    # Factors of fewer digits, as in bfloat16 or TF32, would miss it by 5e-4.
+    return torch.allclose(found.double(), nn.functional.linear(x.double(), weight.double(), bias.double()), rtol=1e-5)
