@@ -35,6 +35,8 @@ class Filterbank(nn.Module, ABC):
         complex_masks: whether masks are complex, so that their values may be negative.
         mask_values: how many values a mask has for each of the K.
         mapping: whether the masker's values are the estimates' encoding, not a mask.
+        framewise_gradients: whether encoding and decoding frame by frame is faster on CPUs even where gradients are
+            asked for.
 
     Args:
         encoder: asteroid_filterbanks' analysis.
@@ -42,6 +44,7 @@ class Filterbank(nn.Module, ABC):
     """
 
     linear_only: ClassVar[bool] = False
+    framewise_gradients: ClassVar[bool] = False
     complex_masks: bool = False
     mask_values: int = 1
     mapping: bool = False
@@ -67,10 +70,17 @@ class Filterbank(nn.Module, ABC):
         Args:
             waveform: (B, T), T >= kernel_size - 2 * padding.
         """
-        if not _framewise_pays(waveform):
+        if not self._framewise_pays(waveform):
             return self.encoder(waveform.unsqueeze(1))
         padded = nn.functional.pad(waveform, (self.padding, self.padding))
         return self._analyzed(padded.unfold(-1, self.kernel_size, self.stride))
+
+    def _framewise_pays(self, x: Tensor) -> bool:
+        """Whether to encode and decode frame by frame: on CPUs, without gradients or with `framewise_gradients`.
+
+        There torch's convolutions are many times slower with one channel.
+        """
+        return x.is_cpu and (self.framewise_gradients or not torch.is_grad_enabled()) and not is_traced()
 
     def _analyzed(self, frames: Tensor) -> Tensor:
         """Return the raw encodings (B, P * K_full, F) of windows of a waveform (B, F, kernel_size)."""
@@ -84,7 +94,7 @@ class Filterbank(nn.Module, ABC):
         Args:
             encoding: (B, n, K_full, F).
         """
-        if not _framewise_pays(encoding):
+        if not self._framewise_pays(encoding):
             return self.decoder(encoding)
         return nn.functional.pad(self.decode_frames(encoding), self.trim)
 
@@ -261,14 +271,6 @@ class FreeFilterbank(Filterbank):
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
         """Return mask * encoding, elementwise, (B, n, K, F); with `mapping` the mask itself."""
         return mask if self.mapping else mask * encoding.unsqueeze(-3)
-
-
-def _framewise_pays(tensor: Tensor) -> bool:
-    """Whether to encode and decode frame by frame: on CPUs, where no gradient is asked for.
-
-    There torch's convolutions are many times slower with one channel.
-    """
-    return tensor.is_cpu and not torch.is_grad_enabled() and not is_traced()
 
 
 def require(field: str, found: float, holds: bool, expected: str) -> None:

@@ -32,7 +32,7 @@ class STFTFilterbank(Filterbank):
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
 
-    Where no gradient is asked for, CPUs use the fast Fourier transform, in float32. In float64 they do not: asteroid's
+    CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: asteroid's
     filters are rounded to float32, so that the transform would be another one.
 
     Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
@@ -45,6 +45,7 @@ class STFTFilterbank(Filterbank):
     """
 
     linear_only = True
+    framewise_gradients = True
     mask_offset: Tensor | None
 
     def __init__(
@@ -137,13 +138,15 @@ class STFTFilterbank(Filterbank):
         scales[[0, -1]] *= 2
         encoding = _at_least_float32(encoding)
         frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
-        blocks = encoding.new_zeros(*encoding.shape[:-2], frames + parts - 1, self.stride)
         # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
-        for one, added in zip(encoding.flatten(0, -3).transpose(-1, -2), blocks.flatten(0, -3), strict=True):
+        added = []
+        for one in encoding.flatten(0, -3).transpose(-1, -2):
             real, imaginary = one.chunk(2, dim=-1)
-            windows = torch.fft.irfft(torch.complex(real * scales, imaginary * scales), self.kernel_size).mul_(window)
-            for part, columns in enumerate(windows.split(self.stride, dim=-1)):
-                added[part : part + frames, : columns.shape[-1]] += columns
+            windows = torch.fft.irfft(torch.complex(real * scales, imaginary * scales), self.kernel_size) * window
+            # Each window begins a block of `stride` samples later than the one before.
+            columns = nn.functional.pad(windows, (0, parts * self.stride - self.kernel_size)).split(self.stride, dim=-1)
+            added.append(sum(nn.functional.pad(c, (0, 0, k, parts - 1 - k)) for k, c in enumerate(columns)))
+        blocks = torch.stack(added).unflatten(0, encoding.shape[:-2])
         return blocks.flatten(-2)[..., : (frames - 1) * self.stride + self.kernel_size]
 
     def features(self, encoding: Tensor) -> Tensor:

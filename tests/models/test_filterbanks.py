@@ -79,13 +79,20 @@ def test_products_are_the_convolutions(geometry, num_samples):
 )
 def test_fourier_transforms_are_the_convolutions(kernel_size, stride, like_torch):
     bank = STFTFilterbank(kernel_size=kernel_size, stride=stride, like_torch=like_torch)
-    waveform = torch.randn(2, 1000)
-    coefficients = bank.encode(waveform).detach()
-    encoding = torch.randn(2, 3, *coefficients.shape[1:])
-    waveforms = bank.decode(encoding).detach()
-    with torch.no_grad():
-        for found, expected in ((bank.encode(waveform), coefficients), (bank.decode(encoding), waveforms)):
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+    waveform = torch.randn(2, 1000, requires_grad=True)
+    coefficients = bank.encoder(waveform.unsqueeze(1))
+    encoding = torch.randn(2, 3, *coefficients.shape[1:], requires_grad=True)
+    pairs = ((bank.encode, waveform, coefficients), (bank.decode, encoding, bank.decoder(encoding)))
+    for transform, x, expected in pairs:
+        with torch.no_grad():
+            close = {"rtol": 0, "atol": 1e-6 * float(expected.abs().max())}
+            torch.testing.assert_close(transform(x), expected, **close)
+        found = transform(x)
+        torch.testing.assert_close(found, expected, **close)
+        upstream = torch.randn_like(found)
+        (gradient,) = torch.autograd.grad(found, x, upstream)
+        (right,) = torch.autograd.grad(expected, x, upstream)
+        torch.testing.assert_close(gradient, right, rtol=0, atol=1e-6 * float(right.abs().max()))
 
 
 @pytest.mark.parametrize(
