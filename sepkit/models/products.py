@@ -21,13 +21,13 @@ _LEAST_ROWS = 16
 class Linear(nn.Linear):
     """A linear layer, see `linear`."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Return x W' + b, (..., out_features).
 
         Args:
-            x: (..., in_features).
+            input: x, (..., in_features).
         """
-        return linear(x, self.weight, self.bias)
+        return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sepkit.models import products
+from sepkit.models import products, runtime
 from sepkit.models.products import Linear, linear
 
 
@@ -102,3 +102,22 @@ def test_an_operation_that_rounds_is_not_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(products, "is_amd_with_avx512", lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", rounding)
     assert not products.onednn_is_faster.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("abilities", "expected"),
+    [
+        ({"sse4a": True, "avx512_f": True}, True),
+        ({"sse4a": False, "avx512_f": True}, False),
+        ({"sse4a": True, "avx512_f": False}, False),
+        ({"architecture": "aarch64"}, False),
+        (None, False),
+    ],
+    ids=["zen4", "intel", "zen3", "arm", "older_torch"],
+)
+def test_which_processors(abilities: dict[str, object] | None, expected: bool, monkeypatch: pytest.MonkeyPatch):
+    if abilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities, raising=False)
+    assert runtime.is_amd_with_avx512() is expected
