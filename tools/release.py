@@ -32,7 +32,13 @@ from sepkit.version import __version__
 REPOSITORY = Path(__file__).resolve().parent.parent
 FIGURES = REPOSITORY / "tools" / "release.json"
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13")
-IN_WHEEL = ("sepkit/__init__.py", "sepkit/py.typed", "sepkit/conf/", "sepkit/models/box/boxed_8k/model.safetensors")
+IN_WHEEL = (
+    "sepkit/__init__.py",
+    "sepkit/py.typed",
+    "sepkit/conf/",
+    "sepkit/models/box/boxed_8k/model.safetensors",
+    "sepkit/models/box/boxed_8k_causal/model.safetensors",
+)
 IN_SOURCE = ("/tests/", "/docs/", "/egs/", "/mkdocs.yml", "/NOTICE", "/CITATION.cff")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 MODEL_FORMS = {
     "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
     "boxed_8k": "shipped with sepkit; the default",
+    "boxed_8k_causal": "shipped with sepkit; causal, the default of `sepkit stream`",
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
     "asteroid:FILE or asteroid:OWNER/NAME": "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid",
     "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",

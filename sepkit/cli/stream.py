@@ -27,7 +27,7 @@ def main(
 
     Args:
         source: -, standard input: a wav, whose channels are averaged, or mono PCM
-        model: MODEL, which has to be causal; default: the one that ships with sepkit
+        model: MODEL, which has to be causal; default: boxed_8k_causal, which ships with sepkit
         sample_rate: Hz, of the PCM; default: that of the wav; for PCM that of the model, which has the least latency
         sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
@@ -48,7 +48,9 @@ def main(
         raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
     from sepkit.inference.loading import load_model
     from sepkit.inference.pipe import open_pipe, separate_pipe
+    from sepkit.models.shipped import default_model
 
+    model = model or default_model(causal=True)
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
     keep_small_steps_together(separator)
     # Its type hides that it is buffered.

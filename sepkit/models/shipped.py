@@ -18,6 +18,9 @@ DEFAULT_ENCODER = "voices_8k"
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""
 
+DEFAULT_CAUSAL_MODEL = "boxed_8k_causal"
+"""The model that is used for live sound if none is named."""
+
 
 def shipped_models() -> dict[str, Path]:
     """Return name -> folder of every model that ships with this version."""
@@ -58,15 +61,19 @@ def encoder_folder(model: str | Path | None) -> Path:
     return Path(model)
 
 
-def default_model() -> str:
+def default_model(causal: bool = False) -> str:
     """Return the name of the model that is used if none is named.
+
+    Args:
+        causal: of that for live sound.
 
     Raises:
         UserError: it does not ship with this version.
     """
-    if DEFAULT_MODEL not in shipped_models():
+    name = DEFAULT_CAUSAL_MODEL if causal else DEFAULT_MODEL
+    if name not in shipped_models():
         raise UserError(
-            f"--model: none is named, and the default {DEFAULT_MODEL} is not in this version of sepkit; "
+            f"--model: none is named, and the default {name} is not in this version of sepkit; "
             "name a folder that `sepkit train` wrote, or another model, such as hf:OWNER/NAME (see `sepkit models`)"
         )
-    return DEFAULT_MODEL
+    return name
