@@ -38,17 +38,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: W, (C', C).
         bias: b, (C').
     """
-    if _goes_to_onednn(x):
+    if goes_to_onednn(x):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
 
-def _goes_to_onednn(x: Tensor) -> bool:
+def goes_to_onednn(x: Tensor) -> bool:
+    """Whether `linear` of x is computed by oneDNN.
+
+    Args:
+        x: (..., C).
+    """
     return (
         not torch.is_grad_enabled()
-        and onednn_is_faster()
         and runs_as_it_stands(x)
         and not is_observed()
+        # Last of what is not about shapes: what it tries once would become part of a trace.
+        and onednn_is_faster()
         and x.dtype == torch.float32
         and x.numel() >= _LEAST_ROWS * x.shape[-1]
     )

@@ -122,3 +122,16 @@ def test_which_processors(abilities: dict[str, object] | None, expected: bool, m
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities, raising=False)
     assert runtime.is_amd_with_avx512() is expected
+
+
+def test_the_first_call_of_a_process_may_be_traced(monkeypatch: pytest.MonkeyPatch):
+    def is_tried() -> bool:
+        raise AssertionError("its operations would be part of the trace")
+
+    monkeypatch.setattr(products, "onednn_is_faster", is_tried)
+    layer, x = Linear(24, 17).eval(), values(20, 24)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        layer(x)
+    assert counter.get_total_flops() == 2 * 20 * 24 * 17
+    with torch.no_grad():
+        torch.jit.trace(layer, x)

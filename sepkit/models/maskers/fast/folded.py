@@ -55,7 +55,7 @@ from sepkit.models.maskers.sudormrf import (
     SuDoRMRFMasker,
 )
 from sepkit.models.norms import GlobalLayerNorm
-from sepkit.models.products import linear, onednn_is_faster
+from sepkit.models.products import goes_to_onednn, linear
 
 # Frames in a tile: with 512 channels of float32 these are 2 MB, which stay in a cache.
 _TILE = 1024
@@ -289,7 +289,7 @@ def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
 def _accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> None:
     if low:
         sums.add_(x.bfloat16() @ matrix.bfloat16())
-    elif onednn_is_faster():
+    elif goes_to_onednn(x):
         sums.add_(linear(x, matrix.t()))
     else:
         sums.addmm_(x, matrix)
@@ -307,7 +307,7 @@ def _pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor
             out.copy_(product)
         else:
             torch.add(product, bias, out=out)
-    elif onednn_is_faster():
+    elif goes_to_onednn(x):
         out.copy_(linear(x, matrix, bias))
     elif bias is None:
         torch.mm(x, matrix.t(), out=out)
