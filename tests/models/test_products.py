@@ -134,4 +134,4 @@ def test_the_first_call_of_a_process_may_be_traced(monkeypatch: pytest.MonkeyPat
         layer(x)
     assert counter.get_total_flops() == 2 * 20 * 24 * 17
     with torch.no_grad():
-        torch.jit.trace(layer, x)
+        torch.jit.trace(layer, x, check_trace=False)
