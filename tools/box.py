@@ -52,7 +52,7 @@ CREDIT = (
 )
 LIMITS = (
     "Two speakers at a time, close to the microphone, in little noise and no reverberation: that is what it has heard. "
-    "It was trained for hours on a processor on a few hours of speech, to be small and to be there; a model trained "
+    "It was trained on a processor, on a few hours of speech, to be small and to be there; a model trained "
     "for your data will be better. Other rooms, languages, noises or more speakers are separated worse, and one "
     "speaker alone {alone}. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to "
     "be relied on where a missed or added word does harm. Separate voices only of people who would agree to it."

@@ -48,8 +48,8 @@ def run(
 
     By duration: `sepkit separate` from disk to disk in a process for each duration, with a Conv-TasNet of 0.1 million
     weights, and its peak memory above that after `import torch`. The exponents are of recordings in chunks alone, for
-    which time should be linear and memory constant. By files: the same of so many recordings of 4 s in one call, once
-    the model is loaded. By sources, n: cost and optimal matching of n estimates and n
+    which time should be linear and memory constant. By files: one call on that many
+    recordings of 4 s, after the model is loaded. By sources, n: cost and optimal matching of n estimates and n
     sources, which are n^2 pairs, and the model with n masks. By hypotheses: MCL of n estimates and two sources. By
     batch: the model on that many mixtures. An exponent below the target means that some of the work does not grow.
 
@@ -110,7 +110,7 @@ def separates(folder: Path) -> Call:
 
 
 def _with_recordings(folder: Path, seconds: float, count: int = 1) -> Path:
-    """Write so many equal recordings, in place of those that are there, and a model; return the folder."""
+    """Write a model and `count` equal recordings, which replace earlier ones; return the folder."""
     shutil.rmtree(folder / "mixtures", ignore_errors=True)
     (folder / "mixtures").mkdir()
     save_model(_model(2), folder / "model", {})
