@@ -121,23 +121,30 @@ class DigitExperts:
             spoiled: (B, 1, 28, 28).
             images: (B, 1, 28, 28), true ones.
         """
-        # Who wins is decided in evaluation mode: with batch norm, the statistics of a batch are not those of a part.
-        cost = self.cost(spoiled, images)
-        logits = self.classifier.train()(spoiled)
-        noise = self.config.assignment_noise if self.config.training == "noisy" else 0.0
-        losses = winner_losses(cost[None], logits[None], MCL(), awake=self.awake, noise=noise, generator=self.generator)
-        if self.count > 1:
-            self.classifier_steps.zero_grad()
-            losses.classifiers.sum().backward()
-            self.classifier_steps.step()
+        if int(self.awake.sum()) > 1:
+            winners = self._classify(spoiled, images)
+        else:
+            winners = torch.zeros(len(images), dtype=torch.long)
         for place, (network, optimizer) in enumerate(zip(self.networks, self.steps, strict=True)):
-            own = losses.winners[0] == place
+            own = winners == place
             # Without images Adam's momentum would go on.
             if not bool(own.any()):
                 continue
             optimizer.zero_grad()
             (network.train()(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum().backward()
             optimizer.step()
+
+    def _classify(self, spoiled: Tensor, images: Tensor) -> Tensor:
+        """Who wins, (B,), after a step of the classifier towards it."""
+        # Who wins is decided in evaluation mode: with batch norm, the statistics of a batch are not those of a part.
+        cost = self.cost(spoiled, images)
+        logits = self.classifier.train()(spoiled)
+        noise = self.config.assignment_noise if self.config.training == "noisy" else 0.0
+        losses = winner_losses(cost[None], logits[None], MCL(), awake=self.awake, noise=noise, generator=self.generator)
+        self.classifier_steps.zero_grad()
+        losses.classifiers.sum().backward()
+        self.classifier_steps.step()
+        return losses.winners[0]
 
     def grow(self, spoiled: Tensor, images: Tensor) -> None:
         """Wake one more expert, a copy of the one with the largest share on these images.
