@@ -7,29 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-
-class StackedLinear(nn.Module):
-    """S linear layers side by side: (S, n, in) -> (S, n, out), one batched matrix product.
-
-    Args:
-        replicas: S.
-        inputs: in, of each layer.
-        outputs: out, of each layer.
-    """
-
-    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(inputs)  # as torch.nn.Linear starts
-        self.weight = nn.Parameter(torch.empty(replicas, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(replicas, 1, outputs).uniform_(-bound, bound))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (S, n, out).
-
-        Args:
-            x: (S, n, in).
-        """
-        return torch.baddbmm(self.bias, x, self.weight)
+from sepkit.models.stacked import StackedLinear
 
 
 class StackedBatchNorm(nn.Module):
@@ -125,9 +103,9 @@ def _network(replicas: int, dimension: int, hidden: int, normalize: bool) -> nn.
     layers: list[nn.Module] = [StackedBatchNorm(replicas, dimension)] if normalize else []
     width = dimension
     for _ in range(3):
-        layers += [StackedLinear(replicas, width, hidden), nn.ReLU()]
+        layers += [StackedLinear(width, hidden, replicas), nn.ReLU()]
         width = hidden
-    return nn.Sequential(*layers, StackedLinear(replicas, hidden, dimension))
+    return nn.Sequential(*layers, StackedLinear(hidden, dimension, replicas))
 
 
 class RealNVP(nn.Module):

@@ -23,10 +23,10 @@ class StackedLinear(nn.Module):
     Args:
         in_features: of each layer.
         out_features: of each layer.
-        generators: one per layer; layer s starts from numbers of the s-th alone.
+        generators: one per layer; layer s starts from numbers of the s-th alone. Or only S: all start from torch's own.
     """
 
-    def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator] | int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(uniform((in_features, out_features), bound, generators))
@@ -38,7 +38,25 @@ class StackedLinear(nn.Module):
         Args:
             values: (S or 1, B, in).
         """
-        return values @ self.weight + self.bias
+        return _affine(values, self.weight, self.bias)
+
+
+def side_by_side(values: Tensor, layers: Sequence[StackedLinear]) -> tuple[Tensor, ...]:
+    """Return the output of each layer, (S, B, out), computed as one product: narrow products cost as much as wide ones.
+
+    Args:
+        values: (S or 1, B, in), the same for all layers.
+        layers: of one stack.
+    """
+    weight, bias = (torch.cat([getattr(layer, name) for layer in layers], -1) for name in ("weight", "bias"))
+    return _affine(values, weight, bias).split([layer.weight.shape[-1] for layer in layers], -1)
+
+
+def _affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    # The fused product does not broadcast.
+    if len(values) == len(weight):
+        return torch.baddbmm(bias, values, weight)
+    return values @ weight + bias
 
 
 class StackedModules(nn.Module):
@@ -75,14 +93,16 @@ class StackedModules(nn.Module):
         return torch.func.vmap(lambda own, x: torch.func.functional_call(self._one[0], own, (x,)))(state, values)
 
 
-def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator]) -> Tensor:
+def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator] | int) -> Tensor:
     """Return uniform numbers in +- bound, (S, *shape); part s is drawn from the s-th generator.
 
     Args:
         shape: of each part.
         bound: the largest number.
-        generators: S, one for each part.
+        generators: S, one for each part; or only S, for torch's own.
     """
+    if isinstance(generators, int):
+        return torch.empty(generators, *shape).uniform_(-bound, bound)
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 

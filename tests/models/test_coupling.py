@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
-from sepkit.models.coupling import RealNVP, StackedBatchNorm, StackedLinear
+from sepkit.models.coupling import RealNVP, StackedBatchNorm
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +89,3 @@ def test_batch_norm_is_torch_s():
         norm.eval()
     expected = torch.stack([norm(part) for norm, part in zip(theirs, x, strict=True)])
     assert torch.allclose(own(x), expected, atol=1e-5)
-
-
-def test_linear_layer_is_torch_s():
-    """Each replica with its own weights, which start in the same range."""
-    layer, x = StackedLinear(2, 4, 3), torch.randn(2, 7, 4)
-    for k in range(2):
-        expected = torch.nn.functional.linear(x[k], layer.weight[k].T, layer.bias[k, 0])
-        assert torch.allclose(layer(x)[k], expected, atol=1e-6)
-    assert float(layer.weight.abs().max()) <= 1 / math.sqrt(4)

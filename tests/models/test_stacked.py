@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.models.stacked import StackedLinear, StackedModules, join, split
+from sepkit.models.stacked import StackedLinear, StackedModules, join, side_by_side, split
 
 
 def _generators(*seeds: int) -> list[torch.Generator]:
@@ -23,10 +23,25 @@ def test_each_layer_is_a_linear_layer() -> None:
         torch.testing.assert_close(stack(shared)[place], layer(shared[0]))
 
 
+def test_layers_side_by_side_are_what_they_are_alone() -> None:
+    """Outputs and gradients."""
+    layers = [StackedLinear(3, width, _generators(1, 2)).double() for width in (5, 1)]
+    for values in (torch.randn(2, 7, 3).double(), torch.randn(1, 7, 3).double()):
+        outputs = side_by_side(values, layers)
+        for layer, output in zip(layers, outputs, strict=True):
+            torch.testing.assert_close(output, layer(values))
+            expected = torch.autograd.grad(layer(values).square().sum(), list(layer.parameters()))
+            found = torch.autograd.grad(output.square().sum(), list(layer.parameters()), retain_graph=True)
+            torch.testing.assert_close(found, expected)
+
+
 def test_weights_follow_from_each_seed_alone_and_are_as_large_as_those_of_torch() -> None:
     stack = StackedLinear(64, 256, _generators(5, 6))
     alone = StackedLinear(64, 256, _generators(6))
     assert torch.equal(stack.weight[1:], alone.weight) and not torch.equal(stack.weight[:1], alone.weight)
+    together = StackedLinear(64, 256, 2)
+    assert not torch.equal(together.weight[0], together.weight[1])
+    torch.testing.assert_close(together.weight.std(), alone.weight.std(), rtol=0.02, atol=0)
     reference = torch.nn.Linear(64, 256)
     assert stack.weight.abs().max() <= 1 / 8
     assert stack.weight.std().item() == pytest.approx(reference.weight.std().item(), rel=0.05)

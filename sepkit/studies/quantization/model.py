@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sepkit.models.stacked import StackedLinear
+from sepkit.models.stacked import StackedLinear, side_by_side
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.scoring import score_loss
 
@@ -52,8 +52,9 @@ class HypothesisNetworks(nn.Module):
         """
         for layer in self.hidden:
             x = layer(x).relu()
-        points = self.points(x).unflatten(-1, (-1, self.outputs))
-        return points.tanh() if self.bounded else points, self.scorers(x)
+        points, scores = side_by_side(x, [self.points, self.scorers])
+        points = points.unflatten(-1, (-1, self.outputs))
+        return points.tanh() if self.bounded else points, scores
 
 
 @dataclass(frozen=True)

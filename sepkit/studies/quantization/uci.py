@@ -207,10 +207,12 @@ class _Rows:
     def chosen(self, places: Tensor) -> _Rows:
         """The rows at (S, B) places."""
         rows = object.__new__(_Rows)
-        split = torch.arange(len(places))[:, None]
         rows.counts = [places.shape[1]] * len(places)
-        rows.features, rows.target = self.features[split, places], self.target[split, places]
-        rows.counted = self.counted[split, places]
+        flat = (places + self.counted.shape[1] * torch.arange(len(places))[:, None]).flatten()
+        for name in ("features", "target", "counted"):
+            own = getattr(self, name)
+            # A fifth of the time of own[splits, places].
+            setattr(rows, name, own.flatten(0, 1).index_select(0, flat).view(*places.shape, *own.shape[2:]))
         return rows
 
 
