@@ -40,7 +40,7 @@ class RestoringExpert(nn.Sequential):
             nn.Sigmoid(),
         )
         # A third less time on processors with so few channels.
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 class ResNet9(nn.Module):
