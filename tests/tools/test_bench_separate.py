@@ -38,7 +38,7 @@ def row(model, seconds=0.5, way="whole", **options):
 
 def test_pairs_are_timed_and_checked(in_this_process, capsys):
     pairs = [row("Conv-TasNet", least_ratio=0.001), row("DPRNN"), row("Conv-TasNet", way="allocator")]
-    result = separate.run(pairs, peak_seconds=0.1, quality_seconds=1.0)
+    result = separate.run(pairs, peak_seconds=0.1, quality_seconds=1.0, unfinished=None)
     first, second, allocator = result["rows"]
     for record in (first, second):
         assert record["input"] == SHAPED and record["peer"] == "asteroid" and record["turns"] == 2
@@ -55,7 +55,7 @@ def test_pairs_are_timed_and_checked(in_this_process, capsys):
 @pytest.mark.slow
 def test_processes_of_their_own_and_chunks_from_disk_to_disk():
     pairs = [row("Conv-TasNet"), row("Conv-TasNet", 1.5, "chunked")]
-    whole, chunked = separate.run(pairs, 0.1, 1.0)["rows"]
+    whole, chunked = separate.run(pairs, 0.1, 1.0, None)["rows"]
     for record in (whole, chunked):
         before, peak = record["peak_memory_before_mb"], record["peak_memory_mb"]
         assert all(0 < before[who] <= peak[who] < 400 for who in separate.WHO) and peak["ours"] < 250
@@ -63,33 +63,33 @@ def test_processes_of_their_own_and_chunks_from_disk_to_disk():
 
 
 def test_chunks_are_compared_with_the_whole_file(in_this_process):
-    (record,) = separate.run([row("Conv-TasNet", 1.5, "chunked")], 0.1, 1.0)["rows"]
+    (record,) = separate.run([row("Conv-TasNet", 1.5, "chunked")], 0.1, 1.0, None)["rows"]
     assert all(-20 < record["likeness_db"][who] < 100 for who in separate.WHO) and "difference" not in record
 
 
 def test_sepformer_against_speechbrain(in_this_process):
     pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
-    (record,) = separate.run([row("SepFormer")], 0.1, 1.0)["rows"]
+    (record,) = separate.run([row("SepFormer")], 0.1, 1.0, None)["rows"]
     assert record["peer"] == "speechbrain" and record["difference"]["ours"] < 1e-5
 
 
 def test_outputs_that_differ_are_an_error(in_this_process, monkeypatch):
     monkeypatch.setattr(separate, "TOLERANCE", 0.0)
     with pytest.raises(RuntimeError, match=r"Conv-TasNet, 0.5 s, whole file: the estimates differ by"):
-        separate.run([row("Conv-TasNet")], 0.1, 1.0)
+        separate.run([row("Conv-TasNet")], 0.1, 1.0, None)
 
 
 def test_a_precision_that_is_refused_is_left_out_with_its_reason(in_this_process, monkeypatch):
     for ability in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, ability, lambda: False)
-    (record,) = separate.run([row("Conv-TasNet", way="bfloat16")], 0.1, 1.0)["rows"]
+    (record,) = separate.run([row("Conv-TasNet", way="bfloat16")], 0.1, 1.0, None)["rows"]
     assert "precision" in record["left_out"] and "ratio" not in record
 
 
 @pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 @pytest.mark.parametrize(("model", "least"), [("DPRNN", 50), ("Conv-TasNet", 40)])
 def test_bfloat16_has_its_signal_to_noise_ratio(in_this_process, model, least):
-    (record,) = separate.run([row(model, way="bfloat16")], 0.1, 1.0)["rows"]
+    (record,) = separate.run([row(model, way="bfloat16")], 0.1, 1.0, None)["rows"]
     assert 30 < record["snr_db"] < 90 and record["least_snr_db"] == least
 
 

@@ -25,7 +25,7 @@ def test_pairs_are_timed_and_checked(in_this_process):
         shipped.Row("predict", "sepkit, without them", 1, 1, 1e-3, turns=1),
         shipped.Row("batches", "sepkit, one by one", 0.5, 1, 1e9, turns=1),
     ]
-    result = shipped.run(rows)
+    result = shipped.run(rows, None)
     for record in result["rows"]:
         assert record["ratio"]["median"] > 0
         assert record["difference"] is None or record["difference"]["ours"] < shipped.TOLERANCE
@@ -38,7 +38,7 @@ def test_other_estimates_are_no_result(in_this_process, monkeypatch):
     monkeypatch.setattr(shipped, "onnx_runtime", lambda *arguments: shipped.estimates(*arguments[:2]))
     monkeypatch.setattr(shipped.contestants, "largest_difference", lambda expected, found: 1e-3)
     with pytest.raises(RuntimeError, match="the estimates differ from those of ONNX Runtime by"):
-        shipped.run([shipped.Row("graph", "ONNX Runtime", 0.5, 1, turns=1)])
+        shipped.run([shipped.Row("graph", "ONNX Runtime", 0.5, 1, turns=1)], None)
 
 
 @pytest.mark.slow
@@ -47,4 +47,4 @@ def test_every_row_of_the_line(monkeypatch):
     pytest.importorskip("asteroid", reason="asteroid is missing: pip install 'sepkit[peers]'")
     monkeypatch.delenv("SEPKIT_DATA", raising=False)
     rows = [replace(row, seconds=1, threads=1, turns=1) for row in shipped.ROWS]
-    assert len(shipped.run(rows)["rows"]) == len(shipped.ROWS)
+    assert len(shipped.run(rows, None)["rows"]) == len(shipped.ROWS)

@@ -24,6 +24,7 @@ from tools.bench.inputs import two_voices
 from tools.bench.peaks import bytes_moved, measure_peaks
 from tools.bench.processes import Contestant, Memory, take_turns_apart
 from tools.bench.timing import Ratio, environment
+from tools.bench.unfinished import FOLDER, measure_each
 
 TURNS = 5
 # Largest difference of comparable outputs from those of the peer's module in float64.
@@ -106,7 +107,12 @@ ROWS = (
 )
 
 
-def run(rows: Sequence[Row] = ROWS, peak_seconds: float = 2.0, quality_seconds: float = QUALITY_SECONDS) -> Any:
+def run(
+    rows: Sequence[Row] = ROWS,
+    peak_seconds: float = 2.0,
+    quality_seconds: float = QUALITY_SECONDS,
+    unfinished: Path | None = FOLDER,
+) -> Any:
     """Measure times, real-time factors, peak memory and differences of pairs, and the cost of chunks in SI-SDR.
 
     Each side has its own process, and they are called in turns. Both run in evaluation mode without gradients. On one
@@ -130,6 +136,7 @@ def run(rows: Sequence[Row] = ROWS, peak_seconds: float = 2.0, quality_seconds: 
         rows: the pairs.
         peak_seconds: duration of the measurement of peak rates.
         quality_seconds: length of the mixture for a trained model.
+        unfinished: folder of rows of interrupted calls, which are not measured again; None: nothing is kept.
 
     Raises:
         RuntimeError: outputs that ought to be equal differ.
@@ -143,7 +150,7 @@ def run(rows: Sequence[Row] = ROWS, peak_seconds: float = 2.0, quality_seconds: 
     for count, peak in peaks.items():
         print(f"threads {count}: {peak['gflops']:.0f} GFLOP/s, {peak['gigabytes_per_second']:.1f} GB/s", flush=True)
     return {
-        "rows": [_row(row, row.threads or threads, peaks) for row in rows],
+        "rows": measure_each("separate", rows, lambda row: _row(row, row.threads or threads, peaks), unfinished),
         "quality": _quality(quality_seconds),
         "peaks": peaks,
         "chunk_seconds": CHUNK_SECONDS,

@@ -19,6 +19,7 @@ from tools.bench import contestants
 from tools.bench.inputs import SAMPLE_RATE, two_voices
 from tools.bench.processes import Contestant, take_turns_apart
 from tools.bench.timing import Ratio, environment
+from tools.bench.unfinished import FOLDER, measure_each
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +83,8 @@ ROWS = (
     Row("graph", "ONNX Runtime", 60, 1, 1.0, 0.006),
     Row("graph", "ONNX Runtime", 60, 0, 1.0),
     Row("graph", "OpenVINO", 60, 1, 1.0),
+    Row("graph", "ONNX Runtime", 4, 1, 1.0, 0.006, model="boxed_8k_causal"),
+    Row("graph", "ONNX Runtime", 60, 1, 1.0, 0.006, model="boxed_8k_causal"),
     Row("predict", "sepkit, without them", 4, 1, 1 / 1.25),
     Row("predict", "sepkit, without them", 4, 0, 1 / 1.25),
     Row("batches", "sepkit, one by one", 5, 1),
@@ -89,7 +92,7 @@ ROWS = (
 )
 
 
-def run(rows: Sequence[Row] = ROWS) -> dict[str, Any]:
+def run(rows: Sequence[Row] = ROWS, unfinished: Path | None = FOLDER) -> dict[str, Any]:
     """Measure times and differences of pairs.
 
     Each side has its own process, and they are called in turns, without gradients. On one thread times are the
@@ -98,6 +101,7 @@ def run(rows: Sequence[Row] = ROWS) -> dict[str, Any]:
 
     Args:
         rows: the pairs.
+        unfinished: folder of rows of interrupted calls, which are not measured again; None: nothing is kept.
 
     Raises:
         RuntimeError: estimates that ought to be equal differ.
@@ -105,7 +109,7 @@ def run(rows: Sequence[Row] = ROWS) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
         return {
-            "rows": [_row(row, Path(name) / str(number)) for number, row in enumerate(rows)],
+            "rows": measure_each("shipped", rows, lambda row: _row(row, Path(name) / str(rows.index(row))), unfinished),
             "input": two_voices(1.0)[1],
             "environment": environment("onnxruntime", "openvino", "asteroid"),
         }

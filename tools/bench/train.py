@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from sepkit.objectives import build_objective
 from sepkit.training.separation import latents_of
 from sepkit.types import Batch
 from tools.bench.timing import Ratio, environment, take_turns
+from tools.bench.unfinished import FOLDER, measure_each
 
 BATCH, NUM_SAMPLES, SAMPLE_RATE = 4, 24000, 8000
 SECONDS, LEAST_TURNS = 60.0, 5
@@ -86,7 +88,7 @@ class Step:
         return float(value.detach())
 
 
-def run(seconds: float = SECONDS) -> dict[str, Any]:
+def run(seconds: float = SECONDS, unfinished: Path | None = FOLDER) -> dict[str, Any]:
     """Measure step times and peak memory of a batch of 4 x 3 s at 8 kHz, float32, on one thread and on all.
 
     A peer of another toolkit has the same weights, batch, clipping and learning rate, and asteroid's own loss and Adam
@@ -94,17 +96,16 @@ def run(seconds: float = SECONDS) -> dict[str, Any]:
     processor's on one thread, else the wall clock's. Peak memory is that of a process that only takes three steps,
     above that after its imports.
 
-    Each row takes about this many seconds.
+    Args:
+        seconds: for about this long each row.
+        unfinished: folder of rows of interrupted calls, which are not measured again; None: nothing is kept.
 
     Raises:
         RuntimeError: losses of the same weights differ, before the first step or after it.
     """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    rows = [
-        _apart(_timed, name, count, seconds) | {"peak_memory_mb": {who: _apart(_peak, name, who) for who in WHO}}
-        for name in ROWS
-        for count in sorted({1, threads})
-    ]
+    pairs = [(name, count) for name in ROWS for count in sorted({1, threads})]
+    rows = measure_each("train", pairs, lambda pair: _measured(*pair, seconds), unfinished)
     for row in rows:
         memory = row["peak_memory_mb"]
         print(
@@ -114,6 +115,11 @@ def run(seconds: float = SECONDS) -> dict[str, Any]:
             flush=True,
         )
     return {"batch": BATCH, "num_samples": NUM_SAMPLES, "rows": rows, "environment": environment("asteroid")}
+
+
+def _measured(name: str, threads: int, seconds: float) -> dict[str, Any]:
+    memory = {who: _apart(_peak, name, who) for who in WHO}
+    return _apart(_timed, name, threads, seconds) | {"peak_memory_mb": memory}
 
 
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
