@@ -12,7 +12,7 @@
 # Stages: 1 sines: plain, noisy assignment, grown by splitting, annealed, ten seeds each; 2 mixtures of 1 to 16 flows on a
 # ring of modes; 3 digits: 1, 2 and 4 experts and independent networks; 4 generators: 1, 2, 4 and two independent ones. Every
 # training is kept: the same command again continues. Time with conf/cpu.yaml, processor time of one
-# core: stage 1 a minute and a half, stage 2 eight minutes, stage 3 fifteen, stage 4 ten (stages 3 and 4 by estimate).
+# core of an AMD Zen 5: half a minute, two and a half, thirteen and five minutes; twice to three times that on older ones.
 # Limits: the paper's CelebA and CIFAR figures need data and accelerators that are not at hand; MNIST here is black and white.
 # Citation: B. Delattre et al., "Conditional distribution quantization in machine learning".
 . "$(dirname "$0")/../utils/options.sh" run
