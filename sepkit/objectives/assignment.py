@@ -79,14 +79,19 @@ class Assignment(ABC):
             ValueError: shapes that do not fit together.
             TooFewHypothesesError: one-to-one matching with more active sources than hypotheses.
         """
+        everywhere = active is None
         active = _active(cost, active)
         if cost.numel() == 0:
             return torch.zeros_like(cost)
         device = float64_device(cost.device)
         finite = cost.detach().to(device).double()
         finite = finite.nan_to_num(nan=_LAST_CHOICE, posinf=_LAST_CHOICE, neginf=-_LAST_CHOICE)
-        columns = active[:, None].to(device)
-        weights = self._match(finite.where(columns, 0.0), active.to(device)).where(columns, 0.0)
+        active = active.to(device)
+        if everywhere:
+            weights = self._match(finite, active)
+        else:
+            columns = active[:, None]
+            weights = self._match(finite.where(columns, 0.0), active).where(columns, 0.0)
         return weights.to(cost.dtype).to(cost.device)
 
     def __call__(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
@@ -108,10 +113,12 @@ class Assignment(ABC):
             weights: (B, n, m), of `weights`.
             active: (B, m) bool; None: all active.
         """
-        active = _active(cost, active)
         # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
-        counted = active[:, None] & ((weights != 0) | cost.isnan())
-        total = (weights * cost.where(counted, 0.0)).sum((1, 2))
+        counted = (weights != 0) | cost.isnan()
+        if active is None:
+            return (weights * cost.where(counted, 0.0)).sum((1, 2)) / max(1, cost.shape[2])
+        active = _active(cost, active)
+        total = (weights * cost.where(counted & active[:, None], 0.0)).sum((1, 2))
         return total / active.sum(1).clamp_min(1)
 
     @property

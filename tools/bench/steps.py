@@ -66,7 +66,7 @@ MASKERS: dict[str, tuple[MaskerConfig, FilterbankConfig]] = {
     "band_split_rnn": (BandSplitRNNConfig(num_layers=1), STFT),
     "sepformer": (SepFormerConfig(num_layers=1, transformer_layers=1), FreeFilterbankConfig(256)),
     "sepreformer": (
-        SepReformerConfig(channels=64, num_stages=1),
+        SepReformerConfig(channels=64),
         FreeFilterbankConfig(256, kernel_size=16, stride=4, mapping=True),
     ),
     "tf_locoformer": (
@@ -74,7 +74,8 @@ MASKERS: dict[str, tuple[MaskerConfig, FilterbankConfig]] = {
         STFTFilterbankConfig(256, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True),
     ),
 }
-"""Full widths, but fewer blocks than papers have: they repeat the same operations."""
+"""Full widths, but fewer blocks than papers have: they repeat the same operations. SepReformer, size T, is whole: with
+fewer stages its attention would be between sixteen times as many frames."""
 
 # Parts of names of operations, in the order in which they are looked for.
 _KINDS = {

@@ -59,17 +59,22 @@ class HypothesisNetworks(nn.Module):
 
 @dataclass(frozen=True)
 class PointLosses:
-    """What a stack is trained by and measured with, each (S, B).
+    """What a stack is trained by and measured with, (S, B).
 
     Args:
         matching: the cost under the assignment's weights.
         scoring: binary cross-entropy of the scores against who won.
-        nearest: squared distance to the nearest hypothesis.
+        distances: (S, B, n) squared ones.
     """
 
     matching: Tensor
     scoring: Tensor
-    nearest: Tensor
+    distances: Tensor
+
+    @property
+    def nearest(self) -> Tensor:
+        """Squared distance to the nearest hypothesis, (S, B), without gradient."""
+        return self.distances.detach().amin(-1)
 
 
 def squared_distances(points: Tensor, targets: Tensor) -> Tensor:
@@ -97,7 +102,7 @@ def point_losses(points: Tensor, scores: Tensor, targets: Tensor, assignment: As
     cost = distances.flatten(0, -2).unsqueeze(-1)
     shape = distances.shape[:-1]
     scoring = score_loss(scores.flatten(0, -2), cost)
-    return PointLosses(assignment(cost).view(shape), scoring.view(shape), distances.detach().amin(-1))
+    return PointLosses(assignment(cost).view(shape), scoring.view(shape), distances)
 
 
 def weighted_mean(points: Tensor, scores: Tensor) -> Tensor:
