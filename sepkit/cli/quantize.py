@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Selection = Literal["last", "held_out", "reference"]
 
@@ -76,7 +77,6 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
     Raises:
         UserError: a bad file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import GaussiansConfig, read_section
     from sepkit.studies.quantization.figures import gaussians_figures, write_figures
     from sepkit.studies.quantization.gaussians import gaussians
@@ -84,7 +84,8 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
     folder = Path(out)
     table = gaussians(read_section(GaussiansConfig, config, "gaussians"), folder)
     write_figures(gaussians_figures(table), folder / "figures")
-    return write_json(folder / "gaussians.json", table)
+    measures = {"distortion": "hard distortion", "used": "hypotheses used"}
+    return _finished("gaussians", table, folder, ["kind", "method"], measures)
 
 
 def free(*, out: str, config: str | None = None) -> Path:
@@ -102,7 +103,6 @@ def free(*, out: str, config: str | None = None) -> Path:
     Raises:
         UserError: a bad file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import FreeConfig, read_section
     from sepkit.studies.quantization.figures import free_figures, write_figures
     from sepkit.studies.quantization.free import free
@@ -110,7 +110,10 @@ def free(*, out: str, config: str | None = None) -> Path:
     folder = Path(out)
     table = free(read_section(FreeConfig, config, "free"), folder)
     write_figures(free_figures(table), folder / "figures")
-    return write_json(folder / "free.json", table)
+    rate = {"distortion": "distortion", "expected_distortion": "theory", "bits": "bits", "bound_bits": "bound, bits"}
+    split = {"predicted": "split predicted at", "predicted_by_steps": "summed over steps", "seen": "seen"}
+    _finished("free", table, folder, ["temperature"], rate, rows="rate")
+    return _finished("free", table, folder, ["schedule"], split, rows="splits")
 
 
 def sines(*, out: str, config: str | None = None) -> Path:
@@ -130,12 +133,12 @@ def sines(*, out: str, config: str | None = None) -> Path:
     Raises:
         UserError: a bad file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import SinesConfig, read_section
     from sepkit.studies.quantization.sines import sines
 
-    folder = Path(out)
-    return write_json(folder / "sines.json", sines(read_section(SinesConfig, config, "sines"), folder))
+    table = sines(read_section(SinesConfig, config, "sines"), Path(out))
+    measures = {"merged": "runs that merge modes", "distortion": "distortion", "total_variation": "total variation"}
+    return _finished("sines", table, Path(out), ["kind", "target"], measures)
 
 
 def flows(*, out: str, config: str | None = None) -> Path:
@@ -154,12 +157,17 @@ def flows(*, out: str, config: str | None = None) -> Path:
     Raises:
         UserError: a bad file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import FlowsConfig, read_section
     from sepkit.studies.quantization.flows import flows
 
-    folder = Path(out)
-    return write_json(folder / "flows.json", flows(read_section(FlowsConfig, config, "flows"), folder))
+    table = flows(read_section(FlowsConfig, config, "flows"), Path(out))
+    measures = {
+        "off_modes": "share off every mode",
+        "modes_hit": "modes hit",
+        "squared_wasserstein": "W2^2",
+        "nll_nats": "negative log-likelihood, nats",
+    }
+    return _finished("flows", table, Path(out), ["target", "experts"], measures)
 
 
 def digits(*, images: str, out: str, config: str | None = None) -> Path:
@@ -180,7 +188,6 @@ def digits(*, images: str, out: str, config: str | None = None) -> Path:
     Raises:
         UserError: a bad set, file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import DigitsConfig, read_section
     from sepkit.studies.quantization.digits import digits
     from sepkit.studies.quantization.figures import digits_figures, write_figures
@@ -188,7 +195,8 @@ def digits(*, images: str, out: str, config: str | None = None) -> Path:
     folder = Path(out)
     table = digits(read_section(DigitsConfig, config, "digits"), Path(images), folder)
     write_figures(digits_figures(table), folder / "figures")
-    return write_json(folder / "digits.json", table)
+    measures = {"distortion": "nearest", "drawn": "drawn", "likeliest": "likeliest", "mean": "mean of all"}
+    return _finished("digits", table, folder, ["task", "experts", "independent"], measures)
 
 
 def generators(*, out: str, images: str | None = None, config: str | None = None) -> Path:
@@ -208,14 +216,31 @@ def generators(*, out: str, images: str | None = None, config: str | None = None
     Raises:
         UserError: a bad set, file or number.
     """
-    from sepkit.files import write_json
     from sepkit.studies.quantization.config import GeneratorsConfig, read_section
     from sepkit.studies.quantization.generators import generators
 
-    folder = Path(out)
     known = None if images is None else Path(images)
-    table = generators(read_section(GeneratorsConfig, config, "generators"), folder, known)
-    return write_json(folder / "generators.json", table)
+    table = generators(read_section(GeneratorsConfig, config, "generators"), Path(out), known)
+    measures = {
+        "off_modes": "share off every mode",
+        "modes_hit": "modes hit",
+        "precision": "precision",
+        "recall": "recall",
+        "entropy": "entropy / log n",
+    }
+    return _finished("generators", table, Path(out), ["target", "generators", "independent"], measures)
+
+
+def _finished(
+    name: str, table: Mapping[str, Any], folder: Path, labels: list[str], measures: dict[str, str], rows: str = "rows"
+) -> Path:
+    """Write FOLDER/NAME.json and print means over seeds."""
+    from sepkit.files import write_json
+    from sepkit.studies.quantization.tables import seeds_table
+
+    path = write_json(folder / f"{name}.json", table)
+    print(seeds_table(table[rows], labels, measures))
+    return path
 
 
 COMMANDS = {

@@ -11,6 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
 _NAMES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
 _NAMES += [
+    "quantize",
     "measure",
     "corpora",
     "rooms",

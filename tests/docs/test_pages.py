@@ -20,7 +20,7 @@ from sepkit.config import ModelConfig
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
 from tests.docs.tiny import tiny_options, write_recordings
-from tools.site import generated_pages, help_of
+from tools.site import generated_pages, help_of, subcommands
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
 
@@ -61,7 +61,8 @@ def test_blocks_that_are_not_run_are_parsed(block: Block) -> None:
         for place, word in enumerate(words):
             name = words[place + 1] if word == "sepkit" and place + 1 < len(words) else ""
             if name in COMMANDS:
-                known = help_of(name, *_configurations(words))
+                after = words[place + 2 : place + 3]
+                known = help_of(name, *(set(after) & set(subcommands(help_of(name)))), *_configurations(words))
                 assert not [option for option in options_of(words[place:]) if option not in known], line
             elif word.startswith("egs/"):
                 assert (REPOSITORY / word).exists(), line

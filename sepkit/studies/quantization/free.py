@@ -50,8 +50,11 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
         kind, initial, epochs, decay = cooling
         return delayed_split(config, Cooling(kind, initial, math.inf if epochs is None else epochs, decay))
 
-    splits = run_cells(names, compute, folder / "cells", config.seed)
-    return {"rate": rate["rows"], "splits": list(splits.values()), "config": asdict(config)}
+    splits = [
+        {"schedule": _described(*row["cooling"])} | row
+        for row in run_cells(names, compute, folder / "cells", config.seed).values()
+    ]
+    return {"rate": rate["rows"], "splits": splits, "config": asdict(config)}
 
 
 def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
@@ -84,6 +87,10 @@ def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
             }
         )
     return rows
+
+
+def _described(kind: str, initial: float, epochs: float | None, decay: float) -> str:
+    return f"{kind} from {initial:g}, " + (f"decay {decay:g}" if epochs is None else f"{epochs:g} steps")
 
 
 def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
