@@ -95,7 +95,7 @@ runs() { run_folders | grep -E "/($1)\$"; }
 
 summarize_all() {
   # shellcheck disable=SC2046  # names of runs hold no blanks
-  sepkit summarize $(runs "(${methods// /|})_seed[0-9]+") --out "$exp/table.md"
+  [ -z "$methods" ] || sepkit summarize $(runs "(${methods// /|})_seed[0-9]+") --out "$exp/table.md"
   # shellcheck disable=SC2046
   [ -z "$four" ] || sepkit summarize $(runs "(${four// /|})_four_seed[0-9]+") --metric mcl_si_sdr_db --out "$exp/four.md"
   # shellcheck disable=SC2046
@@ -107,8 +107,11 @@ summarize_all() {
 }
 
 write_comparison() {
+  local names="(${methods// /|})"
+  # Without methods, all other runs of the first seed.
+  [ -n "$methods" ] || names=".*"
   # shellcheck disable=SC2046
-  sepkit report $(runs "(${methods// /|})_seed$first_seed") --out "$exp/report.html"
+  sepkit report $(runs "${names}_seed$first_seed") --out "$exp/report.html"
 }
 
 run_stage 1 "prepare $data" prepare
