@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from sepkit.inference.profiles import measure_voices
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.products import inner_products
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.types import Separation
 
@@ -201,9 +201,13 @@ def _level_deviation_db(waveform: np.ndarray, frame: int) -> float:
 def _frame_powers(waveform: np.ndarray, frame: int) -> np.ndarray:
     """Return (F, K) power spectra of half overlapping Hann windows without their means."""
     frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
-    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * window)
+    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * _hann(frame))
     return np.square(spectra.real) + np.square(spectra.imag)
+
+
+@lru_cache(maxsize=8)
+def _hann(frame: int) -> np.ndarray:
+    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
 
 
 def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:
@@ -229,10 +233,9 @@ def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
 
 def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
     """Return how estimates (1, n, T) relate to each other and to the mixture (T,), independent of their levels."""
-    gram = inner_products(estimates, estimates).cross[0].cpu().numpy()
-    products = inner_products(estimates, mixture[None, None])
-    cross = products.cross[0, :, 0].cpu().numpy()
-    mixture_energy = float(products.source_energy)
+    signals = torch.cat([estimates[0], mixture[None]]).cpu().double()
+    products = (signals @ signals.mT).numpy()
+    gram, cross, mixture_energy = products[:-1, :-1], products[:-1, -1], products[-1, -1]
     energies = np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny)
     norms = np.sqrt(energies)
     best_sum = np.linalg.lstsq(gram / np.outer(norms, norms), cross / norms, rcond=1e-9)[0]

@@ -132,27 +132,36 @@ def _log_pitch(frames: np.ndarray, sample_rate: int) -> np.ndarray:
     """
     if not len(frames):
         return np.zeros((0, 1))
-    length = frames.shape[-1]
+    window, shortest, of_window, preference = _pitch_analysis(frames.shape[-1], sample_rate)
+    own = _autocorrelation((frames - frames.mean(-1, keepdims=True)) * window, len(of_window) + shortest)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        normalized = own[:, shortest:] / (own[:, :1] * of_window)
+    candidates = np.nan_to_num(normalized)
+    best = (candidates - preference).argmax(-1)
+    voiced = candidates[np.arange(len(candidates)), best] > _VOICED
+    return np.log(sample_rate / (shortest + best[voiced]))[:, None]
+
+
+@lru_cache(maxsize=8)
+def _pitch_analysis(length: int, sample_rate: int) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+    """Return window (T,), the shortest lag, and for each lag from it on the window's autocorrelation over that at lag 0
+    and what is taken off a candidate."""
     window = np.hanning(length + 2)[1:-1].astype(np.float32)
     shortest, longest = (int(sample_rate / hz) for hz in reversed(_PITCH_RANGE_HZ))
     lags = np.arange(shortest, min(longest, length - 1) + 1)
-    # Of this many samples, products around the end do not reach the lags. Multiples of 128 are fast.
-    size = -(-(length + int(lags[-1])) // 128) * 128
-
-    def autocorrelation(signals: np.ndarray) -> np.ndarray:
-        # NumPy's transform takes three times as long.
-        spectra = torch.fft.rfft(torch.from_numpy(signals), size)
-        return torch.fft.irfft(spectra.real.square() + spectra.imag.square(), size).numpy()
-
-    of_window = autocorrelation(window)
-    own = autocorrelation((frames - frames.mean(-1, keepdims=True)) * window)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        normalized = own[:, lags] / own[:, :1] * of_window[0] / of_window[lags]
-    candidates = np.nan_to_num(normalized)
+    of_window = _autocorrelation(window, int(lags[-1]) + 1)
     # Twice the period fits as well as once, so shorter periods are preferred.
-    best = (candidates - 0.1 * np.log2(lags / lags[0])).argmax(-1)
-    voiced = candidates[np.arange(len(candidates)), best] > _VOICED
-    return np.log(sample_rate / lags[best[voiced]])[:, None]
+    preference = (0.1 * np.log2(lags / lags[0])).astype(np.float32)
+    return window, shortest, of_window[shortest:] / of_window[0], preference
+
+
+def _autocorrelation(signals: np.ndarray, lags: int) -> np.ndarray:
+    """Return the products of signals (..., T) with themselves, moved by 0, 1, ... samples, (..., lags)."""
+    # Of this many samples, products around the end do not reach the lags. Multiples of 128 are fast.
+    size = -(-(signals.shape[-1] + lags - 1) // 128) * 128
+    # NumPy's transform takes three times as long.
+    spectra = torch.fft.rfft(torch.from_numpy(signals), size)
+    return torch.fft.irfft(spectra.real.square() + spectra.imag.square(), size)[..., :lags].numpy()
 
 
 # ------------------------------------------------------------------------------------------------------------ profiles
