@@ -19,7 +19,7 @@ class RestoringExpert(nn.Sequential):
 
     Two convolutions, the first with stride 2, two of the bottleneck, a transposed one, and a sigmoid. The bottleneck's
     are dilated by 2 and 4, so that a pixel depends on 33 x 33 others, nearly all of the image: without dilation it is
-    15 x 15, and where more is missing an expert can only paint one gray.
+    17 x 17, and where more is missing an expert can only paint one gray.
 
     Args:
         channels: of the first convolution, and of the bottleneck.
