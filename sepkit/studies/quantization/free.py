@@ -16,6 +16,7 @@ from sepkit.annealing.points import three_gaussians
 from sepkit.annealing.settling import settle_points
 from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
 from sepkit.cells import run_cells
+from sepkit.errors import UserError
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
 from sepkit.studies.quantization.config import FreeConfig
 from sepkit.studies.quantization.measures import gaussian_rate_bits, mutual_information_bits
@@ -29,7 +30,21 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
     Args:
         config: the experiment.
         folder: of the cells.
+
+    Raises:
+        UserError: a schedule that is not a pair of numbers, or a decay outside (0, 1).
     """
+    for kind, second in (("linear", "epochs"), ("exponential", "decay")):
+        for schedule in getattr(config, kind):
+            if (
+                len(schedule) != 2
+                or schedule[0] <= 0
+                or not 0 < schedule[1] < (1 if kind == "exponential" else math.inf)
+            ):
+                between = " between 0 and 1" if kind == "exponential" else ""
+                raise UserError(
+                    f"free.{kind}: found {schedule}, expected an initial temperature above 0 and the {second}{between}"
+                )
     own = {name: getattr(config, name) for name in ("hypotheses", "points", "temperatures")}
     cells = {"rate": own | {"config_seed": config.seed}}
     rate = run_cells(cells, lambda **_: {"rows": gaussian_rates(config)}, folder / "cells", config.seed)["rate"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from sepkit.annealing.split_delay import Cooling
+from sepkit.errors import UserError
 from sepkit.studies.quantization.config import FreeConfig
-from sepkit.studies.quantization.free import delayed_split, gaussian_rates
+from sepkit.studies.quantization.free import delayed_split, free, gaussian_rates
 
 
 def test_gaussian_rate_and_distortion() -> None:
@@ -36,3 +38,15 @@ def test_delay_of_splits(cooling: Cooling) -> None:
     within = 0.1 if fast or hot else 0.05
     assert found["mean_seen"] == pytest.approx(found["mean_predicted"], rel=within)
     assert found["mean_seen"] <= found["mean_predicted"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [("linear", [0.6]), ("linear", [0.0, 5.0]), ("exponential", [0.6, 1.0]), ("linear", [0.6, 0.0])],
+)
+def test_a_schedule_is_two_numbers(kind: str, schedule: list[float], tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=rf"free\.{kind}: found \[.*\], expected an initial temperature above 0 and the"
+    ):
+        free(FreeConfig(**{kind: [schedule]}), tmp_path)
+    assert not list(tmp_path.iterdir())
