@@ -48,7 +48,7 @@ def test_unregistered_choice_is_refused():
 
 
 def test_every_shipped_choice_is_registered():
-    import sepkit.models
+    import sepkit.models  # noqa: F401
     import sepkit.objectives  # noqa: F401
     from sepkit import config, registry
 

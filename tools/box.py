@@ -107,6 +107,7 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
     Args:
         out: folder of the model.
         summaries: of evaluations of it, files or their folders.
+
     Raises:
         UserError: no card there, or a summary of another model.
     """

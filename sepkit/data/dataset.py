@@ -43,8 +43,8 @@ class Example:
 class MixtureDataset(Dataset[Example]):
     """The mixtures of a manifest, cut to segments; `dataset[epoch, index]` is the same in every order and process.
 
-    `dataset[index]` is that of epoch 0. Only the segment is read from the files.
     `dataset[index]` is the item of epoch 0. Only the segment is read from the files.
+
     Args:
         manifest: path of a manifest, or one already read.
         segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.

@@ -80,6 +80,7 @@ class Step:
         self.mixture = self.sources.sum(1)
 
     def __call__(self) -> float:
+        """Take the step; return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         value = self.loss(self.mixture, self.sources)
         value.backward()
