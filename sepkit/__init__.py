@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sepkit.version import __version__
 
-__all__ = ["Separator", "__version__", "load_audiogram_model", "load_model"]
+__all__ = ["Separator", "__version__", "load_model"]
 
 if TYPE_CHECKING:
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
-    from sepkit.studies.acquisition.session import load_audiogram_model
 
 
 def __getattr__(name: str) -> Any:
@@ -20,8 +19,4 @@ def __getattr__(name: str) -> Any:
         from sepkit import inference
 
         return getattr(inference, name)
-    if name == "load_audiogram_model":
-        from sepkit.studies.acquisition.session import load_audiogram_model
-
-        return load_audiogram_model
     raise AttributeError(f"module 'sepkit' has no attribute {name!r}")

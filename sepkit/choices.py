@@ -35,13 +35,15 @@ class Choice:
     choices: ClassVar[dict[str, type]]
     key: ClassVar[str]
     default: ClassVar[str | None]
+    aliases: ClassVar[dict[str, str]]
+    """Older name -> name: accepted, never shown."""
 
     def __init_subclass__(
         cls, name: str | None = None, key: str = "name", default: str | None = None, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
         if name is None:
-            cls.kind, cls.choices, cls.key, cls.default = cls, {}, key, default
+            cls.kind, cls.choices, cls.aliases, cls.key, cls.default = cls, {}, {}, key, default
         else:
             cls.name = name
             cls.choices[name] = cls
@@ -96,6 +98,8 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     Raises:
         UserError: no name, or none of that name.
     """
+    if isinstance(name, str):
+        name = getattr(kind, "aliases", {}).get(name, name)
     if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
         return kind
     choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]

@@ -106,10 +106,10 @@ def generated_pages() -> dict[str, Callable[[], str]]:
 
 def commands_page() -> str:
     """The help of every command and of its subcommands, as the terminal shows it."""
-    from sepkit.cli.main import COMMANDS
+    from sepkit.cli.main import EVERY_COMMAND
 
     parts = ["# Commands\n\n`sepkit COMMAND --help` prints the same.\n"]
-    for command in COMMANDS:
+    for command in EVERY_COMMAND:
         told = help_of(command)
         parts.append(f"## sepkit {command}\n\n```text\n{told}\n```\n")
         for name in subcommands(told):

@@ -119,6 +119,8 @@ def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
     if issubclass(cls, Choice):
         concrete = pick(cls, data.get(cls.key, tree[cls.key]), where)
         tree = tree if tree[cls.key] == concrete.name else to_dict(concrete())  # type: ignore[attr-defined]
+        # Not an older name, which would look like another choice to what is merged next.
+        data = {**data, cls.key: concrete.name}  # type: ignore[attr-defined]
         cls = concrete
     merged, hints = copy.copy(tree), field_types(cls)
     for key, value in data.items():

@@ -17,15 +17,13 @@ def main(
 ) -> Path:
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 
-    For a separator, SI-SDR: writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit
-    evaluate` take it. The mixtures should be none that the model was trained on; its predictions hold for mixtures like
-    them. For a model of audiograms, the error of the estimates: writes stopping.yaml, by which `sepkit audiogram next`
-    says when to stop.
+    Writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit evaluate` take the prediction
+    of SI-SDR. The mixtures should be none that the model was trained on; its predictions hold for mixtures like them.
 
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
-        manifest: manifest of mixtures with sources, dev.jsonl for example; of audiograms, dev.csv
-        first: how many mixtures or audiograms, from the beginning of the manifest; default: all
+        manifest: manifest of mixtures with sources, dev.jsonl for example
+        first: how many mixtures, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
 
     Returns:
@@ -41,13 +39,11 @@ def main(
     from sepkit.inference.calibration import calibrate
     from sepkit.inference.loading import load_model
     from sepkit.inference.quality import write_quality
-    from sepkit.models.checkpoints import find_checkpoint, read_description
+    from sepkit.models.checkpoints import find_checkpoint
 
     if not Path(model).exists() and ":" in model:
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
     folder = find_checkpoint(model)
-    if read_description(folder).get("kind") == "partial_vae":
-        return _calibrate_stopping(folder, manifest, first)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps)
     keep_small_steps_together(separator)
     found = calibrate(separator, manifest, first=first)
@@ -90,18 +86,6 @@ def main(
     elif silence is None and separator.model.scoring_head is None:
         print("  speakers are not counted: estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
-
-
-def _calibrate_stopping(folder: Path, manifest: str, first: int | None) -> Path:
-    from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
-    from sepkit.studies.acquisition.calibration import calibrate
-
-    rule, path = calibrate(folder, manifest, first)
-    print(
-        f"fitted on {rule.sessions} sessions, errors against the {rule.reference} audiogram: expected errors are off "
-        f"by {rule.error_db:.2f} dB (root mean square), correlation {_shown(rule.correlation)}. {NOT_A_MEDICAL_DEVICE}"
-    )
-    return path
 
 
 def _shown(correlation: float | None) -> str:

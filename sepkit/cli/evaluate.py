@@ -28,7 +28,6 @@ def main(
     clusters: str | None = None,
     reference: str | None = None,
     depth_steps: list[int] | None = None,
-    samples: int = 3,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
@@ -59,7 +58,6 @@ def main(
         clusters: In place of a model and manifests: what `sepkit cluster` or `sepkit separate --rttm` wrote: a folder,
             a CSV or an RTTM file, to measure against --reference.
         reference: Who really speaks: FILE.rttm, or a CSV file with the columns path and speaker.
-        samples: Of a model of images: samples of its latents, which bounds are means over.
 
     Returns:
         The folder of the results. Exits with 1 if some mixtures were left out.
@@ -84,8 +82,6 @@ def main(
         model = default_model()
     if calibration and no_predict:
         raise UserError("--no-predict: leaves nothing for --calibration to compare; give one of them")
-    if model is not None and _kind_of(model) == "image_vae":
-        return _images(model, manifest, Path(out), depth_steps, samples, device)
     if oracle:
         return _oracle(model, manifest, Path(out))
     if speakers is not None and model is None:
@@ -154,35 +150,6 @@ def main(
         print(out)
         raise SystemExit(1)
     return Path(out)
-
-
-def _kind_of(model: str) -> str | None:
-    """Return the kind of a model in a folder; None for other models, and where there is none."""
-    from sepkit.errors import UserError
-    from sepkit.models.checkpoints import read_description
-
-    try:
-        return read_description(model).get("kind") if Path(model).exists() else None
-    except UserError:
-        return None
-
-
-def _images(
-    model: str, manifests: list[str], out: Path, depth_steps: list[int] | None, samples: int, device: str
-) -> Path:
-    from sepkit.errors import UserError
-    from sepkit.inference.devices import device_of
-    from sepkit.models.checkpoints import find_checkpoint
-    from sepkit.studies.continuous_depth.evaluate import evaluate_images, report_lines
-
-    if len(manifests) != 1:
-        raise UserError(f"--manifest: found {len(manifests)} files, expected one file of images")
-    folder = find_checkpoint(model)
-    summary = evaluate_images(
-        folder, manifests[0], out, depth_steps, samples, device=str(device_of(device)), command=_command_line()
-    )
-    print("\n".join(report_lines(summary)))
-    return out
 
 
 def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:

@@ -7,13 +7,15 @@ leaves the allocator's own settings (see `sepkit.cli._allocator`), and OMP_WAIT_
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from sepkit import studies
 from sepkit.choices import did_you_mean
 from sepkit.cli._allocator import raise_thresholds
 from sepkit.cli._threads import let_waiting_threads_sleep
@@ -24,13 +26,12 @@ from sepkit.version import __version__
 
 COMMANDS = {
     "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...; audiograms, uci",
+    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...",
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "stream": "separate standard input, wav or raw PCM, while it comes in",
     "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
     "cluster": "who speaks when: voices of recordings or estimates clustered, without enrollment",
-    "voices": "measure encoders of voices on collections with known speakers: score, count, table",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
     "continuity": "how often the estimates of a long recording change speakers",
@@ -49,8 +50,14 @@ COMMANDS = {
     "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
 
+EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}
+"""Command -> what it does, with those of the studies."""
+
 SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
 """Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
+
+OF_MODELS = frozenset({"evaluate", "calibrate"})
+"""Commands for which a study may have a function of its own for its models."""
 
 MOVED = {
     ("separate", "--stream"): "sepkit stream",
@@ -67,6 +74,9 @@ Separate overlapping speakers.
 commands:
 {commands}
 
+studies, the other systems of the papers:
+{studies}
+
 `sepkit COMMAND --help` tells the rest."""
 
 
@@ -78,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE.format(commands="\n".join(f"  {name:<16} {text}" for name, text in COMMANDS.items())))
+        print(USAGE.format(commands=_listed(COMMANDS), studies=_listed(EVERY_COMMAND.keys() - COMMANDS.keys())))
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(__version__)
@@ -116,6 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _listed(names: Iterable[str]) -> str:
+    return "\n".join(f"  {name:<18} {text}" for name, text in EVERY_COMMAND.items() if name in names)
+
+
 def _print_any_name() -> None:
     """Let names of files that are no UTF-8 be printed: their bytes are escaped."""
     for stream in (sys.stdout, sys.stderr):
@@ -129,13 +143,16 @@ def _complain(line: str, code: int) -> int:
 
 
 def _run(command: str, arguments: list[str]) -> Any:
-    if command not in COMMANDS:
-        raise UserError(f"unknown command{did_you_mean(command, COMMANDS)}; `sepkit --help` lists them all")
+    if command not in EVERY_COMMAND:
+        raise UserError(f"unknown command{did_you_mean(command, EVERY_COMMAND)}; `sepkit --help` lists them all")
     for argument in arguments:
         if moved := MOVED.get((command, argument.partition("=")[0])):
             raise UserError(f"{argument.partition('=')[0]} is a command of its own now: {moved} (see its --help)")
-    module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")
     program = f"sepkit {command}"
+    if command in COMMANDS:
+        module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")
+    else:
+        module = studies.commands_of(studies.COMMANDS[command][1])
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
     function: Callable[..., Any] = getattr(module, "main", None) or _pick(module, program, arguments)
@@ -143,7 +160,28 @@ def _run(command: str, arguments: list[str]) -> Any:
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
     from sepkit.cli._parser import call
 
+    if command in OF_MODELS and (of_study := _of_study(command, arguments)):
+        return call(of_study, program, arguments)
     return call(function, program, arguments, getattr(module, "GROUPS", None))
+
+
+def _of_study(command: str, arguments: list[str]) -> Callable[..., Any] | None:
+    """Return the function of the study whose model a command line names; None: it names none."""
+    from pathlib import Path
+
+    from sepkit.files import read_yaml
+
+    for argument in filter(None, arguments):
+        path = Path(argument.removeprefix("--model="))
+        folder = path.parent if path.name in ("model.yaml", "model.safetensors") else path
+        for file in (folder / "model.yaml", folder / "model" / "model.yaml"):
+            # Whatever is wrong with a model is reported by the command that reads it.
+            with contextlib.suppress(UserError, OSError, ValueError):
+                description = read_yaml(file, "") if file.is_file() else None
+                kind = description.get("kind") if isinstance(description, dict) else None
+                if isinstance(kind, str) and (function := studies.instead_of(command, kind)):
+                    return function
+    return None
 
 
 def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]:

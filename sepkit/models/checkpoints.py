@@ -246,7 +246,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:
     # Models from before there were kinds are separators.
     kind = description.get("kind", EncoderMaskerDecoder.kind)
-    if kind != of.kind:
+    if kind not in (of.kind, *of.older_kinds):
         found = one_line(str(kind))[:60]
         raise UserError(
             f"{path.parent}: found a model of kind {found}, expected one of kind {of.kind}; name another model"

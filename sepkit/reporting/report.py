@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from html import escape
@@ -19,7 +19,6 @@ from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
-from sepkit.reporting.audiograms import AUDIOGRAMS, audiogram_figure, read_audiogram_rows
 from sepkit.reporting.clusters import EMBEDDINGS, embedding_figure, read_embeddings, timeline_figure
 from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
 from sepkit.reporting.curve_figures import DRAWERS
@@ -37,6 +36,9 @@ _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "
 # Parts of a summary that do not concern its origin.
 _SHOWN_ELSEWHERE = frozenset({"metrics", "skipped", "failures", "by", "by_manifest", "comparison"})
 
+Sections = Callable[[Sequence[Run]], Iterable[tuple[str, str, Iterable[str]]]]
+"""Takes the runs of a report; yields the name, the heading and the HTML of sections."""
+
 
 def write_report(
     runs: Sequence[Run | str | os.PathLike[str]],
@@ -45,6 +47,7 @@ def write_report(
     examples: int = 1,
     load_separator: LoadSeparator | None = None,
     title: str | None = None,
+    sections: Sequence[Sections] = (),
 ) -> Path:
     """Write the report on one run, or the comparison of several, to one HTML file that opens offline; return its path.
 
@@ -57,6 +60,7 @@ def write_report(
         examples: number of worst, median and best mixtures of each test set to show.
         load_separator: makes a separator of a model's name; None: models are not run.
         title: of the page.
+        sections: further functions that make sections of the runs.
 
     Raises:
         UserError: no run, a folder that holds none, or a file that cannot be written.
@@ -78,8 +82,8 @@ def write_report(
         "utterances": ("Utterances", list(utterance_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
-        "audiograms": ("Audiograms", list(_audiograms(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),
+        **{name: (heading, list(content)) for make in sections for name, heading, content in make(loaded)},
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
     }
@@ -205,24 +209,6 @@ def _clusters(runs: Sequence[Run]) -> Iterator[str]:
     if drawn:
         yield f'<div class="figures">{"".join(drawn + lines)}</div>'
         yield '<p class="quiet">A point is a stretch of speech; stretches of one speaker have one color.</p>'
-
-
-def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
-    drawn = []
-    for run in runs:
-        files = [run.folder / AUDIOGRAMS, *sorted(run.folder.glob(f"*/{AUDIOGRAMS}"))]
-        for file in (file for file in files if file.is_file()):
-            for name, rows in read_audiogram_rows(file).items():
-                text = f"{run.name}: {name}"
-                drawn.append(
-                    page.figure_html(audiogram_figure(rows), page.slug(text), f"Audiogram: {text}", escape(text))
-                )
-    if drawn:
-        yield f'<div class="figures">{"".join(drawn)}</div>'
-        yield (
-            '<p class="quiet">Red O: right ear, blue X: left ear; large where measured, small with a bar of one '
-            "standard deviation where estimated; dashed: the whole audiogram. Not a medical device.</p>"
-        )
 
 
 def _examples(

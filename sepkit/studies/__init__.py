@@ -1,22 +1,91 @@
-"""The other systems of the papers, one room each, on the floor above training, evaluation and reporting.
+"""The other systems of the papers: one room each, on the floor above training, evaluation and reporting.
 
-A room holds what it needs of `config.py` (torch-free), `data.py`, `model.py`, `task.py` and `measures.py`. Rooms
-import from the floors below and never from one another, so that whoever has read one room knows all of that system.
+The core does not know them. `STUDIES` is all that it sees of a room, and names what the room offers as text,
+"module:name", so that nothing of a study is imported before it is asked for. Rooms import from the floors below and
+never from one another: whoever has read one room knows all of that system.
 
-A room with a task names it in `TASKS`. Its `config.py` declares the configuration (`class MyTaskConfig(TaskConfig,
-name="my_task")`), and its `task.py` registers the class (`@register(MyTaskConfig) class MyTask(Task)`).
+To add a study, make a folder here and one entry below. Its `config.py` (torch-free) declares the configuration of a
+task (`class MyConfig(TaskConfig, name="my_task")`), its `task.py` registers the class that trains it
+(`@register(MyConfig) class MyTask(Task)`), and its `commands.py` holds its commands as plain typed functions.
 """
 
-from importlib import import_module
+from __future__ import annotations
 
-TASKS: dict[str, str] = {"partial_vae": "acquisition", "image_vae": "continuous_depth", "contrastive": "clustering"}
-"""`task:` -> room. Only these modules are imported, never one that a file names."""
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StudyTask:
+    """A task that a study adds to `sepkit train`.
+
+    Args:
+        older_names: by which configurations and saved models call it too.
+        instead: core command (evaluate, calibrate) -> function that runs in its place for models of this task.
+    """
+
+    older_names: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a room offers; functions are named "module:name", with modules of the room.
+
+    Args:
+        commands: command -> what it does. All of them are in the room's `commands.py`, which is like a file of
+            `sepkit.cli`: it has `main`, or `COMMANDS` with subcommands.
+        tasks: `task:` of a configuration, and kind of its models -> the rest about it.
+        preparations: kind of `sepkit prepare` -> its options (a dataclass), and the function that takes them.
+        leaves: command of the core -> further subcommands of it -> their functions.
+        report_sections: function that takes the runs of a report, and yields the name, the heading and the HTML of
+            sections about this study; None: it has none.
+    """
+
+    commands: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, StudyTask] = field(default_factory=dict)
+    preparations: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    leaves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    report_sections: str | None = None
+
+
+STUDIES: dict[str, Study] = {
+    "acquisition": Study(
+        tasks={"audiogram": StudyTask(("partial_vae",), {"calibrate": "commands:calibrate"})},
+        preparations={
+            "audiograms": ("options:AudiogramOptions", "prepare:prepare_audiograms"),
+            "nhanes": ("options:NHANESOptions", "prepare:prepare_nhanes"),
+        },
+        report_sections="report:sections",
+    ),
+    "clustering": Study(
+        commands={"voices": "measure encoders of voices on collections with known speakers"},
+        tasks={"speaker_clustering": StudyTask(("contrastive",))},
+        preparations={"voices": ("options:VoicesOptions", "collections:prepare_voices")},
+    ),
+    "continuous_depth": Study(
+        tasks={"cdvae": StudyTask(("image_vae",), {"evaluate": "commands:evaluate"})},
+        preparations={"images": ("options:ImagesOptions", "data:prepare_images")},
+    ),
+    "quantization": Study(preparations={"uci": ("options:UCIOptions", "uci_data:prepare_uci")}),
+    "annealed_inference": Study(),
+}
+"""Room -> what it offers. Only these modules are imported, never one that a file names."""
+
+COMMANDS = {name: (text, room) for room, study in STUDIES.items() for name, text in study.commands.items()}
+"""Command -> what it does, and the room that has it."""
 
 
 def import_configurations() -> None:
-    """Import the configurations of all tasks; none of them imports torch."""
-    for room in dict.fromkeys(TASKS.values()):
-        import_module(f"sepkit.studies.{room}.config")
+    """Import the configurations of all tasks, and make their older names known; none of them imports torch."""
+    from sepkit.config import TaskConfig
+
+    for room, study in STUDIES.items():
+        if study.tasks:
+            import_module(f"{__name__}.{room}.config")
+        TaskConfig.aliases |= {older: name for name, task in study.tasks.items() for older in task.older_names}
 
 
 def import_task(name: str) -> None:
@@ -25,5 +94,62 @@ def import_task(name: str) -> None:
     Args:
         name: of the task, as in `task: NAME`; other names are ignored.
     """
-    if name in TASKS:
-        import_module(f"sepkit.studies.{TASKS[name]}.task")
+    for room, study in STUDIES.items():
+        if name in study.tasks:
+            import_module(f"{__name__}.{room}.task")
+
+
+def older_names(task: str) -> tuple[str, ...]:
+    """Return the names that a task and its models had before."""
+    return next(study.tasks[task].older_names for study in STUDIES.values() if task in study.tasks)
+
+
+def commands_of(room: str) -> Any:
+    """Return the module of a room's commands."""
+    return import_module(f"{__name__}.{room}.commands")
+
+
+def instead_of(command: str, kind: str) -> Callable[..., Any] | None:
+    """Return what runs in place of a core command for models of a kind; None: the core's own.
+
+    Args:
+        command: "evaluate" or "calibrate".
+        kind: of the model, as its `model.yaml` has it.
+    """
+    for room, study in STUDIES.items():
+        for name, task in study.tasks.items():
+            if kind in (name, *task.older_names) and command in task.instead:
+                return _found(room, task.instead[command])
+    return None
+
+
+def preparations() -> dict[str, tuple[type, str]]:
+    """Return kind of `sepkit prepare` -> its options, and "module:function" that takes them."""
+    return {
+        kind: (_found(room, options), f"{__name__}.{room}.{function}")
+        for room, study in STUDIES.items()
+        for kind, (options, function) in study.preparations.items()
+    }
+
+
+def leaves(command: str) -> dict[str, Callable[..., Any]]:
+    """Return the subcommands that studies add to a command of the core.
+
+    Args:
+        command: of the core.
+    """
+    return {
+        leaf: _found(room, function)
+        for room, study in STUDIES.items()
+        for leaf, function in study.leaves.get(command, {}).items()
+    }
+
+
+def report_sections() -> list[Callable[..., Any]]:
+    """Return the functions that make the studies' sections of a report."""
+    return [_found(room, study.report_sections) for room, study in STUDIES.items() if study.report_sections]
+
+
+def _found(room: str, name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"{__name__}.{room}.{module}"), attribute)

@@ -10,7 +10,7 @@ import pytest
 
 from sepkit.cli import main as module
 from sepkit.cli._parser import MODEL_LINE
-from sepkit.cli.main import COMMANDS, main
+from sepkit.cli.main import EVERY_COMMAND, main
 from sepkit.cli.models import MODEL_FORMS
 from sepkit.errors import UserError
 
@@ -18,10 +18,10 @@ from sepkit.errors import UserError
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {name} " in text for name in COMMANDS)
+    assert all(f"  {name} " in text for name in EVERY_COMMAND)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY_COMMAND)
 def test_every_command_has_help(name, capsys):
     with pytest.raises(SystemExit) as exit_:
         main([name, "--help"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.cli.main import COMMANDS, main
+from sepkit.cli.main import EVERY_COMMAND, main
 from sepkit.config import ModelConfig
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
@@ -60,7 +60,7 @@ def test_blocks_that_are_not_run_are_parsed(block: Block) -> None:
         words = shlex.split(line)
         for place, word in enumerate(words):
             name = words[place + 1] if word == "sepkit" and place + 1 < len(words) else ""
-            if name in COMMANDS:
+            if name in EVERY_COMMAND:
                 after = words[place + 2 : place + 3]
                 known = help_of(name, *(set(after) & set(subcommands(help_of(name)))), *_configurations(words))
                 assert not [option for option in options_of(words[place:]) if option not in known], line

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 TINY = {
-    "task": "partial_vae",
+    "task": "audiogram",
     "model": {"latent": 2, "embedding": 2, "features": 4, "hidden": [8]},
     "data": {"batch_size": 16},
     "trainer": {"max_epochs": 1, "gradient_clip_norm": 0, "accelerator": "cpu"},

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 TINY = {
-    "task": "image_vae",
+    "task": "cdvae",
     "model": {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": [2]},
     "data": {"batch_size": 16},
     "trainer": {"max_epochs": 1, "accelerator": "cpu"},

@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.models import build_model, save_model
 
 RECIPE = Path(__file__).resolve().parents[2] / "egs" / "speaker_clustering" / "run.sh"
-TINY = "{task: contrastive, model: {channels: 8, pooled: 8, dimensions: 8}, data: {batch_size: 2, workers: 0}, "
+TINY = "{task: speaker_clustering, model: {channels: 8, pooled: 8, dimensions: 8}, data: {batch_size: 2, workers: 0}, "
 TINY += "trainer: {max_epochs: 1, optimizer: sgd, learning_rate: 0.05, accelerator: cpu}}\n"
 
 

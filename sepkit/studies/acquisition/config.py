@@ -12,7 +12,7 @@ from sepkit.errors import UserError
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
 AGE = "age"
-KIND = "partial_vae"
+KIND = "audiogram"
 """Kind of the models in `model.yaml`."""
 
 
@@ -121,7 +121,7 @@ class StackConfig:
 
 
 @dataclass
-class PartialVAETaskConfig(TaskConfig, name="partial_vae"):
+class PartialVAETaskConfig(TaskConfig, name=KIND):
     """Train partial VAEs, one or a stack of them."""
 
     model: PartialVAEConfig = field(default_factory=PartialVAEConfig)

@@ -16,6 +16,7 @@ from sepkit.models.latents import Gaussian
 from sepkit.models.saved import SavedModel
 from sepkit.models.stacked import StackedLinear, join, split, uniform
 from sepkit.objectives.rates import elementwise_rate
+from sepkit.studies import older_names
 from sepkit.studies.acquisition import network
 from sepkit.studies.acquisition.config import KIND, PartialVAEConfig
 from sepkit.studies.acquisition.predictive import TrainedVAE, from_arrays
@@ -59,6 +60,7 @@ class PartialVAE(SavedModel):
     """
 
     kind = KIND
+    older_kinds = older_names(KIND)
     config_type = PartialVAEConfig
 
     center: Tensor

@@ -17,6 +17,7 @@ import numpy as np
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
+from sepkit.studies import older_names
 from sepkit.studies.acquisition.acquisition import Reward, acquisition_value, rewards
 from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE, check_value, named_values
 from sepkit.studies.acquisition.config import AGE, KIND, DimensionConfig, PartialVAEConfig, threshold_name
@@ -56,7 +57,7 @@ def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
 
     folder = _find(Path(model))
     description = read_yaml(folder / _DESCRIPTION)
-    if not isinstance(description, dict) or description.get("kind") != KIND:
+    if not isinstance(description, dict) or description.get("kind") not in (KIND, *older_names(KIND)):
         raise UserError(f"{folder}: found another kind of model; {_EXPECTED}")
     config = from_dict(PartialVAEConfig, description.get("model"), "model")
     if config.models != 1:

@@ -84,7 +84,7 @@ class ContrastiveObjectiveConfig:
 
 
 @dataclass
-class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
+class ContrastiveTaskConfig(TaskConfig, name="speaker_clustering"):
     """Train an encoder of voices without labels."""
 
     model: SpeakerEncoderConfig = field(default_factory=SpeakerEncoderConfig)
@@ -140,7 +140,7 @@ class ContrastiveTaskConfig(TaskConfig, name="contrastive"):
             raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
         self._check_views()
         if self.trainer.devices * self.trainer.num_nodes > 1:
-            raise UserError("trainer.devices: task contrastive trains on one device; leave --devices out")
+            raise UserError("trainer.devices: task speaker_clustering trains on one device; leave --devices out")
 
     def _check_views(self) -> None:
         views, data = self.data.views, self.data

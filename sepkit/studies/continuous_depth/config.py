@@ -8,7 +8,7 @@ from typing import Literal
 from sepkit.config import RateConfig, SigmoidWarmupConfig, SteeringConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 
-KIND = "image_vae"
+KIND = "cdvae"
 """Kind of the models in `model.yaml`."""
 
 

@@ -13,6 +13,7 @@ from sepkit.errors import UserError
 from sepkit.models.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion, check_depth_steps
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
+from sepkit.studies import older_names
 from sepkit.studies.continuous_depth.config import KIND, ImageVAEConfig
 from sepkit.studies.continuous_depth.levels import (
     FAMILY,
@@ -104,6 +105,7 @@ class ImageVAE(SavedModel):
     """
 
     kind = KIND
+    older_kinds = older_names(KIND)
     config_type = ImageVAEConfig
 
     def __init__(self, config: ImageVAEConfig) -> None:

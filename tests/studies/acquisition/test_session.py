@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sepkit
 from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.models import save_model
@@ -20,7 +19,7 @@ from sepkit.studies.acquisition.calibration import low_elbos
 from sepkit.studies.acquisition.demonstration import PEOPLE, example_sequence, told_after
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.studies.acquisition.predictive import TrainedVAE, latent_draws
-from sepkit.studies.acquisition.session import AudiogramModel
+from sepkit.studies.acquisition.session import AudiogramModel, load_audiogram_model
 
 EVERYTHING = [f"{ear}_{hz}=30" for ear in ("right", "left") for hz in (500, 1000, 2000, 3000, 4000, 6000, 8000)]
 
@@ -89,23 +88,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_models_that_are_none_are_refused(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model there"):
-        sepkit.load_audiogram_model(tmp_path / "absent")
+        load_audiogram_model(tmp_path / "absent")
     weights = model_folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(UserError, match="damaged"):
-        sepkit.load_audiogram_model(model_folder)
+        load_audiogram_model(model_folder)
     description = model_folder / "model.yaml"
-    description.write_text(description.read_text().replace("kind: partial_vae", "kind: separator"))
+    description.write_text(description.read_text().replace("kind: audiogram", "kind: separator"))
     with pytest.raises(UserError, match="another kind of model"):
-        sepkit.load_audiogram_model(model_folder)
+        load_audiogram_model(model_folder)
 
 
 def test_a_model_of_other_dimensions_is_refused(linear_config, dev: Path, tmp_path: Path) -> None:
     folder = save_model(PartialVAE(linear_config), tmp_path / "other")
     with pytest.raises(UserError, match="unknown, expected one of a, b, c, d"):
-        sepkit.load_audiogram_model(folder).session().measured("right", 500, 30)
+        load_audiogram_model(folder).session().measured("right", 500, 30)
     with pytest.raises(UserError, match="the model knows no age"):
-        sepkit.load_audiogram_model(folder).session(age=30)
+        load_audiogram_model(folder).session(age=30)
     assert main(["calibrate", str(folder), "--manifest", str(dev)]) == 2
     assert (
         main(["audiogram", "simulate", "--model", str(folder), "--manifest", str(dev), "--out", str(tmp_path / "x")])
@@ -114,7 +113,7 @@ def test_a_model_of_other_dimensions_is_refused(linear_config, dev: Path, tmp_pa
 
 
 def test_a_session_in_python(model_folder: Path) -> None:
-    session = sepkit.load_audiogram_model(model_folder).session(age=67)
+    session = load_audiogram_model(model_folder).session(age=67)
     first = session.next()
     assert first is not None and session.count == 0
     ear, hz = first.split("_")
@@ -127,7 +126,7 @@ def test_a_session_in_python(model_folder: Path) -> None:
     with pytest.raises(UserError, match="found 200 dB"):
         session.measured(ear, int(hz), 200)
     assert session.estimate()[first] == 90
-    order_free = sepkit.load_audiogram_model(model_folder)
+    order_free = load_audiogram_model(model_folder)
     one = order_free.session(60).measured("right", 500, 10).measured("left", 2000, 50)
     other = order_free.session(60).measured("left", 2000, 50).measured("right", 500, 10)
     assert one.estimate() == other.estimate() and one.deviation() == other.deviation()
@@ -169,7 +168,7 @@ def test_ordinary_values_that_do_not_go_together_are_said_to_be_unlike_once_enou
 
 def test_people_typed_in_by_hand(model_folder: Path, dev: Path) -> None:
     assert main(["calibrate", str(model_folder), "--manifest", str(dev)]) == 0
-    model = sepkit.load_audiogram_model(model_folder)
+    model = load_audiogram_model(model_folder)
     for age, thresholds in PEOPLE.values():
         steps = example_sequence(model, age, thresholds, stop_at_db=1e-9)
         assert [step["measured"] for step in steps] == list(range(15))
@@ -183,8 +182,8 @@ def test_when_people_are_said_to_be_out_of_range_is_told_in_ranges() -> None:
 
 def test_answers_do_not_need_torch(model_folder: Path) -> None:
     script = (
-        "import sys, sepkit\n"
-        f"session = sepkit.load_audiogram_model({str(model_folder)!r}).session(age=40).measured('left', 500, 20)\n"
+        "import sys\nfrom sepkit.studies.acquisition.session import load_audiogram_model\n"
+        f"session = load_audiogram_model({str(model_folder)!r}).session(age=40).measured('left', 500, 20)\n"
         "session.answer()\n"
         "assert not {'torch', 'scipy', 'matplotlib', 'lightning'} & set(sys.modules), sorted(sys.modules)"
     )

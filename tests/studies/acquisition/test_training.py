@@ -63,7 +63,7 @@ def test_a_model_of_a_stack_is_the_one_trained_alone(
 ) -> None:
     folder = stacks / "rate_2_seed_4"
     settings = read_yaml(folder / "config.yaml")
-    assert settings["task"] == "partial_vae" and settings["trainer"]["seed"] == 4
+    assert settings["task"] == "audiogram" and settings["trainer"]["seed"] == 4
     assert settings["objective"]["steering"]["total"] == 2.0 and settings["model"]["models"] == 1
     alone = config()
     alone.trainer.seed = 4
