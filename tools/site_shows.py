@@ -61,12 +61,10 @@ def parting(folder: Path) -> str:
     Args:
         folder: to work in.
     """
-    _sepkit("find-temperature", "--three-gaussians", "--out", folder)
-    _FILES[f"{PLACE}/temperature.png"] = (folder / "temperature.png").read_bytes()
-    return (
-        "![The figure shows where hypotheses rest, and the entropy of their assignment, over the temperature.]"
-        "({here}/temperature.png)"
-    )
+    (folder / "parting.yaml").write_text("free: {temperatures: [1.3], linear: [], exponential: []}\n")
+    _sepkit("quantize", "free", "--config", folder / "parting.yaml", "--out", folder)
+    _FILES[f"{PLACE}/annealing.png"] = (folder / "figures" / "annealing.png").read_bytes()
+    return "![The figure shows where hypotheses rest, over the temperature.]({here}/annealing.png)"
 
 
 def separated(folder: Path) -> str:

@@ -1,31 +1,30 @@
-"""Temperatures: their unit, and where free hypotheses split as the temperature falls.
+"""Temperatures: their unit, and where free hypotheses for sources split as the temperature falls.
 
 Deterministic annealing lowers the temperature in small steps. At each one hypotheses settle at a minimum of the free
-energy -T sum_y log mean_k exp(-d(f_k, y) / T). At high temperatures all are at one place; at critical temperatures
-groups of them split. Free means that no network stands between data and hypotheses.
+energy -T sum_j log mean_k exp(-d(f_k, s_j) / T), d the negative SI-SDR. At high temperatures all are at one place; at
+critical temperatures groups of them split. Free means that no network stands between data and hypotheses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sepkit.annealing.groups import GROUP_LIMIT, PUSH, Groups, count_labels, group_labels, part_groups, settle_groups
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.products import inner_products
 
 _DB = 10 / math.log(10)
-# Hypotheses have settled where nothing moves by more than this many units of the length that belongs to a temperature.
+# The sine below which two hypotheses are in one group, and the deviation of the push with which each settling starts.
+_GROUP_LIMIT = 0.05
+_PUSH = 1e-3
+# Hypotheses have settled where no coordinate moves by more than this.
 _SETTLED = 1e-6
 _MAX_ITERATIONS = 5000
 # The least |cos| between a hypothesis and a source, which keeps costs of SI-SDR finite.
 _LEAST_COSINE = 1e-6
-
-# ------------------------------------------------------------------------------------------------ units and entropies
 
 
 @torch.no_grad()
@@ -41,9 +40,6 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
         sources: (B, m, T); inactive rows may hold anything.
         active: (B, m) bool; None: all active.
         lengths: (B,) samples that count; None: all.
-
-    Raises:
-        ValueError: shapes that do not fit together.
 
     Source: reference code of the aMCL paper ("variance" unit).
     """
@@ -67,135 +63,6 @@ def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
     """
     log_weights = (-cost.double() / temperature).log_softmax(1)
     return -(log_weights.exp() * log_weights).sum(1)
-
-
-# --------------------------------------------------------------------------------------------- squared Euclidean cost
-
-
-@dataclass(frozen=True)
-class Split:
-    """One temperature at which free hypotheses split.
-
-    Args:
-        temperature: in the cost's unit, known to half a percent.
-        groups_before: number of groups above it.
-        groups_after: number of groups below it.
-        predicted_temperature: twice the largest eigenvalue of the covariance of the points of one group of two or more
-            hypotheses (eq. 13), just above the split.
-    """
-
-    temperature: float
-    groups_before: int
-    groups_after: int
-    predicted_temperature: float
-
-
-@dataclass(frozen=True)
-class Merge:
-    """One temperature at which hypotheses that were apart meet again, because others now stand for their points.
-
-    Args:
-        temperature: in the cost's unit, the first on the way down at which they were found together.
-        groups_before: number of groups above it.
-        groups_after: number of groups below it.
-    """
-
-    temperature: float
-    groups_before: int
-    groups_after: int
-
-
-@dataclass
-class PointAnnealing:
-    """Free hypotheses for points in space while the temperature falls.
-
-    Args:
-        critical_temperature: 2 lambda_max of the points' covariance, the first split by eq. 14.
-        splits: in order of falling temperature.
-        merges: likewise. Splits and merges together account for every change of the number of groups.
-        temperatures: S of them, falling.
-        groups: S numbers of groups.
-        distortions: S mean squared distances of the points from their nearest hypothesis.
-        hypotheses: S times (n, d).
-    """
-
-    critical_temperature: float
-    splits: list[Split] = field(default_factory=list)
-    merges: list[Merge] = field(default_factory=list)
-    temperatures: list[float] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    distortions: list[float] = field(default_factory=list)
-    hypotheses: list[Tensor] = field(default_factory=list)
-
-
-@torch.no_grad()
-def anneal_points(
-    points: Tensor, hypotheses: int, *, decay: float = 0.9, end_ratio: float = 1e-3, seed: int = 0
-) -> PointAnnealing:
-    """Return the record of deterministic annealing of free hypotheses under the squared Euclidean cost |f - y|^2.
-
-    At each temperature groups of hypotheses move from a slightly pushed start downhill to a minimum of the free energy,
-    where f_k = sum_y q y / sum_y q with q = softmin_k(|f_k - y|^2 / T). Groups that are unstable there part, see
-    `sepkit.annealing.groups`; the temperature is found to a percent. Annealing ends when all hypotheses are apart.
-
-    Args:
-        points: (N, d), finite.
-        hypotheses: n.
-        decay: of the temperature per step.
-        end_ratio: lowest temperature, as a share of the first critical temperature.
-        seed: of the pushes.
-
-    Raises:
-        ValueError: fewer than two points, or points that are all the same.
-
-    Source: Rose, "Deterministic annealing for clustering, compression, classification, regression", 1998; aMCL paper,
-    section 4.3.
-    """
-    points = points.detach().double()
-    if points.ndim != 2 or not bool((points != points[:1]).any()):
-        raise ValueError(f"found points of shape {tuple(points.shape)}, expected (N, d) with at least two that differ")
-    centered = points - points.mean(0)
-    covariance = centered.mT @ centered / len(points)
-    critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
-    generator = torch.Generator().manual_seed(seed)
-    result = PointAnnealing(critical)
-    # No eigenvalue exceeds the trace, so the first split is certainly below this.
-    temperature = 4 * float(covariance.trace())
-    together = Groups(points.mean(0, keepdim=True), torch.zeros(hypotheses, dtype=torch.long))
-    groups = settle_groups(points, together, temperature, generator)
-    while True:
-        _record(result, points, groups, temperature)
-        if len(groups) >= hypotheses or temperature * decay < end_ratio * critical:
-            return result
-        above, upper, lower = groups, temperature, temperature * decay
-        groups = settle_groups(points, above, lower, generator)
-        if bool(groups.unstable(points, lower).any()):
-            while upper > 1.01 * lower:
-                middle = math.sqrt(upper * lower)
-                trial = settle_groups(points, above, middle, generator)
-                if bool(trial.unstable(points, middle).any()):
-                    lower, groups = middle, trial
-                else:
-                    upper, above = middle, trial
-            groups = part_groups(points, groups, lower, generator)
-            if len(above) < result.groups[-1]:
-                result.merges.append(Merge(upper, result.groups[-1], len(above)))
-        if len(groups) > len(above):
-            predicted = float(above.critical_temperatures(points, upper).max())
-            result.splits.append(Split(math.sqrt(upper * lower), len(above), len(groups), predicted))
-        elif len(groups) < len(above):
-            result.merges.append(Merge(lower, len(above), len(groups)))
-        temperature = lower
-
-
-def _record(result: PointAnnealing, points: Tensor, groups: Groups, temperature: float) -> None:
-    result.temperatures.append(temperature)
-    result.groups.append(len(groups))
-    result.distortions.append(float(torch.cdist(points, groups.places).square().amin(1).mean()))
-    result.hypotheses.append(groups.hypotheses)
-
-
-# ---------------------------------------------------------------------------------------------------- cost of SI-SDR
 
 
 @dataclass
@@ -302,12 +169,13 @@ def anneal_sources(
     enough = count.clamp(1, hypotheses).where(count > 1, 1)
     while not temperatures or (temperature > end_db and bool((groups[-1] < enough).any())):
         push = torch.randn(settled.shape, generator=generator, dtype=settled.dtype).to(settled.device)
-        pushed = torch.nn.functional.normalize(settled + PUSH * push, dim=2)
-        settled = _settle(lambda u, t=temperature: _turn(u, directions, active, reach, t), pushed, 1.0)
-        cosines = settled @ settled.mT
-        labels = group_labels((1 - cosines.square()).clamp_min(0).sqrt() < GROUP_LIMIT)
+        settled = torch.nn.functional.normalize(settled + _PUSH * push, dim=2)
+        for _ in range(_MAX_ITERATIONS):
+            before, settled = settled, _turn(settled, directions, active, reach, temperature)
+            if float((settled - before).abs().max()) < _SETTLED:
+                break
         temperatures.append(temperature)
-        groups.append(count_labels(labels).where(count > 1, 1))
+        groups.append(_count_groups(settled).where(count > 1, 1))
         temperature *= decay
     table = torch.stack(groups)
     split = table > 1
@@ -315,6 +183,17 @@ def anneal_sources(
     grid = torch.tensor(temperatures, dtype=torch.float64)
     first = (grid[place.cpu()] / math.sqrt(decay)).where(split.any(0).cpu(), math.nan)
     return SourceAnnealing(temperatures, table.cpu(), first, torch.tensor(expected, dtype=torch.float64))
+
+
+def _count_groups(hypotheses: Tensor) -> Tensor:
+    """Return (B,) numbers of groups, chains of near ones, among (B, n, m) unit vectors, whose signs do not count."""
+    near = (1 - (hypotheses @ hypotheses.mT).square()).clamp_min(0).sqrt() < _GROUP_LIMIT
+    n = near.shape[1]
+    own = torch.arange(n, device=near.device)
+    labels = own.expand(len(near), n)
+    for _ in range(n):
+        labels = labels.unsqueeze(1).expand_as(near).where(near, n).amin(2)
+    return (labels == own).sum(1)
 
 
 def _reach(ceiling_db: float) -> float:
@@ -333,9 +212,6 @@ def _turn(hypotheses: Tensor, directions: Tensor, active: Tensor, reach: float, 
     return torch.nn.functional.normalize(hypotheses + towards, dim=2)
 
 
-# ------------------------------------------------------------------------------------------------------------- common
-
-
 def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the sources with zeros in inactive rows, and which are active."""
     if active is None:
@@ -344,13 +220,3 @@ def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor
         raise ValueError(f"expected active of shape {tuple(sources.shape[:2])}, found {tuple(active.shape)}")
     active = active.to(sources.device)
     return sources.where(active.unsqueeze(2), 0.0), active
-
-
-def _settle(step: Callable[[Tensor], Tensor], start: Tensor, length: float) -> Tensor:
-    """Repeat a step until nothing moves further."""
-    for _ in range(_MAX_ITERATIONS):
-        moved = step(start)
-        if float((moved - start).abs().max()) < _SETTLED * length:
-            return moved
-        start = moved
-    return start

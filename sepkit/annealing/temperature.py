@@ -1,4 +1,4 @@
-"""Find initial and final temperatures of annealed multiple choice learning from points, mixtures and models."""
+"""Find initial and final temperatures of annealed multiple choice learning from mixtures and models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sepkit.annealing.free_hypotheses import (
-    Merge,
-    PointAnnealing,
     SourceAnnealing,
-    anneal_points,
     anneal_sources,
     softmin_entropy,
     source_correlations,
@@ -39,19 +36,6 @@ _HEURISTIC = (
     "For SI-SDR this is a heuristic: what is known about critical temperatures holds for the squared error, and the "
     "hypotheses of a model that has been trained are further apart than those of one that begins."
 )
-
-
-@dataclass(frozen=True)
-class PointSplits:
-    """Free hypotheses for points, and their places at each temperature.
-
-    Args:
-        points: (N, d).
-        annealing: of the hypotheses.
-    """
-
-    points: Tensor
-    annealing: PointAnnealing
 
 
 @dataclass(frozen=True)
@@ -101,60 +85,12 @@ class Findings:
 
     lines: list[str]
     data: dict[str, Any]
-    found: PointSplits | SourceSplits | EntropyByTemperature
+    found: SourceSplits | EntropyByTemperature
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-# ------------------------------------------------------------------------------------------------------------- points
-
-
-def of_points(points: Tensor, hypotheses: int = 6, seed: int = 0) -> Findings:
-    """Return where free hypotheses for points split under squared error; the first split is checked by eq. 14.
-
-    Args:
-        points: (N, d).
-        hypotheses: n.
-        seed: of the pushes.
-    """
-    found = anneal_points(points, hypotheses, seed=seed)
-    lines = [f"expected first split, 2 lambda_max of the covariance (eq. 14): {found.critical_temperature:.4g}"]
-    number = 0
-    for change in sorted([*found.splits, *found.merges], key=lambda change: -change.temperature):
-        counts = f"{change.groups_before} -> {change.groups_after} groups at {change.temperature:.4g}"
-        if isinstance(change, Merge):
-            lines.append(f"merge: {counts}")
-            continue
-        number += 1
-        off = 100 * (change.temperature / change.predicted_temperature - 1)
-        theory = f"2 lambda_max of a group, eq. 13: {change.predicted_temperature:.4g}, {off:+.1f} %"
-        lines.append(f"split {number}: {counts} ({theory})")
-    if not found.splits:
-        lines.append(f"no split down to {found.temperatures[-1]:.3g}")
-    data = {
-        "cost": "squared_error",
-        "points": list(points.shape),
-        "hypotheses": hypotheses,
-        "seed": seed,
-        "expected_first_split": found.critical_temperature,
-        "splits": [vars(split) for split in found.splits],
-        "merges": [vars(merge) for merge in found.merges],
-        "temperatures": found.temperatures,
-        "groups": found.groups,
-        "distortions": found.distortions,
-        "positions": [places.tolist() for places in found.hypotheses],
-    }
-    return Findings(lines, data, PointSplits(points, found))
-
-
-# ----------------------------------------------------------------------------------------------------------- mixtures
-
-
 def spread_of(examples: list[Example]) -> float:
-    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none.
-
-    Args:
-        examples: mixtures with their sources.
-    """
+    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none."""
     spreads = [float(spread_db(example.sources[None], example.active[None])[0]) for example in examples]
     known = [spread for spread in spreads if not math.isnan(spread)]
     return math.fsum(known) / len(known) if known else math.nan
@@ -207,7 +143,7 @@ def of_sources(
         f"0.05, 2 and 10 times it: {0.05 * spread:.3g}, {2 * spread:.3g} and {10 * spread:.3g} dB",
         f"free hypotheses that reach {ceiling_db:g} dB split first at {median:.3g} dB "
         f"(10 to 90 % of mixtures: {low:.3g} to {high:.3g} dB; for uncorrelated sources {expected:.3g} dB)",
-        "The hypotheses of a network move less freely and part later; beginning above this costs epochs for nothing.",
+        "A network's hypotheses split later, at lower temperatures. Starting higher only wastes epochs.",
     ]
     result = {
         "cost": "neg_si_sdr",
@@ -242,9 +178,6 @@ def _number(data: MixtureDataset, mixtures: int | None) -> int:
 
 def _plain(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-# ------------------------------------------------------------------------------------------------------------- models
 
 
 def of_model(
@@ -414,11 +347,5 @@ def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
 
 
 def decay_to_floor(initial: float, floor: float, epochs: int) -> float:
-    """Return the factor per epoch that leads from the initial temperature to the floor.
-
-    Args:
-        initial: temperature at the start.
-        floor: temperature at the end.
-        epochs: from the one to the other.
-    """
+    """Return the factor per epoch that leads from the initial temperature to the floor."""
     return (floor / initial) ** (1 / epochs)

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING
 from sepkit.cli._parser import DEVICE
 
 if TYPE_CHECKING:
-    from sepkit.annealing.temperature import Findings
     from sepkit.config import CostConfig
 
 
 def main(
     *,
+    manifest: str,
     out: str,
-    points: str | None = None,
-    three_gaussians: bool = False,
-    manifest: str | None = None,
     model: str | None = None,
     epochs: int = 200,
-    cost: str | None = None,
     hypotheses: int | None = None,
     mixtures: int | None = None,
     segment_seconds: float | None = None,
@@ -30,40 +26,32 @@ def main(
 ) -> Path:
     """Find the temperatures at which hypotheses split, and propose a schedule for annealed multiple choice learning.
 
-    Three ways: --points or --three-gaussians anneals free hypotheses under the squared error and checks the first
-    split against theory; --manifest measures the spread of its sources, the unit of temperatures, and anneals free
-    hypotheses under SI-SDR; --manifest with --model draws the entropy of the assignment of the model's hypotheses
-    against temperature and prints the options for `sepkit train`. Writes OUT/temperature.json and OUT/temperature.png.
+    Without a model, hypotheses move freely under SI-SDR: prints the spread of the sources, which is the unit of
+    temperatures, and the critical temperature. With a model, draws the entropy of the assignment of its hypotheses
+    against temperature, under the cost of its training, and prints the options for `sepkit train`. Writes
+    OUT/temperature.json and OUT/temperature.png.
 
     Args:
-        out: folder of the results
-        points: .npy or .csv file of points (N, d)
-        three_gaussians: the data of figure 1 of the annealed MCL paper instead of a file
         manifest: manifest of mixtures with sources, dev.jsonl for example
+        out: folder of the results
         model: MODEL whose hypotheses are matched
         epochs: with --model: epochs of annealing, from the initial temperature to the floor
-        cost: with --model: neg_si_sdr, neg_snr, mse ...; default: that of the run's configuration
-        hypotheses: how many move freely; default: 6 for points, as many as sources for a manifest
+        hypotheses: how many move freely; default: as many as sources
         mixtures: how many of the manifest, from all over it; default: all
         segment_seconds: length of segments; default: that of the run's configuration with --model, else whole mixtures
-        ceiling_db: with --manifest alone: SI-SDR that free hypotheses cannot surpass, dB
+        ceiling_db: SI-SDR that free hypotheses cannot surpass, dB
         seed: of segments and of the small pushes that let hypotheses part
 
     Returns:
         The folder of the results.
 
     Raises:
-        UserError: none or several of the three ways, or a bad file, model or number.
+        UserError: a bad file, model or number.
     """
     import sys
 
     from sepkit.errors import UserError
 
-    ways = sum((points is not None, three_gaussians, manifest is not None))
-    if ways != 1:
-        raise UserError("--points, --three-gaussians, --manifest: expected exactly one of the three")
-    if model is not None and manifest is None:
-        raise UserError("--model: needs --manifest, the mixtures that its hypotheses are for")
     least = {"--epochs": (epochs, 1), "--hypotheses": (hypotheses, 2), "--mixtures": (mixtures, 1)}
     for option, (value, low) in least.items():
         if value is not None and value < low:
@@ -71,16 +59,11 @@ def main(
     if segment_seconds is not None and not segment_seconds > 0:
         raise UserError(f"--segment-seconds: found {segment_seconds}, expected more than 0")
 
-    from sepkit.annealing import temperature
-    from sepkit.annealing.points import read_points
-    from sepkit.annealing.points import three_gaussians as gaussians
+    from sepkit.annealing.temperature import of_model, of_sources
     from sepkit.reporting.temperature import write_findings
 
-    if manifest is None:
-        data = gaussians(seed=seed) if points is None else read_points(points)
-        findings = temperature.of_points(data, hypotheses or 6, seed)
-    elif model is None:
-        findings = temperature.of_sources(
+    if model is None:
+        findings = of_sources(
             manifest,
             hypotheses=hypotheses,
             ceiling_db=ceiling_db,
@@ -89,46 +72,25 @@ def main(
             seed=seed,
         )
     else:
-        findings = _of_model(model, manifest, epochs, cost, mixtures, segment_seconds, seed, device)
+        from sepkit.inference.loading import load_model
+
+        # Loaded as for separation, which handles devices.
+        separator = load_model(model, device, predict=False)
+        cost, trained_seconds = _of_run(model)
+        findings = of_model(
+            separator.model,
+            manifest,
+            cost,
+            epochs=epochs,
+            mixtures=mixtures,
+            segment_seconds=trained_seconds if segment_seconds is None else segment_seconds,
+            device=str(separator.device),
+            seed=seed,
+        )
     for name, reason in findings.skipped.items():
         print(f"sepkit find-temperature: {name} is left out: {reason}", file=sys.stderr)
-    for line in findings.lines:
-        print(line)
+    print("\n".join(findings.lines))
     return write_findings(findings, out)
-
-
-def _of_model(
-    model: str,
-    manifest: str,
-    epochs: int,
-    cost: str | None,
-    mixtures: int | None,
-    segment_seconds: float | None,
-    seed: int,
-    device: str,
-) -> Findings:
-    from sepkit.annealing.temperature import of_model
-    from sepkit.inference.loading import load_model
-
-    # Loaded as for separation, which handles devices.
-    separator = load_model(model, device, predict=False)
-    trained_cost, trained_seconds = _of_run(model)
-    return of_model(
-        separator.model,
-        manifest,
-        _named_cost(cost) if cost is not None else trained_cost,
-        epochs=epochs,
-        mixtures=mixtures,
-        segment_seconds=trained_seconds if segment_seconds is None else segment_seconds,
-        device=str(separator.device),
-        seed=seed,
-    )
-
-
-def _named_cost(name: str) -> CostConfig:
-    from sepkit.config import CostConfig, from_dict
-
-    return from_dict(CostConfig, {"name": name}, "--cost")
 
 
 def _of_run(model: str) -> tuple[CostConfig, float | None]:

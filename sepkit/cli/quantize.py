@@ -91,7 +91,8 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
 def free(*, out: str, config: str | None = None) -> Path:
     """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
 
-    Writes OUT/free.json and OUT/figures/splits.png; the same command again continues.
+    Writes OUT/free.json and OUT/figures: annealing.png, hypotheses that part as the temperature falls, and splits.png.
+    The same command again continues.
 
     Args:
         out: folder of the results
@@ -106,13 +107,16 @@ def free(*, out: str, config: str | None = None) -> Path:
     from sepkit.studies.quantization.config import FreeConfig, read_section
     from sepkit.studies.quantization.figures import free_figures, write_figures
     from sepkit.studies.quantization.free import free
+    from sepkit.studies.quantization.tables import seeds_table
 
     folder = Path(out)
     table = free(read_section(FreeConfig, config, "free"), folder)
     write_figures(free_figures(table), folder / "figures")
     rate = {"distortion": "distortion", "expected_distortion": "theory", "bits": "bits", "bound_bits": "bound, bits"}
     split = {"predicted": "split predicted at", "predicted_by_steps": "summed over steps", "seen": "seen"}
+    parted = {"temperature": "hypotheses part at", "predicted_temperature": "theory, eq. 13"}
     _finished("free", table, folder, ["temperature"], rate, rows="rate")
+    print(seeds_table(table["annealing"]["splits"], ["groups_before", "groups_after"], parted))
     return _finished("free", table, folder, ["schedule"], split, rows="splits")
 
 

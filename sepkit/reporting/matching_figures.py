@@ -11,31 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from sepkit.annealing.free_hypotheses import PointAnnealing, SourceAnnealing
+from sepkit.annealing.free_hypotheses import SourceAnnealing
 from sepkit.reporting.figures import COLORS, curves
-
-
-def bifurcations(points: np.ndarray, found: PointAnnealing) -> Figure:
-    """Return a figure of free hypotheses along the longest axis of points while the temperature falls, left to right.
-
-    Args:
-        points: (N, d).
-        found: result of annealing.
-    """
-    figure = curves({}, "temperature", "position on the longest axis")
-    axes = figure.axes[0]
-    center = points.mean(0)
-    axis = np.linalg.eigh(np.cov(points.T, bias=True).reshape(points.shape[1], -1))[1][:, -1]
-    places = np.stack([(hypotheses.cpu().numpy() - center) @ axis for hypotheses in found.hypotheses])
-    for place in places.T:
-        axes.plot(found.temperatures, place, color=COLORS[0], marker="o", markersize=3, linewidth=1.3, alpha=0.8)
-    for number, split in enumerate(found.splits):
-        label = "split found" if number == 0 else None
-        axes.axvline(split.temperature, color=COLORS[1], linestyle="--", linewidth=1.2, label=label)
-    axes.axvline(found.critical_temperature, color="black", linestyle=":", linewidth=1.6, label="first split expected")
-    _falling(axes)
-    axes.legend(frameon=False, fontsize=9)
-    return figure
 
 
 def groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db: float) -> Figure:

@@ -7,20 +7,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Findings, PointSplits
+from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Findings
 from sepkit.files import atomic_output, write_json
-from sepkit.reporting.matching_figures import bifurcations, entropy_by_temperature, groups_by_temperature
+from sepkit.reporting.matching_figures import entropy_by_temperature, groups_by_temperature
 
 
 def temperature_figure(findings: Findings) -> Figure:
     """Return a figure of the splits of hypotheses, or of the entropy of their assignment, over temperature.
 
     Args:
-        findings: of points, sources or a model.
+        findings: of sources or a model.
     """
     found = findings.found
-    if isinstance(found, PointSplits):
-        return bifurcations(found.points.numpy(), found.annealing)
     if isinstance(found, EntropyByTemperature):
         return entropy_by_temperature(
             found.temperatures, found.entropies_nats, found.hypotheses, found.initial, ENTROPY_SHARE, found.unit
@@ -32,7 +30,7 @@ def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
     """Write temperature.json and temperature.png, and return their folder.
 
     Args:
-        findings: of points, sources or a model.
+        findings: of sources or a model.
         folder: made if absent.
 
     Raises:

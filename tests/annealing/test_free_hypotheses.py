@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from sepkit.annealing import free_hypotheses as annealed
 from sepkit.annealing.free_hypotheses import (
-    anneal_points,
     anneal_sources,
     si_sdr_critical_temperature_db,
     softmin_entropy,
     source_correlations,
     spread_db,
 )
-from sepkit.annealing.groups import Groups
-from sepkit.annealing.points import three_gaussians
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:
@@ -50,21 +45,12 @@ def test_spread_passes_over_inactive_sources_and_padding() -> None:
         spread_db(sources, active[:1])
 
 
-# ---------------------------------------------------------------------------------------------------------- entropies
-
-
-def test_equal_costs_have_the_entropy_log_n() -> None:
-    entropy = softmin_entropy(torch.full((2, 5, 3), -7.0), 0.01)
-    assert entropy.shape == (2, 3)
-    assert entropy.numpy() == pytest.approx(math.log(5), abs=1e-12)
-
-
 def test_the_entropy_of_two_hypotheses_is_the_binary_one() -> None:
-    gap, temperature = 4.0, 3.0
-    share = 1 / (1 + math.exp(-gap / temperature))
-    expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    entropy = softmin_entropy(torch.tensor([[[1.0], [1.0 + gap]]]), temperature)
-    assert entropy.item() == pytest.approx(expected, abs=1e-7)
+    for gap, temperature in ((4.0, 3.0), (0.0, 0.01)):
+        share = 1 / (1 + math.exp(-gap / temperature))
+        expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        entropy = softmin_entropy(torch.tensor([[[1.0], [1.0 + gap]]]), temperature)
+        assert entropy.item() == pytest.approx(expected, abs=1e-7)
 
 
 def test_the_entropy_rises_with_the_temperature_from_zero_to_log_n() -> None:
@@ -72,88 +58,6 @@ def test_the_entropy_rises_with_the_temperature_from_zero_to_log_n() -> None:
     means = [softmin_entropy(cost, t).mean().item() for t in np.geomspace(1e-3, 1e5, 60)]
     assert np.all(np.diff(means) >= 0)
     assert means[0] < 1e-3 and means[-1] == pytest.approx(math.log(3), abs=1e-6)
-
-
-# -------------------------------------------------------------------------------------------------------------- points
-
-
-def test_two_points_split_at_twice_their_variance() -> None:
-    # Points at +-a: covariance a^2, T_c = 2 a^2.
-    result = anneal_points(torch.tensor([[-1.5, 0.0], [1.5, 0.0]]), 2)
-    assert result.critical_temperature == pytest.approx(4.5)
-    (split,) = result.splits
-    assert (split.groups_before, split.groups_after) == (1, 2)
-    assert split.temperature == pytest.approx(4.5, rel=0.02)
-    assert split.predicted_temperature == pytest.approx(4.5, rel=1e-3)
-
-
-def test_far_points_end_as_one_hypothesis_each() -> None:
-    points = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
-    result = anneal_points(points, 3)
-    assert result.groups[0] == 1 and result.groups[-1] == 3
-    assert result.groups == sorted(result.groups)
-    assert result.temperatures == sorted(result.temperatures, reverse=True)
-
-
-def test_a_gaussian_splits_at_twice_its_largest_variance() -> None:
-    normal = torch.randn(400, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    points = normal * torch.tensor([0.3, 2.0, 0.5]) + 100
-    # An oracle of its own: NumPy's covariance and eigenvalues.
-    critical = 2 * np.linalg.eigvalsh(np.cov(points.numpy().T, bias=True))[-1]
-    result = anneal_points(points, 2)
-    assert result.critical_temperature == pytest.approx(critical)
-    assert result.splits[0].temperature == pytest.approx(critical, rel=0.02)
-    # Above the split the hypotheses are at the mean, and below it on the longest axis.
-    assert result.hypotheses[0].numpy() == pytest.approx(points.mean(0).expand(2, 3).numpy(), abs=0.02)
-    parted = (result.hypotheses[-1][0] - result.hypotheses[-1][1]).abs()
-    assert parted.argmax() == 1
-
-
-def test_points_without_spread_are_refused() -> None:
-    with pytest.raises(ValueError, match="two that differ"):
-        anneal_points(torch.ones(5, 2), 2)
-
-
-def _accounted(result: annealed.PointAnnealing) -> list[int]:
-    """Return the numbers of groups from the first temperature to the last, computed from splits and merges."""
-    changes = sorted([*result.splits, *result.merges], key=lambda change: -change.temperature)
-    assert all(before.groups_after == after.groups_before for before, after in pairwise(changes))
-    return [1, *(change.groups_after for change in changes)]
-
-
-def test_the_three_gaussians_of_the_paper() -> None:
-    result = anneal_points(three_gaussians(1500), 6)
-    # 2 lambda_max = 2 (2/9 + 0.01); each Gaussian by itself 2 sigma^2 = 0.02.
-    assert result.splits[0].temperature == pytest.approx(0.4644, rel=0.1)
-    # Before the Gaussians themselves split there is a place for each. More than one hypothesis may leave the middle of
-    # two Gaussians at once. Others stay there and join them later, which is reported as a merge.
-    counts = _accounted(result)
-    above = [change for change in [*result.splits, *result.merges] if change.temperature > 0.1]
-    assert counts[: len(above) + 1][-1] == 3 and counts[:2] == [1, 2] and counts[-1] == 6
-    below = [split for split in result.splits if split.temperature < 0.1]
-    assert below and all(split.temperature == pytest.approx(0.02, rel=0.1) for split in below)
-    # Groups are counted after settling, so theory is met to a percent or two.
-    ratios = [split.temperature / split.predicted_temperature for split in result.splits]
-    assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
-
-
-def test_every_change_of_the_number_of_groups_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge is reported too: here hypotheses 2 and 3 meet again at a temperature below 1."""
-    places = torch.tensor([[0.0], [10.0], [20.0]], dtype=torch.float64)
-
-    def settle(points, groups, temperature, generator):
-        count = 1 if temperature > 4 else 2 if temperature < 1 else 3
-        return Groups(places[:count], torch.arange(3).clamp_max(count - 1))
-
-    monkeypatch.setattr(annealed, "settle_groups", settle)
-    monkeypatch.setattr(Groups, "unstable", lambda *_: torch.tensor([False]))
-    result = anneal_points(torch.tensor([[-1.5], [1.5]]), 4, end_ratio=0.1)
-    assert [(merge.groups_before, merge.groups_after) for merge in result.merges] == [(3, 2)]
-    assert result.merges[0].temperature == pytest.approx(1, rel=0.12)
-    assert _accounted(result) == [1, 3, 2]
-
-
-# ------------------------------------------------------------------------------------------------------------- sources
 
 
 @pytest.mark.parametrize(("sources", "ceiling_db"), [(2, 0.0), (2, 10.0), (3, 10.0), (4, 0.0)])

@@ -125,8 +125,10 @@ class FreeConfig:
     """Quantiles that stand for N(0, 1)."""
     temperatures: list[float] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
     """Where rate and distortion are compared with the bound."""
+    annealed_hypotheses: int = 6
+    """n of deterministic annealing on three Gaussians."""
     split_points: int = 600
-    """Of the three Gaussians, for the delay of splits."""
+    """Of the three Gaussians."""
     split_hypotheses: int = 9
     """n that descend the gradient."""
     step_size: float = 0.05

@@ -102,12 +102,25 @@ def _by_temperature(rows: Sequence[dict[str, Any]], critical: dict[str, float]) 
 
 
 def free_figures(table: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Return figures of predicted against seen temperatures of splits.
+    """Return figures of hypotheses that part as the temperature falls, and of predicted against seen splits.
 
     Args:
         table: of `free`.
     """
-    return {"splits": lambda: _splits(table["splits"])}
+    return {"annealing": lambda: _annealing(table["annealing"]), "splits": lambda: _splits(table["splits"])}
+
+
+def _annealing(found: dict[str, Any]) -> Figure:
+    figure = panels("temperature", ["position on the longest axis"])
+    axes = figure.axes[0]
+    axes.plot(found["temperatures"], found["places"], color=COLORS[0], marker="o", markersize=3, linewidth=1.3)
+    for split in found["splits"]:
+        axes.axvline(split["temperature"], color=COLORS[1], linestyle="--", linewidth=1.2)
+    axes.axvline(found["critical_temperature"], color="black", linestyle=":", label="first split expected")
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _splits(rows: Sequence[dict[str, Any]]) -> Figure:

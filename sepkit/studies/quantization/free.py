@@ -1,4 +1,4 @@
-"""Free hypotheses against theory: rate and distortion of a Gaussian, and at which temperature a split is seen."""
+"""Free hypotheses against theory: the rate and distortion of a Gaussian, and temperatures at which splits are seen."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from sepkit.annealing.points import three_gaussians
-from sepkit.annealing.settling import settle_points
 from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
 from sepkit.cells import run_cells
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
 from sepkit.studies.quantization.config import FreeConfig
+from sepkit.studies.quantization.deterministic_annealing import anneal_points, settle_points, three_gaussians
 from sepkit.studies.quantization.measures import gaussian_rate_bits, mutual_information_bits
 
 _PUSH = 1e-3
 
 
 def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
-    """The rate-distortion table of N(0, 1), and predicted and seen temperatures of splits.
+    """The rate-distortion table of N(0, 1), deterministic annealing on three Gaussians, and delayed splits.
 
     Args:
         config: the experiment.
@@ -48,6 +47,9 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
     own = {name: getattr(config, name) for name in ("hypotheses", "points", "temperatures")}
     cells = {"rate": own | {"config_seed": config.seed}}
     rate = run_cells(cells, lambda **_: {"rows": gaussian_rates(config)}, folder / "cells", config.seed)["rate"]
+    cells = {"annealing": {name: getattr(config, name) for name in ("annealed_hypotheses", "split_points", "seed")}}
+    cells["annealing"]["config_seed"] = cells["annealing"].pop("seed")
+    annealing = run_cells(cells, lambda **_: annealed_gaussians(config), folder / "cells", config.seed)
     settings = {f"linear_{t:g}_{e:g}": Cooling("linear", t, e) for t, e in config.linear}
     settings |= {f"exponential_{t:g}_{d:g}": Cooling("exponential", t, math.inf, d) for t, d in config.exponential}
     shared = {
@@ -69,7 +71,22 @@ def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
         {"schedule": _described(*row["cooling"])} | row
         for row in run_cells(names, compute, folder / "cells", config.seed).values()
     ]
-    return {"rate": rate["rows"], "splits": splits, "config": asdict(config)}
+    return {
+        "rate": rate["rows"], "annealing": annealing["annealing"], "splits": splits, "config": asdict(config),
+    }  # fmt: skip
+
+
+def annealed_gaussians(config: FreeConfig) -> dict[str, Any]:
+    """Return `anneal_points` of three Gaussians, with places along the longest axis of the points alone.
+
+    Args:
+        config: points and hypotheses.
+    """
+    points = three_gaussians(config.split_points, config.seed)
+    found = anneal_points(points, config.annealed_hypotheses, seed=config.seed)
+    axis = torch.linalg.eigh(points.mT.cov())[1][:, -1]
+    places = torch.tensor(found.pop("places"), dtype=torch.float64) - points.mean(0)
+    return found | {"places": (places @ axis).tolist()}
 
 
 def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.annealing.groups import count_groups
 from sepkit.cells import cell_seed, run_cells
 from sepkit.objectives.assignment import AnnealedMCL, Assignment
 from sepkit.studies.quantization.config import GaussiansConfig
 from sepkit.studies.quantization.data import ThreeGaussians
+from sepkit.studies.quantization.deterministic_annealing import count_groups
 from sepkit.studies.quantization.measures import distortion, mutual_information_bits
 from sepkit.studies.quantization.methods import Annealing, build_method
 from sepkit.studies.quantization.model import HypothesisNetworks, point_losses, squared_distances

@@ -1,6 +1,6 @@
 """n points for a distribution without input: stochastic winner updates (CLVQ), Lloyd's algorithm, growth by splitting.
 
-Deterministic annealing is `sepkit.annealing.free_hypotheses.anneal_points`.
+Deterministic annealing is `sepkit.studies.quantization.deterministic_annealing.anneal_points`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from sepkit.annealing.free_hypotheses import anneal_points
-from sepkit.annealing.groups import count_groups
-from sepkit.annealing.points import three_gaussians
 from sepkit.cli.main import main
 from sepkit.studies.quantization.config import GaussiansConfig
 from sepkit.studies.quantization.data import ThreeGaussians
@@ -29,30 +26,6 @@ def test_critical_temperatures() -> None:
     # The three hardly overlap: entropy of one, and of which one.
     expected = math.log(3) + math.log(2 * math.pi * math.e * 0.01)
     assert ThreeGaussians().entropy_nats(count=50_000) == pytest.approx(expected, abs=0.02)
-
-
-def test_first_split_of_free_points() -> None:
-    """Within 2 % of 2 lambda_max of their covariance."""
-    found = anneal_points(three_gaussians(3000), 4, end_ratio=0.8)
-    assert found.splits[0].temperature == pytest.approx(found.critical_temperature, rel=0.02)
-
-
-def test_moving_splits_are_ordered_by_input() -> None:
-    """The farther the Gaussians are apart, the higher the temperature of the first split."""
-    law = ThreeGaussians(moving=True)
-    seen = []
-    for x in (0.3, 0.6, 0.9):
-        points = law.sample(torch.full((1500,), x), torch.Generator().manual_seed(1))
-        found = anneal_points(points, 3, end_ratio=0.7)
-        assert found.splits[0].temperature == pytest.approx(found.critical_temperature, rel=0.02)
-        seen.append(found.splits[0].temperature)
-    assert seen == sorted(seen)
-
-
-def test_groups_are_counted_by_temperature() -> None:
-    """Places nearer than .05 sqrt(T / 2) are one."""
-    points = torch.tensor([[0.0, 0.0], [0.01, 0.0], [1.0, 0.0]])
-    assert count_groups(points, 0.5) == 2 and count_groups(points, 0.01) == 3
 
 
 def test_splits_of_networks_are_seen_in_their_distortion() -> None:
@@ -104,6 +77,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "figure_1_predictions",
         "figure_2_rate",
         "figure_3_distortion",
+        "annealing",
         "splits",
     }
     conf.write_text("gauss: {}\n")

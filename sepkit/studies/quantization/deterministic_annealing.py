@@ -1,0 +1,203 @@
+"""Deterministic annealing: free hypotheses settle at a minimum of the free energy while the temperature falls.
+
+The free energy is -T sum_y log mean_k exp(-|f_k - y|^2 / T). Its stationary points are f_k = sum_y q y / sum_y q with
+q = softmin_k(|f_k - y|^2 / T). Repeated averaging gets there too, but it slows down just below a critical temperature,
+where it has to leave a saddle point. Newton steps within a trust region follow negative curvature away from it.
+
+Source: Rose, "Deterministic annealing for clustering, compression, classification, regression", 1998; aMCL paper,
+section 4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+# In units of the length sqrt(T / 2) that belongs to a temperature: hypotheses nearer to each other than the first are
+# one group; each settling starts with a push of the second.
+_GROUP_LIMIT = 0.05
+_PUSH = 1e-3
+_MAX_STEPS = 300
+
+
+def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
+    """Return (count, 2) points of three Gaussians at (-0.5, -0.5), (0, 0.5), (0.5, -0.5), deviation 0.1, equally often.
+
+    Their covariance has the largest eigenvalue 2/9 + 0.01, so free hypotheses split at 0.464.
+
+    Source: aMCL paper, appendix C, data of figure 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
+    noise = 0.1 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    return means[torch.arange(count) % 3] + noise
+
+
+def anneal_points(
+    points: Tensor, hypotheses: int, *, decay: float = 0.9, end_ratio: float = 1e-3, seed: int = 0
+) -> dict[str, Any]:
+    """Return where n hypotheses rest at each temperature, and where groups of them split, found to a percent.
+
+    The annealing ends when all hypotheses are apart, or at `end_ratio` of the first critical temperature.
+
+    Args:
+        points: (N, d), with at least two that differ.
+        hypotheses: n.
+        decay: of the temperature per step.
+        end_ratio: lowest temperature, as a share of 2 lambda_max of the points' covariance (eq. 14).
+        seed: of the pushes.
+
+    Returns:
+        critical_temperature (eq. 14); temperatures, groups (their number) and places (n, d) at each; splits: rows of
+        temperature, groups_before, groups_after, and predicted_temperature, the largest 2 lambda_max of a group (eq.
+        13).
+    """
+    points = points.detach().double()
+    centered = points - points.mean(0)
+    covariance = centered.mT @ centered / len(points)
+    critical = 2 * float(torch.linalg.eigvalsh(covariance)[-1])
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, Any] = {"critical_temperature": critical, "splits": []}
+    states: list[tuple[float, int, Tensor]] = []
+
+    def settled(start: Tensor, temperature: float) -> tuple[float, int, Tensor]:
+        push = torch.randn(start.shape, generator=generator, dtype=start.dtype)
+        places = settle_points(points, start + _PUSH * math.sqrt(temperature / 2) * push, temperature)
+        return temperature, count_groups(places, temperature), places
+
+    # No eigenvalue exceeds the trace, so the first split is certainly below this.
+    state = settled(points.mean(0).expand(hypotheses, -1), 4 * float(covariance.trace()))
+    while True:
+        states.append(state)
+        if state[1] >= hypotheses or state[0] * decay < end_ratio * critical:
+            break
+        above, state = state, settled(state[2], state[0] * decay)
+        while state[1] > above[1] and above[0] > 1.01 * state[0]:
+            trial = settled(above[2], math.sqrt(above[0] * state[0]))
+            above, state = (above, trial) if trial[1] > above[1] else (trial, state)
+        if state[1] > above[1]:
+            found["splits"].append(
+                {
+                    "temperature": math.sqrt(above[0] * state[0]),
+                    "groups_before": above[1],
+                    "groups_after": state[1],
+                    "predicted_temperature": group_temperature(points, above[2], above[0]),
+                }
+            )
+    temperatures, groups, places = zip(*states, strict=True)
+    return found | {
+        "temperatures": list(temperatures), "groups": list(groups), "places": [p.tolist() for p in places],
+    }  # fmt: skip
+
+
+def group_temperature(points: Tensor, hypotheses: Tensor, temperature: float) -> float:
+    """Return the temperature below which a group of two hypotheses or more splits: the largest 2 lambda_max.
+
+    lambda_max is of the covariance of the points weighted by the group's share at `temperature`. It is 0 without such a
+    group.
+
+    Source: aMCL paper, eq. 13.
+    """
+    near = torch.cdist(hypotheses, hypotheses) < _GROUP_LIMIT * math.sqrt(temperature / 2)
+    shares = (-torch.cdist(points, hypotheses).square() / temperature).softmax(1)
+    largest = 0.0
+    for k in (near.sum(1) > 1).nonzero()[:, 0].tolist():
+        difference, share = points - hypotheses[k], shares[:, k : k + 1]
+        covariance = (share * difference).mT @ difference / share.sum()
+        largest = max(largest, 2 * float(torch.linalg.eigvalsh(covariance)[-1]))
+    return largest
+
+
+def count_groups(hypotheses: Tensor, temperature: float) -> int:
+    """Return the number of groups of (n, d) hypotheses: chains whose links are shorter than 0.05 sqrt(T / 2)."""
+    n = len(hypotheses)
+    distances = torch.cdist(hypotheses, hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
+    near = distances < _GROUP_LIMIT * math.sqrt(temperature / 2)
+    labels = torch.arange(n)
+    for _ in range(n):
+        labels = labels.expand(n, n).where(near, n).amin(1)
+    return len(labels.unique())
+
+
+def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
+    """Return the (n, d) hypotheses of least free energy below a start.
+
+    Args:
+        points: (N, d), float64.
+        start: (n, d) hypotheses.
+        temperature: T, in the unit of squared distances, > 0.
+        tolerance: the largest gradient that counts as none, in units of sqrt(T / 2) times the mass of a hypothesis.
+    """
+    energy = _FreeEnergy(points, temperature)
+    radius = math.sqrt(start.numel())
+    found = scipy.optimize.minimize(
+        energy.value_and_gradient,
+        (start / energy.unit).flatten().numpy(),
+        jac=True,
+        hess=energy.hessian,
+        method="trust-exact",
+        options={
+            "gtol": tolerance / len(start), "maxiter": _MAX_STEPS,
+            "initial_trust_radius": 0.1 * radius, "max_trust_radius": radius,
+        },
+    )  # fmt: skip
+    return torch.from_numpy(found.x).view_as(start) * energy.unit
+
+
+class _FreeEnergy:
+    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), in the form that SciPy needs.
+
+    Its gradient is mean q_k r_k with q = softmax(-|r|^2 / 2).
+    """
+
+    def __init__(self, points: Tensor, temperature: float) -> None:
+        self.unit = math.sqrt(temperature / 2)
+        self.points = points / self.unit
+        self._squares = (self.points.unsqueeze(2) * self.points.unsqueeze(1)).flatten(1)
+        self._place: np.ndarray | None = None
+        self._products: Tensor | None = None
+
+    def value_and_gradient(self, place: np.ndarray) -> tuple[float, np.ndarray]:
+        self._move_to(place)
+        gradient = self.weights.sum(0).unsqueeze(1) * self.hypotheses - self.weights.mT @ self.points
+        return self.value, (gradient / len(self.points)).flatten().numpy()
+
+    def hessian(self, place: np.ndarray) -> np.ndarray:
+        """Return all curvatures: products q_k r_k with each other, minus q_k r_k r_k per hypothesis, plus its mass."""
+        self._move_to(place)
+        n, d = self.hypotheses.shape
+        # Coordinates before hypotheses: the long dimension is the last one, where operations on elements are fast. New
+        # memory at every call would take longer than they do.
+        if self._products is None:
+            self._products = self.points.new_empty(len(self.points), d, n)
+        torch.sub(self.hypotheses.mT, self.points.unsqueeze(2), out=self._products)
+        flat = self._products.mul_(self.weights.unsqueeze(1)).flatten(1)
+        result = (flat.mT @ flat).view(d, n, d, n).permute(1, 0, 3, 2).reshape(n * d, n * d)
+        mass = self.weights.sum(0)
+        first = self.hypotheses.unsqueeze(2) * (self.weights.mT @ self.points).unsqueeze(1)
+        outer = self.hypotheses.unsqueeze(2) * self.hypotheses.unsqueeze(1)
+        second = (self.weights.mT @ self._squares).view(n, d, d) - first - first.mT + mass[:, None, None] * outer
+        own = mass[:, None, None] * torch.eye(d, dtype=flat.dtype) - second
+        blocks = result.view(n, d, n, d)
+        for k in range(n):
+            blocks[k, :, k] += own[k]
+        return (result / len(self.points)).numpy()
+
+    def _move_to(self, place: np.ndarray) -> None:
+        if self._place is not None and np.array_equal(self._place, place):
+            return
+        self._place = place.copy()
+        self.hypotheses = torch.from_numpy(self._place).view(-1, self.points.shape[1])
+        # Inner products would round away what the last steps change.
+        distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
+        exponents = distances.square_().mul_(-0.5)
+        largest = exponents.amax(1, keepdim=True)
+        self.weights = exponents.sub_(largest).exp_()
+        total = self.weights.sum(1, keepdim=True)
+        self.weights /= total
+        self.value = -float((largest + total.log()).mean())
