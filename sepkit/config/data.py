@@ -24,6 +24,9 @@ class DynamicMixingConfig:
     """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
     bank_speeds: int = 9
     """With a bank: how many speeds within speed_range there are."""
+    speaker_weights: list[str] = field(default_factory=list)
+    """PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the first match counts,
+    and speakers that none matches have weight 1."""
     noise_probability: float = 1.0
     """Share of mixtures that get noise, if `noise` is given."""
     noise: str | None = None

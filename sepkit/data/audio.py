@@ -225,10 +225,16 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
 
         taps = _poly_filter(to_rate, from_rate, waveform.dtype.name)
         return resample_poly(waveform, to_rate, from_rate, axis=-1, window=taps).astype(waveform.dtype, copy=False)
-    if waveform.ndim == 1:
-        return soxr.resample(waveform, from_rate, to_rate, quality="HQ")
-    rows = [soxr.resample(row, from_rate, to_rate, quality="HQ") for row in waveform.reshape(-1, waveform.shape[-1])]
+    rows = [_resample_row(row, from_rate, to_rate, length) for row in waveform.reshape(-1, waveform.shape[-1])]
     return np.stack(rows).reshape(*waveform.shape[:-1], length)
+
+
+def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) -> np.ndarray:
+    resampled = soxr.resample(row, from_rate, to_rate, quality="HQ")
+    if len(resampled) < length:
+        # Where the length falls between two samples, soxr's own arithmetic may round it down.
+        resampled = soxr.resample(np.pad(row, (0, 1)), from_rate, to_rate, quality="HQ")
+    return resampled[:length]
 
 
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -46,9 +47,10 @@ class DynamicMixer:
 
     A mixture starts from a random mixture of the manifest. It settles the number of speakers, the mode ("min" cuts to
     the shortest source, "max" extends to the longest), and, through one of its sources, the level. Speakers are drawn
-    from the whole manifest, all equally likely, then a recording of each, scaled to that level. Each source gets its
-    own gain and speed, and optionally coloring and a room; noise comes last. Sources include all that, so that the
-    mixture is their sum plus the noise. If only early sound is the target, late reverberation belongs to the noise.
+    from the whole manifest, all equally likely unless `speaker_weights` says otherwise, then a recording of each, which
+    is scaled to that level. Each source gets its own gain and speed, and optionally coloring and a room; noise comes
+    last. Sources include all that, so that the mixture is their sum plus the noise. If only early sound is the target,
+    late reverberation belongs to the noise.
 
     The ratio of speech to noise compares the energies of the summed sources and of the noise over the mixture. Noise
     shorter than the mixture is repeated.
@@ -98,6 +100,7 @@ class DynamicMixer:
                 "data.dynamic_mixing.noise; name a folder of noise, or leave it out"
             )
         self._sexes = None if config.same_sex_share is None else self._find_sexes(manifest)
+        self._shares = self._speaker_shares(manifest)
         self._bank_rates = self._speed_rates() if config.bank_gib else []
         self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}
         self._bank = self._make_bank() if config.bank_gib else None
@@ -123,6 +126,32 @@ class DynamicMixer:
                 f"{manifest.max_sources} speakers; leave it out"
             )
         return sexes
+
+    def _speaker_shares(self, manifest: Manifest) -> np.ndarray | None:
+        """Return the probability of each speaker, (number of speakers,); None if all are equally likely."""
+        field, rules = "data.dynamic_mixing.speaker_weights", []
+        for text in self.config.speaker_weights:
+            pattern, separator, number = text.rpartition("=")
+            try:
+                if not separator:
+                    raise ValueError("no =")
+                rules.append((re.compile(pattern), float(number)))
+            except (re.error, ValueError) as error:
+                raise UserError(
+                    f"{field}: found {text!r} ({error}), expected PATTERN=WEIGHT, such as 'vctk_.*=1.5'"
+                ) from error
+            if not 0 <= rules[-1][1] < math.inf:
+                raise UserError(f"{field}: found {text!r}, expected a weight of 0 or more")
+        if not rules:
+            return None
+        speakers = [self._recordings[start].speaker for start, _ in self._speaker_blocks]
+        weights = np.array([next((w for rule, w in rules if rule.fullmatch(name)), 1.0) for name in speakers])
+        if np.count_nonzero(weights) < max(1, manifest.max_sources):
+            raise UserError(
+                f"{field}: leaves {np.count_nonzero(weights)} of {len(speakers)} speakers of {manifest.path}, but it "
+                f"has mixtures of {manifest.max_sources} sources; give more speakers a weight above 0"
+            )
+        return weights / weights.sum()
 
     def _speed_rates(self) -> list[int]:
         """Return the rates to resample to for the speeds of the bank, from the slowest to the fastest."""
@@ -175,7 +204,7 @@ class DynamicMixer:
         return 1 if share and generator.random() < share else len(entry.sources)
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
-        """Draw one recording each of different, equally likely speakers, however many recordings they have."""
+        """Draw one recording each of different speakers, however many recordings they have."""
         speakers = self._draw_speakers(num_sources, generator)
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
         return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
@@ -184,10 +213,10 @@ class DynamicMixer:
         """Draw different speakers, of one sex or of both as the share demands; return their numbers."""
         everyone, share = len(self._speaker_blocks), self.config.same_sex_share
         if self._sexes is None or share is None or num_sources < 2:
-            return generator.choice(everyone, num_sources, replace=False).tolist()
+            return generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
         same = generator.random() < share
         while True:
-            speakers = generator.choice(everyone, num_sources, replace=False).tolist()
+            speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
             if (len({self._sexes[speaker] for speaker in speakers}) == 1) == same:
                 return speakers
 

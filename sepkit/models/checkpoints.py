@@ -317,6 +317,7 @@ class LoadReport:
     Args:
         source: where the weights come from.
         loaded: names of the tensors taken over.
+        shared: names of tensors of which the part that both latent families have was taken over.
         mismatched: name -> (shape found, shape wanted); these tensors are left as they were.
         missing: names that only the model has; these tensors are left as they were.
         unexpected: names that only the source has.
@@ -324,13 +325,15 @@ class LoadReport:
 
     source: str = ""
     loaded: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        wanted = len(self.loaded) + len(self.mismatched) + len(self.missing)
+        wanted = len(self.loaded) + len(self.shared) + len(self.mismatched) + len(self.missing)
         lines = [f"loaded {len(self.loaded)} of {wanted} tensors from {self.source}"]
+        lines += [f"  of another latent family, the values that both have: {name}" for name in self.shared]
         lines += [
             f"  another shape, left as it was: {name}: found {found}, wanted {shape}"
             for name, (found, shape) in self.mismatched.items()

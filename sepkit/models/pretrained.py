@@ -141,7 +141,8 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
         UserError: the source cannot be read, or nothing in it fits.
     """
     is_separator = isinstance(model, EncoderMaskerDecoder)
-    tensors = (load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))).state_dict()
+    given = load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))
+    tensors = given.state_dict()
     wanted = model.state_dict()
     report = compare(tensors, wanted)
     report.source = str(source)
@@ -153,4 +154,32 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     with torch.no_grad():
         for name in report.loaded:
             wanted[name].copy_(tensors[name])
+        if isinstance(model, EncoderMaskerDecoder) and isinstance(given, EncoderMaskerDecoder):
+            _copy_common_values(model, given, report)
     return report
+
+
+def _copy_common_values(model: EncoderMaskerDecoder, given: EncoderMaskerDecoder, report: LoadReport) -> None:
+    """Copy what two latent families of masks share: the mean of a gaussian is what a point is, and comes first.
+
+    Rows of the masker's last layer are in the order (n, P, K_mask), and only P differs between the families.
+    """
+    mask_dim, n = model.filterbank.mask_dim, model.hypotheses
+    if (given.filterbank.mask_dim, given.hypotheses) != (mask_dim, n):
+        return
+    counts = [m.mask_family.values_per_dimension for m in (given, model)]
+    wanted, tensors = model.state_dict(), given.state_dict()
+    for name, (found, shape) in list(report.mismatched.items()):
+        differing = [axis for axis in range(len(shape)) if found[axis : axis + 1] != shape[axis : axis + 1]]
+        if len(found) != len(shape) or len(differing) != 1:
+            continue
+        (axis,) = differing
+        if [found[axis], shape[axis]] != [n * count * mask_dim for count in counts]:
+            continue
+        old, new = (
+            tensor.unflatten(axis, (n, -1, mask_dim)).narrow(axis + 1, 0, min(counts))
+            for tensor in (tensors[name], wanted[name])
+        )
+        new.copy_(old)
+        report.shared.append(name)
+        del report.mismatched[name]

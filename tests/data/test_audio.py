@@ -77,6 +77,11 @@ def test_a_resampled_crop_is_the_crop_of_the_resampled_whole(
         np.testing.assert_allclose(crop, whole[start : start + count], atol=1e-6, rtol=0)
 
 
+def test_a_length_between_two_samples_is_rounded_up() -> None:
+    # 283350 * 7280 / 8000 is 257848.5, and soxr alone makes 257848 samples of it.
+    assert len(audio.resample(noise(283350), 8000, 7280)) == audio.resampled_length(283350, 8000, 7280) == 257849
+
+
 @pytest.mark.parametrize("rates", [(16000, 8000), (8000, 16000), (44100, 8000), (11025, 16000)])
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 160, 441, 4001])
 def test_resample_equals_the_libraries_and_its_length_is_known(rates: tuple[int, int], num_samples: int) -> None:

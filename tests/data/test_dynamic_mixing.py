@@ -55,6 +55,17 @@ def test_mixture_is_the_sum_and_speakers_differ(steady: Manifest) -> None:
     assert min(pairs.values()) > 8
 
 
+def test_speakers_are_drawn_by_their_weights(steady: Manifest) -> None:
+    config = DynamicMixingConfig(enabled=True, speaker_weights=["0=0", "[01]=3"], one_speaker_share=1)
+    heard = Counter(speaker_of(mixed.sources[0]) for mixed in draws(DynamicMixer(steady, config, 4000), 400))
+    # Weights 0, 3, 1 and 1: the first pattern that matches counts, and others have weight 1.
+    assert set(heard) == {1, 2, 3}
+    assert abs(heard[1] / 400 - 0.6) < 0.08
+    for wrong in (["[=1"], ["1"], ["1=much"], ["1=-1"], ["1=inf"], ["[012]=0"]):
+        with pytest.raises(UserError, match="speaker_weights"):
+            DynamicMixer(steady, replace(config, speaker_weights=wrong), 4000)
+
+
 def test_gains_are_uniform_around_the_manifests_level(steady: Manifest) -> None:
     mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, gain_range_db=2.5), 4000)
     manifest_db = level_db(0.5 * 0.1 * np.sqrt(0.5) * np.ones(10))

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sepkit.config import MaskerConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, GaussianConfig, MaskerConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.models import build_model, checkpoints, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.checkpoints import read_description
@@ -269,6 +269,21 @@ def test_fine_tuning_takes_what_fits_and_reports_the_rest(model, folder):
     text = str(report)
     assert f"loaded {len(report.loaded)} of {len(before)} tensors from {folder}" in text
     assert all(name in text for name in report.mismatched)
+
+
+def test_points_start_from_the_means_of_gaussian_masks_and_back(tmp_path):
+    bank = STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
+    points = replace(RECURRENT, filterbank=bank, masks=DeterministicConfig(link="linear"))
+    gaussian = build_model(replace(points, masks=GaussianConfig(link="linear"))).eval()
+    model = build_model(points).eval()
+    report = load_weights_into(model, save_model(gaussian, tmp_path / "gaussian"))
+    assert report.shared and not report.mismatched
+    mixture = torch.randn(2, 400)
+    expected = gaussian(mixture).estimates
+    torch.testing.assert_close(model(mixture).estimates, expected)
+    back = build_model(replace(points, masks=GaussianConfig(link="linear"))).eval()
+    load_weights_into(back, save_model(model, tmp_path / "points"))
+    torch.testing.assert_close(back(mixture).estimates, expected)
 
 
 def test_fine_tuning_between_maskers_names_both_sides(folder):
