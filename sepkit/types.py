@@ -1,13 +1,13 @@
-"""Types that models, objectives, data and training share: `Batch`, `Separation`, `Losses`, and protocols.
+"""Types that models, objectives, data and training share: `Batch`, `Separation`, `ModelTraits`, `Losses`, protocols.
 
 Shapes use B batch, n hypotheses, m sources, T samples, K encoding dimensions, F frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -142,26 +142,21 @@ class Latent(Protocol):
 class Separation:
     """The output of a model for a batch of mixtures.
 
+    `extras` holds, by name, what some terms of an objective need and others do not know: "encoding_prior",
+    "mask_prior" and "source_prior" (densities) of variational latents; "encoding_sample", "mask_sample" and
+    "source_sample", the samples that were used, where latents were sampled; "source_reconstructions" (B, m, T), the
+    decoded encodings of the sources; and whatever the masker makes beside its values, such as "stage_estimates".
+
     Args:
         estimates: (B, n, T) waveforms, in the units of the mixture.
         encoding: posterior over encodings, samples of shape (B, K, F).
         masks: posterior over masks, samples of shape (B, n, K, F).
         scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
         estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
-        stage_estimates: (B, stages, n, T) waveforms of the masker's inner stages, where the objective asked for them.
-        path_rate: (B, D, F) nats of each latent value of the masker, where it has latents of its own.
-        embeddings: (B, D, K, F) of unit length over D, of each bin, where the objective asked for them.
-        source_features: (B, m, K, F) what the masker would see of each source, where there are embeddings.
-        encoding_prior: of the encodings, where they are variational.
-        mask_prior: of the masks, where they are variational.
-        encoding_sample: (B, K, F), the sample of the encoding that was decoded; None where its mean (median) was.
-        mask_sample: (B, n, K, F), the sample of the masks that was applied; None where their median (mean) was.
-        source_encodings: posterior over the encodings of the sources, samples of shape (B, m, K, F), where the
-            objective asked for them.
-        source_prior: of those.
-        source_samples: (B, m, K, F), the sample of those that was decoded; None as for `encoding_sample`.
-        reconstructions: (B, T), the decoded encoding without masks, where the objective asked for it.
-        source_reconstructions: (B, m, T), the decoded encodings of the sources, where the objective asked for them.
+        source_encodings: posterior over the encodings of the sources, samples of shape (B, m, K, F), where the model
+            was given sources.
+        reconstructions: (B, T), the decoded encoding without masks, where it was wanted.
+        extras: by name, where the model has them or they were wanted.
     """
 
     estimates: Tensor
@@ -169,19 +164,34 @@ class Separation:
     masks: Latent
     scores: Tensor | None = None
     estimate_scales: Tensor | None = None
-    stage_estimates: Tensor | None = None
-    path_rate: Tensor | None = None
-    embeddings: Tensor | None = None
-    source_features: Tensor | None = None
-    encoding_prior: Density | None = None
-    mask_prior: Density | None = None
-    encoding_sample: Tensor | None = None
-    mask_sample: Tensor | None = None
     source_encodings: Latent | None = None
-    source_prior: Density | None = None
-    source_samples: Tensor | None = None
     reconstructions: Tensor | None = None
-    source_reconstructions: Tensor | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def extra(self, name: str) -> Any:
+        """Return an extra. Raise ValueError if there is none of this name."""
+        if name not in self.extras:
+            raise ValueError(f"the separation has no {name}; call the model with Objective.inputs")
+        return self.extras[name]
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """What an objective has to know of the model that it trains.
+
+    Args:
+        offers: names of what the model returns or can return beside estimates: "scores", and extras of `Separation`.
+        signal_std: the stored deviation of the training mixtures.
+        score_loss: what the scores are trained by; None: as the objective says.
+        frames_for: number of samples -> frames in their encoding.
+        adaptive_prior: whether the prior of the encodings changes with those of the sources.
+    """
+
+    offers: Set[str] = frozenset()
+    signal_std: float = 1.0
+    score_loss: Literal["binary", "cross_entropy"] | None = None
+    frames_for: Callable[[int], int] = lambda samples: samples
+    adaptive_prior: bool = False
 
 
 @dataclass

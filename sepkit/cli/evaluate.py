@@ -301,7 +301,6 @@ def _of_model(
     from sepkit.errors import UserError
     from sepkit.inference.loading import load_model
     from sepkit.inference.speakers import check_speakers
-    from sepkit.models.maskers.base import DepthMasker
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     keep_small_steps_together(separator)
@@ -313,13 +312,11 @@ def _of_model(
         )
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
     rates = " rates, alive" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
-    masker = separator.model.masker
-    trained = masker.trained_steps if isinstance(masker, DepthMasker) else None
     at_depth = "" if separator.depth_steps is None else f" {separator.depth_steps} steps"
     return {
         "separate": partial(separator.separate, evidence=True),
         "depth_steps": separator.depth_steps,
-        "own_steps": None if trained is None else trained[len(trained) // 2],
+        "own_steps": getattr(separator.model.masker, "trained_steps", None),
         "model": model,
         "device": str(separator.device),
         "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}",

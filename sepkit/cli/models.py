@@ -157,13 +157,13 @@ def _depth(model: Any, folder: Path) -> dict[str, Any]:
     """Return the numbers of steps that a model of continuous depth was trained and calibrated with."""
     from sepkit.inference.quality import read_quality
     from sepkit.models.fingerprint import weights_fingerprint
-    from sepkit.models.maskers.base import DepthMasker
 
-    if not isinstance(getattr(model, "masker", None), DepthMasker):
+    trained = getattr(getattr(model, "masker", None), "trained_steps", None)
+    if trained is None:
         return {}
     quality = read_quality(folder, weights_fingerprint(model), model.hypotheses)
     calibrated = None if quality is None else quality.depth_steps
-    return {"depth_steps": {"trained": model.masker.trained_steps, "own": model.depth_steps, "calibrated": calibrated}}
+    return {"depth_steps": {"trained": trained, "calibrated": calibrated}}
 
 
 def _describe(model: str) -> str:

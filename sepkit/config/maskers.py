@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sepkit.choices import Choice
@@ -122,9 +122,6 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
     """Probability, behind every recurrence and feed-forward layer."""
     norm: Norm = "channel_layer_norm"
     """Of the features."""
-    embedding_dim: int = 0
-    """Values of an embedding of each bin, which learns in training (objective.deep_clustering) that bins of one speaker
-    are alike; 20 to 40 are usual. It is not used in separation. 0: none."""
 
 
 @dataclass
@@ -137,11 +134,9 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
     """Units of each direction of the recurrence."""
     feedforward_dim: int = 256
     """Units of the feed-forward layer."""
-    depth_steps: list[int] = field(default_factory=lambda: [8])
-    """Steps from the first depth to the last. With several, each training batch takes one of them, and use takes the
-    middle one; --depth-steps of sepkit separate and evaluate takes any other."""
-    training_steps: Literal["drawn", "coarse_to_fine"] = "drawn"
-    """drawn: each batch draws its steps. coarse_to_fine: they rise over training, each for an equal share of it."""
+    depth_steps: int = 8
+    """Steps from the first depth to the last, in training and by default; --depth-steps of sepkit separate and evaluate
+    takes another number."""
     stochastic: bool = False
     """The state follows a stochastic differential equation, from a start that knows nothing of the mixture, and its
     path rate joins the rates of the objective."""

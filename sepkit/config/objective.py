@@ -214,14 +214,6 @@ class StagesConfig:
 
 
 @dataclass
-class DeepClusteringConfig:
-    """The training of embeddings of bins, if the masker makes them (embedding_dim of gated_recurrence)."""
-
-    weight: ScheduleConfig = field(default_factory=lambda: ConstantConfig(1.0))
-    """Relative to the separation loss, a schedule. The term lies between 0 and 1."""
-
-
-@dataclass
 class ObjectiveConfig:
     """The loss and its terms."""
 
@@ -241,7 +233,5 @@ class ObjectiveConfig:
     """Hypotheses without a source."""
     stages: StagesConfig = field(default_factory=StagesConfig)
     """Estimates of a masker's inner stages, if it makes them."""
-    deep_clustering: DeepClusteringConfig = field(default_factory=DeepClusteringConfig)
-    """Embeddings of bins, if the masker makes them."""
     margin_weight: float = 0.0
     """Weight of the mean of max(|u| - 1, 0)^2 over the standardized estimates u. It keeps them within their range."""

@@ -279,18 +279,18 @@ def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
 
 
 def _rates(separation: Separation) -> dict[str, np.ndarray]:
-    n = separation.estimates.shape[1]
+    n, extras = separation.estimates.shape[1], separation.extras
     rates: dict[str, np.ndarray] = {}
     with torch.no_grad():
-        if separation.encoding_prior is not None:
-            rate = elementwise_rate(separation.encoding, separation.encoding_prior, None).double().sum().item()
+        if "encoding_prior" in extras:
+            rate = elementwise_rate(separation.encoding, extras["encoding_prior"], None).double().sum().item()
             rates["encoding_rate_nats_per_tick"] = np.full(n, rate / separation.encoding.shape[-1])
-        if separation.mask_prior is not None:
-            rate = elementwise_rate(separation.masks, separation.mask_prior, None)[0].double().sum((-2, -1))
+        if "mask_prior" in extras:
+            rate = elementwise_rate(separation.masks, extras["mask_prior"], None)[0].double().sum((-2, -1))
             rates["mask_rate_nats_per_tick"] = rate.cpu().numpy() / separation.masks.shape[-1]
-        if separation.path_rate is not None:
-            rate = separation.path_rate.double().sum().item()
-            rates["path_rate_nats_per_tick"] = np.full(n, rate / separation.path_rate.shape[-1])
+        if "path_rate" in extras:
+            rate = extras["path_rate"].double().sum().item()
+            rates["path_rate_nats_per_tick"] = np.full(n, rate / extras["path_rate"].shape[-1])
     return rates
 
 

@@ -158,20 +158,18 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     Args:
         separation: of a batch without padding.
     """
-    latents = {
-        "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
-        "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
-    }
+    extras = separation.extras
+    posteriors = {"encoding": separation.encoding, "mask": separation.masks}
     rates: dict[str, float] = {}
     shares: dict[str, float] = {}
     dimensions = 0
     of_latents = {
-        what: elementwise_rate(posterior, prior, sample)
-        for what, (posterior, prior, sample) in latents.items()
-        if prior is not None
+        what: elementwise_rate(posterior, extras[f"{what}_prior"], extras.get(f"{what}_sample"))
+        for what, posterior in posteriors.items()
+        if f"{what}_prior" in extras
     }
-    if separation.path_rate is not None:
-        of_latents["path"] = separation.path_rate
+    if "path_rate" in extras:
+        of_latents["path"] = extras["path_rate"]
     for what, rate in of_latents.items():
         ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
         rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
@@ -200,12 +198,13 @@ def mixture_elbo(
 
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
-    if separation.encoding_prior is None or not model.encoding_family.variational:
+    extras = separation.extras
+    if "encoding_prior" not in extras or not model.encoding_family.variational:
         return None
     generator = torch.Generator(mixture.device).manual_seed(seed)
     evidence = RunningMoments()
     for _ in range(samples):
         decoded = model.decode(separation.encoding.sample(generator).unsqueeze(1), mixture.shape[-1]).squeeze(1)
         evidence.add(_log_evidence(decoded + model.signal_mean, mixture, float(model.signal_std)))
-    rate = elementwise_rate(separation.encoding, separation.encoding_prior, separation.encoding_sample)
+    rate = elementwise_rate(separation.encoding, extras["encoding_prior"], extras.get("encoding_sample"))
     return (evidence.mean - rate.double().flatten(1).sum(1)) / mixture.shape[-1]

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import atomic_output, file_digest, read_yaml, write_text
+from sepkit.models.earlier import renamed, translated
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.layout import check_finite_weights, damaged, lay_out, shapes_in_file
 from sepkit.models.own_files import changed_files, files_of, files_wanted
@@ -149,11 +150,12 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     if expected is not None:
         _check_same(config, expected, folder)
     info, left_out = _checked_info(description, folder / DESCRIPTION)
-    shapes, own = shapes_in_file(folder / WEIGHTS), bool(files_of(config))
+    shapes = renamed(shapes_in_file(folder / WEIGHTS), description["model"])
+    own = bool(files_of(config))
     laid_out = lay_out(lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own)
     if laid_out is not None:
         _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), folder)
-    tensors = _read_tensors(folder / WEIGHTS, description)
+    tensors = renamed(_read_tensors(folder / WEIGHTS, description), description["model"])
     # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = of.from_config(config)
@@ -244,15 +246,14 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:
-    # Models from before there were kinds are separators.
-    kind = description.get("kind", EncoderMaskerDecoder.kind)
+    kind = description.get("kind")
     if kind not in (of.kind, *of.older_kinds):
         found = one_line(str(kind))[:60]
         raise UserError(
             f"{path.parent}: found a model of kind {found}, expected one of kind {of.kind}; name another model"
         )
     try:
-        config = from_dict(of.config_type, description["model"], "model")
+        config = from_dict(of.config_type, translated(description["model"]), "model")
     except UserError as error:
         wanted = files_wanted(description)
         hint = f"; it was trained with {wanted}: give that too" if wanted else ""
@@ -263,10 +264,9 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
 
 
 def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
-    # Models from before there were digests have none.
-    known = [description[name] for name in ("weights_sha256", "earlier_weights_sha256") if name in description]
+    known = [description.get(name) for name in ("weights_sha256", "earlier_weights_sha256")]
     try:
-        if known and file_digest(path) not in known:
+        if file_digest(path) not in known:
             raise UserError(
                 f"{path}: damaged, or not the weights that {DESCRIPTION} was written with (their SHA-256 differ); get "
                 "the checkpoint again"

@@ -7,7 +7,7 @@ from torch import nn
 from sepkit.errors import UserError
 from sepkit.models.filterbanks import Filterbank, FreeFilterbank
 from sepkit.models.latents import Deterministic, Gaussian, LatentFamily
-from sepkit.models.maskers.base import EmbeddingMasker, StagedMasker
+from sepkit.models.maskers.base import Masker
 
 
 def check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
@@ -54,15 +54,11 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) ->
     rate = getattr(masker, "sample_rate", sample_rate)
     if rate != sample_rate:
         raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
-    if isinstance(masker, StagedMasker) and masker.stages and not isinstance(filterbank, FreeFilterbank):
+    stages = isinstance(masker, Masker) and "stage_estimates" in masker.offers
+    if stages and not isinstance(filterbank, FreeFilterbank):
         raise UserError(
             f"model.masker.stage_heads: found true with a {type(filterbank).__name__}; their masks are for the free"
             " filterbank (model.filterbank.name: free), or set stage_heads to false"
-        )
-    if isinstance(masker, EmbeddingMasker) and masker.embedding_dim and getattr(filterbank, "real_imaginary", False):
-        raise UserError(
-            "model.masker.embedding_dim: embeddings tell which speaker is loudest in a bin, which takes magnitudes; set"
-            " model.filterbank.features to magnitude, or embedding_dim to 0"
         )
     as_they_are = filterbank.mapping and getattr(filterbank, "compression", None) == 1
     if getattr(masker, "maps", False) and not as_they_are:

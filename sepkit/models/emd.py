@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Set
+from typing import Any, Literal
 
 import torch
 from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import ModelConfig
-from sepkit.errors import UserError
 from sepkit.models.compatibility import check_encoding_link, check_level, check_mask_link, check_masker
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.latent_sde import check_depth_steps
 from sepkit.models.latents import FLOOR, LatentFamily
-from sepkit.models.maskers.base import DepthMasker, EmbeddingMasker, FramewiseEnd, LatentMasker, StagedMasker
+from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput, ToDecode
 from sepkit.models.parts import parts_of
 from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
-from sepkit.types import Latent, Separation
+from sepkit.types import Latent, ModelTraits, Separation
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
@@ -44,7 +42,7 @@ class EncoderMaskerDecoder(SavedModel):
 
     Args:
         filterbank: encoder and decoder.
-        masker: (B, K, F) -> raw (B, n, P, K, F).
+        masker: (B, K, F) -> raw (B, n, P, K, F); a `Masker`, or any module with `hypotheses`.
         encoding_family: from raw encodings to posteriors over them.
         mask_family: from the masker's raw values to posteriors over masks.
         pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
@@ -96,7 +94,8 @@ class EncoderMaskerDecoder(SavedModel):
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
-        self.stage_decoders = nn.ModuleList(_another_decoder(filterbank) for _ in range(self.stages))
+        if isinstance(masker, Masker):
+            masker.attach(lambda: _another_decoder(filterbank))
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
 
@@ -148,10 +147,8 @@ class EncoderMaskerDecoder(SavedModel):
         generator: torch.Generator | None = None,
         sources: Tensor | None = None,
         active: Tensor | None = None,
-        reconstruct: bool = False,
+        wants: Set[str] = frozenset(),
         sample: bool | None = None,
-        stages: bool = False,
-        embeddings: bool = False,
     ) -> Separation:
         """Return the separation of mixtures; estimates are as long as the mixture, for every T >= 1.
 
@@ -162,10 +159,9 @@ class EncoderMaskerDecoder(SavedModel):
             generator: of the latent noise; None: torch's own.
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
-            reconstruct: also decode the encodings of the mixture and of `sources` without masks.
+            wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
+                `sources`), and the masker's extras.
             sample: whether latents are sampled; None: only in training mode.
-            stages: also make estimates of the inner stages of a masker that has heads for them.
-            embeddings: also embed the bins, by a masker that does; with the features of `sources`.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
@@ -174,11 +170,8 @@ class EncoderMaskerDecoder(SavedModel):
         if self.level == "mixture":
             gain = self._gain(mixture)
             sources = None if sources is None else sources * gain.unsqueeze(1)
-            separation = self._separated(
-                mixture * gain, generator, sources, active, reconstruct, sample, stages, embeddings
-            )
-            return _scaled(separation, gain.reciprocal())
-        return self._separated(mixture, generator, sources, active, reconstruct, sample, stages, embeddings)
+            return self._separated(mixture * gain, generator, sources, active, wants, sample, gain.reciprocal())
+        return self._separated(mixture, generator, sources, active, wants, sample)
 
     def _separated(
         self,
@@ -186,116 +179,101 @@ class EncoderMaskerDecoder(SavedModel):
         generator: torch.Generator | None,
         sources: Tensor | None,
         active: Tensor | None,
-        reconstruct: bool,
+        wants: Set[str],
         sample: bool | None,
-        stages: bool,
-        embeddings: bool,
+        gain: Tensor | None = None,
     ) -> Separation:
-        """Separate mixtures of the training mixtures' level; see `forward`."""
+        """Separate mixtures of the training mixtures' level; see `forward`. `gain` (B, 1) multiplies all waveforms."""
         sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        made = self._masker_values(self.filterbank.features(z), sample, generator, stages, embeddings)
-        masks = self.mask_posterior(made.raw)
+        made = self._masker_output(self.filterbank.features(z), wants, sample, generator)
+        masks = self.mask_posterior(made.values)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
-        estimates = self.decode(masked, num_samples)
-        separation = Separation(estimates=estimates, encoding=encoding, masks=masks, path_rate=made.path_rate)
-        if made.stage_masks:
-            separation.stage_estimates = self._stage_estimates(made.stage_masks, z, num_samples)
+        separation = Separation(_times(self.decode(masked, num_samples), gain), encoding, masks)
+        extras = separation.extras
+        for name, extra in made.extras.items():
+            extras[name] = self._decoded(extra, num_samples, gain) if isinstance(extra, ToDecode) else extra
         if self.scoring_head is not None:
             separation.scores = self.scoring_head(mask)
         if self.scale_decoder is not None:
             raw = self._crop(self.scale_decoder(masked), num_samples)
-            separation.estimate_scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
+            scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
+            separation.estimate_scales = _times(scales, gain)
         if sample and self.encoding_family.variational:
-            separation.encoding_sample = z
+            extras["encoding_sample"] = z
         if sample and self.mask_family.variational:
-            separation.mask_sample = mask
-        if reconstruct:
-            separation.reconstructions = self.decode(z.unsqueeze(1), num_samples).squeeze(1) + self.signal_mean
+            extras["mask_sample"] = mask
+        if "reconstructions" in wants:
+            decoded = self.decode(z.unsqueeze(1), num_samples).squeeze(1) + self.signal_mean
+            separation.reconstructions = _times(decoded, gain)
         if sources is not None:
-            self._look_at_sources(separation, sources, reconstruct, sample, generator)
-            if made.embeddings is not None:
-                separation.embeddings, separation.source_features = made.embeddings, self._source_features(separation)
+            separation.source_encodings = encodings = self.encode_sources(sources)
+            if "source_reconstructions" in wants:
+                value = _value(self.encoding_family, encodings, sample, generator)
+                extras["source_reconstructions"] = _times(self.decode(value, num_samples), gain)
+                if sample and self.encoding_family.variational:
+                    extras["source_sample"] = value
         if self.encoding_prior is not None:
-            separation.encoding_prior = self.encoding_prior(separation.source_encodings, active)
-            separation.source_prior = self.encoding_prior.of_sources()
+            extras["encoding_prior"] = self.encoding_prior(separation.source_encodings, active)
+            extras["source_prior"] = self.encoding_prior.of_sources()
         if self.mask_prior is not None:
-            separation.mask_prior = self.mask_prior()
+            extras["mask_prior"] = self.mask_prior()
         return separation
 
     @property
     def variational(self) -> bool:
         """True if any latents have a distribution; the others are deterministic."""
-        return self.encoding_family.variational or self.mask_family.variational or self.has_path
+        return self.encoding_family.variational or self.mask_family.variational or "path_rate" in self._masker_offers
 
     @property
-    def has_path(self) -> bool:
-        """True if the masker has latents of its own, with a path rate."""
-        return isinstance(self.masker, LatentMasker) and self.masker.variational
+    def _masker_offers(self) -> Set[str]:
+        return self.masker.offers if isinstance(self.masker, Masker) else frozenset()
+
+    def traits(self) -> ModelTraits:
+        """Return what an objective has to know of this model."""
+        own = {
+            "scores": self.scoring_head is not None,
+            "encoding_prior": self.encoding_prior is not None,
+            "mask_prior": self.mask_prior is not None,
+        }
+        return ModelTraits(
+            offers=frozenset(name for name, has in own.items() if has) | self._masker_offers,
+            signal_std=float(self.signal_std),
+            score_loss=self.score_loss,
+            frames_for=self.frames_for,
+            adaptive_prior=self.encoding_prior is not None and self.encoding_prior.needs_sources,
+        )
 
     @property
     def depth_steps(self) -> int | None:
         """Number of steps that a masker of continuous depth takes; None for a masker of fixed depth."""
-        return self.masker.depth_steps if isinstance(self.masker, DepthMasker) else None
+        return getattr(self.masker, "depth_steps", None)
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Set the number of steps of a masker of continuous depth.
-
-        Args:
-            steps: 1 or more; None: that of the masker's configuration.
-
-        Raises:
-            UserError: a masker of fixed depth, or no number of steps.
-        """
-        if isinstance(self.masker, DepthMasker):
-            self.masker.set_depth_steps(steps)
-        elif steps is not None:
-            check_depth_steps(steps)
-            raise UserError(
-                f"depth_steps: found {steps}, but the depth of this model's masker ({type(self.masker).__name__}) is"
-                " fixed; leave it out, or use a model with the masker continuous_depth"
-            )
-
-    @property
-    def stages(self) -> int:
-        """Number of inner stages of the masker that make estimates of their own in training."""
-        return self.masker.stages if isinstance(self.masker, StagedMasker) else 0
-
-    @property
-    def embeds(self) -> bool:
-        """True if the masker embeds bins, for training."""
-        return isinstance(self.masker, EmbeddingMasker) and self.masker.embedding_dim > 0
+        """Set the number of steps of a masker of continuous depth, see `Masker.set_depth_steps`."""
+        self.masker.set_depth_steps(steps)  # type: ignore[operator]
 
     def _gain(self, mixture: Tensor) -> Tensor:
         """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
-    def _masker_values(
-        self, features: Tensor, sample: bool, generator: torch.Generator | None, stages: bool, embeddings: bool
-    ) -> _MaskerValues:
-        """Run the masker, with what it can make beside its values if that is asked for."""
-        masker = self.masker
-        if stages and self.stages and isinstance(masker, StagedMasker):
-            raw, masks = masker.with_stages(features)
-            return _MaskerValues(raw, stage_masks=masks)
-        if embeddings and self.embeds and isinstance(masker, EmbeddingMasker):
-            raw, embedded = masker.with_embeddings(features)
-            return _MaskerValues(raw, embeddings=embedded)
-        if isinstance(masker, LatentMasker) and masker.variational:
-            raw, path_rate = masker.with_rate(features, sample, generator)
-            return _MaskerValues(raw, path_rate=path_rate)
-        return _MaskerValues(masker(features))
+    def _masker_output(
+        self, features: Tensor, wants: Set[str], sample: bool, generator: torch.Generator | None
+    ) -> MaskerOutput:
+        if isinstance(self.masker, Masker):
+            return self.masker.with_extras(features, wants, sample, generator)
+        return MaskerOutput(self.masker(features))
 
-    def _stage_estimates(self, masks: Sequence[Tensor], encoding: Tensor, num_samples: int) -> Tensor:
-        """Decode masks (B, n, K, F) of the encoding (B, K, F) by each stage's own decoder, (B, stages, n, T)."""
+    def _decoded(self, extra: ToDecode, num_samples: int, gain: Tensor | None) -> Tensor:
+        """Return waveforms (B, S, n, T) of encodings (B, S, n, K, F), each by its own decoder."""
         decoded = [
-            self._crop(decoder(mask * encoding.unsqueeze(1)), num_samples)
-            for mask, decoder in zip(masks, self.stage_decoders, strict=True)
+            self._crop(decoder(encoding), num_samples)
+            for encoding, decoder in zip(extra.encodings.unbind(1), extra.decoders, strict=True)
         ]
-        return self.signal_std * torch.stack(decoded, dim=1)
+        return _times(self.signal_std * torch.stack(decoded, dim=1), gain)
 
     def estimates(self, mixture: Tensor) -> Tensor:
         """Return only the estimates, (B, n, T), those of `forward` without sampling.
@@ -334,27 +312,6 @@ class EncoderMaskerDecoder(SavedModel):
         trimmed = nn.functional.pad(decoded, bank.trim)
         return self._crop(trimmed, mixture.shape[-1]) * self.signal_std
 
-    def _look_at_sources(
-        self,
-        separation: Separation,
-        sources: Tensor,
-        reconstruct: bool,
-        sample: bool,
-        generator: torch.Generator | None,
-    ) -> None:
-        encodings = separation.source_encodings = self.encode_sources(sources)
-        if reconstruct:
-            value = _value(self.encoding_family, encodings, sample, generator)
-            separation.source_reconstructions = self.decode(value, sources.shape[-1])
-            if sample and self.encoding_family.variational:
-                separation.source_samples = value
-
-    def _source_features(self, separation: Separation) -> Tensor:
-        """Return what the masker would see of each encoded source, (B, m, K, F), without gradient."""
-        assert separation.source_encodings is not None
-        values = self.encoding_family.at_test(separation.source_encodings).detach()
-        return self.filterbank.features(values.flatten(0, 1)).unflatten(0, values.shape[:2])
-
     def mask_posterior(self, raw: Tensor) -> Latent:
         """Return the posterior over the masks, (B, n, K_mask, F).
 
@@ -381,8 +338,6 @@ class EncoderMaskerDecoder(SavedModel):
 
         Args:
             sources: (B, m, T).
-
-        Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
         """
         raw = self._encode(sources.flatten(0, 1))
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
@@ -429,26 +384,13 @@ class EncoderMaskerDecoder(SavedModel):
         return nn.functional.pad(decoded, (-left, left + num_samples - decoded.shape[-1]))
 
 
-class _MaskerValues(NamedTuple):
-    """Raw mask values, the rate of the masker's own latents, masks of its inner stages, and embeddings of bins."""
-
-    raw: Tensor
-    path_rate: Tensor | None = None
-    stage_masks: Sequence[Tensor] = ()
-    embeddings: Tensor | None = None
-
-
 def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: torch.Generator | None) -> Tensor:
     return posterior.sample(generator) if sample else family.at_test(posterior)
 
 
-def _scaled(separation: Separation, gain: Tensor) -> Separation:
-    """Multiply all waveforms of a separation by gains (B, 1); return it."""
-    for name in ("estimates", "estimate_scales", "stage_estimates", "reconstructions", "source_reconstructions"):
-        waveforms = getattr(separation, name)
-        if waveforms is not None:
-            setattr(separation, name, waveforms * gain.view(-1, *[1] * (waveforms.ndim - 1)))
-    return separation
+def _times(waveforms: Tensor, gain: Tensor | None) -> Tensor:
+    """Multiply waveforms (B, ..., T) by gains (B, 1), if there are any."""
+    return waveforms if gain is None else waveforms * gain.view(-1, *[1] * (waveforms.ndim - 1))
 
 
 def _another_decoder(filterbank: Filterbank) -> Decoder:

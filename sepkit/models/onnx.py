@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class OnnxModel(nn.Module):
         generator: torch.Generator | None = None,
         sources: Tensor | None = None,
         active: Tensor | None = None,
-        reconstruct: bool = False,
+        wants: Set[str] = frozenset(),
         sample: bool | None = None,
     ) -> Separation:
         """The separation of a batch of mixtures (B, T), on their device; T >= 1.
@@ -107,14 +107,14 @@ class OnnxModel(nn.Module):
             mixture: floating-point waveforms at `sample_rate`.
             generator: not used, because nothing is sampled.
             sources, active: must be None.
-            reconstruct: must be False.
+            wants: must be empty.
             sample: must not be True if the model was variational.
 
         Raises:
             ValueError: sources or reconstructions, which the graph does not have.
             UserError: samples of a variational model, or ONNX Runtime fails, for example on too long a mixture.
         """
-        if sources is not None or reconstruct:
+        if sources is not None or wants:
             raise ValueError("an exported model has no encodings to decode, neither of the mixture nor of sources")
         if sample and self.description["variational"]:
             raise UserError(f"{self.path}: an exported model has no latents to sample; use the model it was made of")

@@ -8,12 +8,10 @@ from sepkit.objectives.objective import (
     build_objective,
     hard_pit_si_sdr_db,
 )
-from sepkit.objectives.rates import Latents
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.term import Term
 
 __all__ = [
-    "Latents",
     "Objective",
     "ScoringTerm",
     "SeparationTerm",

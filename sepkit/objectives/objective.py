@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from sepkit.config import ObjectiveConfig, ScheduleConfig, StagesConfig
+from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
-from sepkit.objectives.deep_clustering import DeepClusteringTerm
-from sepkit.objectives.rates import Latents, Steering, build_rates
+from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.stages import StageTerm
+from sepkit.objectives.stages import build_stage_term
 from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
-from sepkit.schedules import Schedule
-from sepkit.types import Batch, Losses, Separation
+from sepkit.types import Batch, Losses, ModelTraits, Separation
+
+TERMS_OF_EXTRAS: dict[str, tuple[str, Callable[[ObjectiveConfig, Assignment], Term]]] = {
+    "stage_estimates": ("stages", build_stage_term),
+}
+"""Extras of maskers that a term of their own trains: name of the extra -> name of the term, and what builds it."""
+
+_OF_SOURCES = {"source_encodings", "source_reconstructions"}
 
 SAME_SI_SDR_DB = 50.0
 """A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
@@ -134,20 +139,16 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return the model's keyword arguments beside the mixtures: inputs of terms that need more than estimates.
+        """Return keyword arguments for the model: what the terms want, and the sources if they need their encodings.
 
         Args:
             batch: the mixtures and their sources.
         """
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
-        more: dict[str, Any] = {"reconstruct": True} if "reconstructions" in wants else {}
-        if "stages" in wants:
-            more["stages"] = True
-        if "embeddings" in wants:
-            more["embeddings"] = True
-        if wants & {"sources", "embeddings"} and batch.sources.shape[1] > 0:
-            more |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
-        return more
+        inputs: dict[str, Any] = {"wants": wants}
+        if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
+            inputs |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
+        return inputs
 
     def after_step(self, means: Mapping[str, float]) -> None:
         """Adapt steered weights to the statistics of a step.
@@ -220,7 +221,7 @@ class ReconstructionTerm(Term):
         self.tempering = tempering
         self.weight = 1.0 if tempering is None else tempering.beta
         self.costs = costs
-        self.wants = {"reconstructions", "sources"} if what == "source" else {"reconstructions"}
+        self.wants = {"source_reconstructions"} if what == "source" else {"reconstructions"}
 
     def set_progress(self, t_epochs: float) -> None:
         """Set the inverse temperature."""
@@ -235,11 +236,12 @@ class ReconstructionTerm(Term):
             active = torch.ones_like(signals[..., 0], dtype=torch.bool)
             found = None if found is None else found.unsqueeze(1)
         else:
-            found, signals, active = separation.source_reconstructions, batch.sources, batch.active
+            signals, active = batch.sources, batch.active
             if signals.shape[1] == 0:
                 return separation.estimates.new_zeros(len(signals))
+            found = separation.extra("source_reconstructions")
         if found is None:
-            raise ValueError(f"the separation has no {self.what} reconstructions; call the model with Objective.inputs")
+            raise ValueError("the separation has no reconstructions; call the model with Objective.inputs")
         # One pair per row: costs between a signal and the reconstruction of another are never computed.
         m = signals.shape[1]
         pairs = Batch(
@@ -273,49 +275,41 @@ class MarginTerm(Term):
         return mean.where(batch.active.any(1), 0.0)
 
 
+_PLAIN = ModelTraits()
+
+
 def build_objective(
     config: ObjectiveConfig,
-    signal_std: float = 1.0,
+    traits: ModelTraits = _PLAIN,
     spread: float = 1.0,
-    scored: bool | Literal["binary", "cross_entropy"] = False,
-    latents: Latents | None = None,
-    staged: bool = False,
-    embedded: bool = False,
 ) -> Objective:
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents ("source_rate" too where sources are encoded); "stages" for a masker whose inner stages make estimates;
-    "deep_clustering" for one that embeds bins; "source_reconstruction", "mixture_reconstruction", "silence" and
-    "margin" where they have a weight.
+    latents ("source_rate" too where sources are encoded); one for each extra of the masker in `TERMS_OF_EXTRAS`;
+    "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
 
     Args:
         config: costs, assignment and weights.
-        signal_std: the model's stored training deviation, for costs in nats.
+        traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
-        scored: whether the model has scores, or by which loss they are trained; True: that of `config`.
-        latents: facts about the model's latents; None: they are deterministic.
-        staged: whether inner stages of the masker make estimates.
-        embedded: whether the masker embeds bins.
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
     """
-    costs, assignment = PairwiseCosts(build(config.cost), signal_std), build(config.assignment)
+    costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_spread(spread)
-    latents = latents or Latents(False, False, lambda samples: samples)
     free_nats = max(config.rates.encoding.free_nats, config.rates.masks.free_nats) > 0
-    tempering = build_tempering(config.rates.tempering, latents.encoding or latents.masks, costs.unit, free_nats)
+    variational = bool(traits.offers & {"encoding_prior", "mask_prior"})
+    tempering = build_tempering(config.rates.tempering, variational, costs.unit, free_nats)
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, tempering)}
     weights: dict[str, float] = {}
-    if scored:
-        kind = config.scoring.kind if scored is True else scored
-        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, kind)
+    if "scores" in traits.offers:
+        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or config.scoring.kind)
         weights["scoring"] = config.scoring.weight
-    if staged:
-        terms["stages"] = _build_stage_term(config.stages, assignment)
-    if embedded:
-        terms["deep_clustering"] = DeepClusteringTerm(_weight_of("deep_clustering", config.deep_clustering.weight))
+    for extra, (name, build_term) in TERMS_OF_EXTRAS.items():
+        if extra in traits.offers:
+            terms[name] = build_term(config, assignment)
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,
@@ -328,7 +322,7 @@ def build_objective(
             weights[f"{what}_reconstruction"] = weight
     rates, steerings = build_rates(
         config.rates,
-        latents,
+        traits,
         autoencoding=config.autoencoding.sources > 0,
         of_mixtures=config.autoencoding.mixtures > 0,
         tempering=tempering,
@@ -350,26 +344,9 @@ def build_objective(
     if not 0 <= config.margin_weight < math.inf:
         raise UserError(f"objective.margin_weight: found {config.margin_weight}, expected 0 or more")
     if config.margin_weight > 0:
-        terms["margin"] = MarginTerm(signal_std)
+        terms["margin"] = MarginTerm(traits.signal_std)
         weights["margin"] = config.margin_weight
     return Objective(terms, weights, steerings)
-
-
-def _build_stage_term(config: StagesConfig, assignment: Assignment) -> StageTerm:
-    if not 1 <= config.stride <= config.window:
-        raise UserError(
-            f"objective.stages: found window {config.window} and stride {config.stride}, expected a stride of 1 to the"
-            " window"
-        )
-    return StageTerm(assignment, _weight_of("stages", config.weight), config.window, config.stride)
-
-
-def _weight_of(term: str, config: ScheduleConfig) -> Schedule:
-    """Return the schedule of a term's weight. Raise UserError if it does not begin with 0 or more."""
-    schedule = build(config)
-    if not 0 <= schedule(0.0) < math.inf:
-        raise UserError(f"objective.{term}.weight: found {schedule(0.0)} at the beginning, expected 0 or more")
-    return schedule
 
 
 @torch.no_grad()

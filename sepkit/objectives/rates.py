@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -17,7 +16,7 @@ from sepkit.objectives.tempering import Tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
-from sepkit.types import Density, Latent, Separation
+from sepkit.types import Density, Latent, ModelTraits, Separation
 
 Estimator = Literal["auto", "analytic", "sample"]
 What = Literal["encoding", "mask", "source", "path"]
@@ -28,25 +27,6 @@ _LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
 _REACHED = 0.1
 # A latent dimension with a lower mean rate carries no information about the utterance.
 _ALIVE_NATS = 0.01
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Facts about a model's latents that an objective uses.
-
-    Args:
-        encoding: whether encodings are variational.
-        masks: whether masks are variational.
-        frames_for: number of samples -> ticks in their encoding.
-        adaptive: whether the prior of the encodings changes with those of the sources.
-        path: whether the masker has latents of its own, whose rate comes with the separation.
-    """
-
-    encoding: bool
-    masks: bool
-    frames_for: Callable[[int], int]
-    adaptive: bool = False
-    path: bool = False
 
 
 def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, estimator: Estimator = "auto") -> Tensor:
@@ -188,7 +168,7 @@ class RateTerm(Term):
             masker's own latents).
         schedule: the weight (beta).
         config: free nats.
-        latents: facts about the model's latents.
+        traits: of the model.
         estimator: see `elementwise_rate`.
         per: unit of the recorded rate.
         steering: adapts a factor of the scheduled weight.
@@ -201,7 +181,7 @@ class RateTerm(Term):
         what: What,
         schedule: Schedule,
         config: RateConfig,
-        latents: Latents,
+        traits: ModelTraits,
         estimator: Estimator = "auto",
         per: Literal["tick", "sample", "utterance"] = "tick",
         steering: Steering | None = None,
@@ -212,12 +192,15 @@ class RateTerm(Term):
         self.what: What = what
         self.schedule = schedule
         self.config = config
-        self.latents = latents
+        self.frames_for = traits.frames_for
         self.estimator: Estimator = estimator
         self.per = per
         self.steering = steering
         self.of_all = of_all
-        self.wants = {"sources"} if what == "source" or (what == "encoding" and latents.adaptive) else set()
+        if what == "path":
+            self.wants = {"path_rate"}
+        elif what == "source" or (what == "encoding" and traits.adaptive_prior):
+            self.wants = {"source_encodings"}
         self._beta = schedule(0.0)
         self._statistics: dict[str, Tensor] = {}
         self._checked: Density | None = None
@@ -251,13 +234,13 @@ class RateTerm(Term):
         batch = step.batch
         posterior = None
         if self.what == "path":
-            rate = _path_rate_of(step.separation)
+            rate = step.separation.extra("path_rate")
         else:
             posterior, prior, sample = self._latents_of(step.separation)
             rate = elementwise_rate(posterior, prior, sample, self.estimator)
         if self.what == "source":
             rate = rate.where(batch.active[..., None, None], 0.0)
-        ticks = torch.tensor([self.latents.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
+        ticks = torch.tensor([self.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
         counts = torch.ones_like(ticks, dtype=torch.bool) if self.of_all else batch.active.any(1)
         plain = total_rate(rate, ticks).where(counts, 0.0)
         unit = {"tick": ticks, "sample": batch.lengths, "utterance": torch.ones_like(ticks)}[self.per]
@@ -275,23 +258,18 @@ class RateTerm(Term):
         return plain / batch.lengths
 
     def _latents_of(self, separation: Separation) -> tuple[Latent, Density, Tensor | None]:
-        posterior, prior, sample = {
-            "encoding": (separation.encoding, separation.encoding_prior, separation.encoding_sample),
-            "mask": (separation.masks, separation.mask_prior, separation.mask_sample),
-            "source": (separation.source_encodings, separation.source_prior, separation.source_samples),
-        }[self.what]
+        posteriors = {
+            "encoding": separation.encoding,
+            "mask": separation.masks,
+            "source": separation.source_encodings,
+        }
+        posterior, prior = posteriors[self.what], separation.extra(f"{self.what}_prior")
         if posterior is None or prior is None:
             raise ValueError(f"the separation has no {self.what} posterior or no prior of it")
         if self.what == "mask" and self._checked is not prior:
             _check_identical(prior, posterior.shape[1])
             self._checked = prior
-        return posterior, prior, sample
-
-
-def _path_rate_of(separation: Separation) -> Tensor:
-    if separation.path_rate is None:
-        raise ValueError("the separation has no path rate")
-    return separation.path_rate
+        return posterior, prior, separation.extras.get(f"{self.what}_sample")
 
 
 def statistic_of(what: What, per: str) -> str:
@@ -315,7 +293,7 @@ def _check_identical(prior: Density, hypotheses: int) -> None:
 
 def build_rates(
     config: RatesConfig,
-    latents: Latents,
+    traits: ModelTraits,
     autoencoding: bool = False,
     of_mixtures: bool = False,
     tempering: Tempering | None = None,
@@ -326,7 +304,7 @@ def build_rates(
 
     Args:
         config: weights, free nats, estimator and targets.
-        latents: facts about the model's latents.
+        traits: of the model.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
         tempering: the inverse temperature of the objective.
@@ -337,13 +315,13 @@ def build_rates(
     for name, rate in (("encoding", config.encoding), ("masks", config.masks), ("path", config.path)):
         if not 0 <= rate.free_nats < math.inf:
             raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
-    variational: dict[What, bool] = {"encoding": latents.encoding, "mask": latents.masks, "path": latents.path}
-    if tempering is not None and latents.path:
+    offered: dict[What, str] = {"encoding": "encoding_prior", "mask": "mask_prior", "path": "path_rate"}
+    rated: list[What] = [what for what, extra in offered.items() if extra in traits.offers]
+    if tempering is not None and "path" in rated:
         raise UserError("objective.rates.tempering: the path of a stochastic masker has no entropy; expected none")
-    rated: list[What] = [what for what, has_rate in variational.items() if has_rate]
     per = "tick" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
-    if latents.encoding and (latents.adaptive or autoencoding):
+    if "encoding" in rated and (traits.adaptive_prior or autoencoding):
         rated.append("source")
     terms: dict[str, RateTerm] = {}
     for what in rated:
@@ -353,7 +331,7 @@ def build_rates(
             what,
             build(rate.weight),
             rate,
-            latents,
+            traits,
             config.estimator,
             per,
             steering_of.get(weighed_as),

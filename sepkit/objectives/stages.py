@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from sepkit.config import ObjectiveConfig
+from sepkit.errors import UserError
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import Step
 from sepkit.objectives.products import as_inputs, error_energy, inner_products, working_dtype
 from sepkit.objectives.term import Term
+from sepkit.registry import build
 from sepkit.schedules import Schedule
 
 # The least scale of a source, as in the reference code.
@@ -32,7 +37,7 @@ class StageTerm(Term):
     authors' code.
     """
 
-    wants = frozenset({"stages"})
+    wants = frozenset({"stage_estimates"})
 
     def __init__(self, assignment: Assignment, schedule: Schedule, window: int = 512, stride: int = 128) -> None:
         self.assignment = assignment
@@ -42,11 +47,8 @@ class StageTerm(Term):
 
     def __call__(self, step: Step) -> Tensor:
         """Return the term's value for each utterance, (B,). Raise ValueError if there are no estimates of stages."""
-        batch, separation = step.batch, step.separation
-        if separation.stage_estimates is None:
-            raise ValueError("the separation has no stage_estimates; call the model with Objective.inputs")
-        values = []
-        for estimates in separation.stage_estimates.unbind(1):
+        batch, values = step.batch, []
+        for estimates in step.separation.extra("stage_estimates").unbind(1):
             # Half precision is too little for a difference of magnitudes, and has no Fourier transform.
             estimates = estimates.to(working_dtype(estimates, batch.sources))
             cost = pairwise_magnitude_cost(
@@ -63,6 +65,19 @@ class StageTerm(Term):
     def scheduled(self) -> dict[str, float]:
         """The term's weight."""
         return {"stages_weight": self.weight}
+
+
+def build_stage_term(config: ObjectiveConfig, assignment: Assignment) -> StageTerm:
+    """Return the term that `objective.stages` describes. Raise UserError if a field is out of its range."""
+    stages, schedule = config.stages, build(config.stages.weight)
+    if not 1 <= stages.stride <= stages.window:
+        raise UserError(
+            f"objective.stages: found window {stages.window} and stride {stages.stride}, expected a stride of 1 to the"
+            " window"
+        )
+    if not 0 <= schedule(0.0) < math.inf:
+        raise UserError(f"objective.stages.weight: found {schedule(0.0)} at the beginning, expected 0 or more")
+    return StageTerm(assignment, schedule, stages.window, stages.stride)
 
 
 def pairwise_magnitude_cost(

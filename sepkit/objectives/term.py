@@ -14,8 +14,8 @@ class Term(ABC):
     """One part of an objective: a value for each utterance, and a weight.
 
     Attributes:
-        wants: what the model has to return beside estimates: "sources" (their encodings), "reconstructions", "stages"
-            (estimates of the masker's inner stages), "embeddings" (of bins, with the features of sources).
+        wants: names of what the model returns only on request: "source_encodings", "reconstructions", or an extra, such
+            as "source_reconstructions" and those of the masker.
         weight: multiplies the term; it may change during training.
         scheduled: the present value of every parameter that follows a schedule, by name.
     """

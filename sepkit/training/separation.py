@@ -15,8 +15,6 @@ from sepkit.config import TrainConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, load_weights_into
-from sepkit.models.maskers.base import DepthMasker
-from sepkit.objectives import Latents
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
@@ -129,15 +127,7 @@ class SeparationTask(Task):
     def on_train_start(self) -> None:
         """Build the objective, now that the model's stored deviation is known."""
         super().on_train_start()
-        self._objective = build_objective(
-            self.config.objective,
-            float(self.model.signal_std),
-            self.spread,
-            scored=self.model.score_loss or False,
-            latents=latents_of(self.model),
-            staged=self.model.stages > 0,
-            embedded=self.model.embeds,
-        )
+        self._objective = build_objective(self.config.objective, self.model.traits(), self.spread)
         if self._objective_state is not None:
             self._objective.load_state_dict(self._objective_state)
 
@@ -183,9 +173,7 @@ class SeparationTask(Task):
         return self.model.hypotheses < self.growth.final
 
     def before_step(self) -> None:
-        """Set the scheduled parameters of the objective, and the steps of a masker of continuous depth."""
-        if isinstance(self.model.masker, DepthMasker):
-            self.model.masker.set_training_share(min(self.progress / self.config.trainer.max_epochs, 1.0))
+        """Set the scheduled parameters of the objective."""
         by_epoch = self.config.objective.schedule_by == "epoch"
         self.objective.set_progress(self.position.epoch if by_epoch else self.progress)
 
@@ -392,21 +380,6 @@ class SeparationTask(Task):
             raise UserError(
                 f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
             )
-
-
-def latents_of(model: EncoderMaskerDecoder) -> Latents:
-    """Return the facts about the model's latents that an objective uses.
-
-    Args:
-        model: the one that is trained.
-    """
-    return Latents(
-        encoding=model.encoding_family.variational,
-        masks=model.mask_family.variational,
-        frames_for=model.frames_for,
-        adaptive=model.encoding_prior is not None and model.encoding_prior.needs_sources,
-        path=model.has_path,
-    )
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:

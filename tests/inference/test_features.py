@@ -186,9 +186,9 @@ def test_rates_and_spread_by_hand():
         encoding = model.encoding_family.at_test(plain.encoding).expand(400, -1, -1)
         samples = model.decode(model.filterbank.apply_mask(masks, encoding), RATE).double()
     ticks = plain.encoding.shape[-1]
-    encoding_rate = plain.encoding.kl(plain.encoding_prior).sum().item()
+    encoding_rate = plain.encoding.kl(plain.extras["encoding_prior"]).sum().item()
     assert found["encoding_rate_nats_per_tick"] == pytest.approx([encoding_rate / ticks] * 2, rel=1e-5)
-    mask_rates = plain.masks.kl(plain.mask_prior)[0].sum((-2, -1)).tolist()
+    mask_rates = plain.masks.kl(plain.extras["mask_prior"])[0].sum((-2, -1)).tolist()
     assert found["mask_rate_nats_per_tick"] == pytest.approx([rate / ticks for rate in mask_rates], rel=1e-5)
     spread_db = 10 * (samples.var(0).sum(-1) / plain.estimates[0].square().sum(-1)).log10()
     assert found["mask_spread_db"] == pytest.approx(spread_db.tolist(), abs=0.05)

@@ -170,7 +170,7 @@ def test_the_bound_on_the_mixture_by_hand():
         generator = torch.Generator().manual_seed(5)
         samples = [plain.encoding.sample(generator) for _ in range(4)]
         reconstructions = [model.decode(sample[:, None], RATE)[0, 0] for sample in samples]
-    encoding_rate = plain.encoding.kl(plain.encoding_prior).sum().item()
+    encoding_rate = plain.encoding.kl(plain.extras["encoding_prior"]).sum().item()
     # Multivariate Student t, see pairwise_blr_nll; its matrix inverted and its determinant taken in closed form.
     evidence = []
     for reconstruction in reconstructions:
@@ -193,8 +193,8 @@ def test_the_bound_on_the_mixture_by_hand():
     output = run_model(model, mixture[None], rates=True, evidence=True)
     assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
     for what, posterior, prior in (
-        ("encoding", plain.encoding, plain.encoding_prior),
-        ("mask", plain.masks, plain.mask_prior),
+        ("encoding", plain.encoding, plain.extras["encoding_prior"]),
+        ("mask", plain.masks, plain.extras["mask_prior"]),
     ):
         share = (posterior.kl(prior)[0].mean(-1) > 0.01).double().mean().item()
         assert output.rates[f"{what}_alive_share"] == pytest.approx(share)

@@ -127,7 +127,7 @@ def test_scores_and_rates_see_all_values_of_a_mask():
     scored = model(masks=GaussianConfig(), encoding=GaussianConfig(), scoring=ScoringConfig(4))
     separation = scored.train()(0.3 * torch.randn(2, 300))
     assert separation.scores is not None and separation.scores.shape == (2, 2)
-    assert separation.mask_sample is not None and separation.mask_sample.shape[2] == 66
+    assert separation.extras["mask_sample"] is not None and separation.extras["mask_sample"].shape[2] == 66
     separation.estimates.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in scored.masker.parameters())
 

@@ -235,7 +235,7 @@ def test_what_an_exported_model_is_not_for(exported, capsys):
     assert main(["export", str(exported / "model.onnx"), "--out", "again.onnx"]) == 2
     model = OnnxModel(exported / "model.onnx")
     with pytest.raises(ValueError, match="no encodings"):
-        model(torch.zeros(1, 100), reconstruct=True)
+        model(torch.zeros(1, 100), wants={"reconstructions"})
 
 
 def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, capsys, monkeypatch):

@@ -195,8 +195,11 @@ def test_any_masker_becomes_variational_by_configuration(masker, masks):
     )
     separation = model(torch.randn(2, 300))
     assert separation.masks.shape == (2, 2, 8, separation.encoding.shape[-1])
-    assert separation.encoding_prior is not None and separation.mask_prior is not None
-    rate = separation.encoding.kl(separation.encoding_prior).sum() + separation.masks.kl(separation.mask_prior).sum()
+    assert separation.extras["encoding_prior"] is not None and separation.extras["mask_prior"] is not None
+    rate = (
+        separation.encoding.kl(separation.extras["encoding_prior"]).sum()
+        + separation.masks.kl(separation.extras["mask_prior"]).sum()
+    )
     (separation.estimates.square().sum() + rate).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
@@ -284,12 +287,12 @@ def test_latents_are_sampled_in_training_alone():
     mixture = torch.randn(2, 200)
     one, two, other = (model(mixture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(one.estimates, two.estimates) and not torch.equal(one.estimates, other.estimates)
-    assert one.encoding_sample is not None and one.mask_sample is not None
-    decoded = model.decode(one.mask_sample * one.encoding_sample.unsqueeze(1), 200)
+    assert one.extras["encoding_sample"] is not None and one.extras["mask_sample"] is not None
+    decoded = model.decode(one.extras["mask_sample"] * one.extras["encoding_sample"].unsqueeze(1), 200)
     assert torch.equal(decoded, one.estimates)
     tested = model.eval()(mixture)
     assert torch.equal(tested.estimates, model(mixture).estimates)
-    assert tested.encoding_sample is None and tested.mask_sample is None
+    assert tested.extras["encoding_sample"] is None and tested.extras["mask_sample"] is None
 
 
 @pytest.mark.parametrize("encoding", [GaussianConfig(), GammaConfig(), LogNormalConfig()], ids=lambda c: c.name)
@@ -298,7 +301,7 @@ def test_silence_and_mixtures_shorter_than_a_kernel(encoding):
     for mixture in (torch.zeros(2, 200), torch.randn(1, 1), torch.randn(1, 5)):
         separation = model(mixture)
         assert separation.estimates.shape == (len(mixture), 2, mixture.shape[-1])
-        rate = separation.encoding.kl(separation.encoding_prior)
+        rate = separation.encoding.kl(separation.extras["encoding_prior"])
         assert separation.estimates.isfinite().all() and rate.isfinite().all()
         assert rate.shape[-1] == model.frames_for(mixture.shape[-1])
 

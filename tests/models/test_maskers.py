@@ -50,7 +50,7 @@ SMALL = {
     ),
     RecurrentMasker: RecurrentConfig(hidden_size=5, num_layers=2),
     GatedRecurrenceMasker: GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
-    ContinuousDepthMasker: ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=[3]),
+    ContinuousDepthMasker: ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=3),
     SepFormerMasker: SepFormerConfig(
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
     ),

@@ -61,10 +61,13 @@ def test_fixed_priors_by_configuration():
     separation = model(torch.randn(1, 100))
     expected = NormalDistribution(torch.tensor(0.5), torch.tensor(2.0))
     torch.testing.assert_close(
-        separation.encoding.kl(separation.encoding_prior), separation.encoding.kl(expected), rtol=1e-6, atol=1e-6
+        separation.encoding.kl(separation.extras["encoding_prior"]),
+        separation.encoding.kl(expected),
+        rtol=1e-6,
+        atol=1e-6,
     )
     value = torch.tensor(1.7)
-    found = separation.mask_prior.log_prob(value).item()
+    found = separation.extras["mask_prior"].log_prob(value).item()
     assert found == pytest.approx(scipy.stats.lognorm(1.0, scale=math.exp(0.9)).logpdf(1.7), abs=1e-6)
     assert not [name for name in model.state_dict() if "prior" in name]
 
@@ -122,16 +125,18 @@ def test_a_model_convolves_what_it_is_shown(encoding):
     separation = model(sources.sum(1), sources=sources, active=active)
     assert separation.source_encodings.shape == (2, 3, *separation.encoding.shape[1:])
     by_hand = convolution(separation.source_encodings, active, model.encoding_prior.of_sources())
-    value = separation.encoding_sample
-    torch.testing.assert_close(separation.encoding_prior.log_prob(value), by_hand.log_prob(value))
-    assert separation.encoding.kl(separation.encoding_prior).isfinite().all()
+    value = separation.extras["encoding_sample"]
+    torch.testing.assert_close(separation.extras["encoding_prior"].log_prob(value), by_hand.log_prob(value))
+    assert separation.encoding.kl(separation.extras["encoding_prior"]).isfinite().all()
     # Without sources, as at test.
     alone = model.eval()(sources.sum(1))
-    assert alone.source_encodings is None and alone.encoding_prior is model.encoding_prior.of_sources()
+    assert alone.source_encodings is None and alone.extras["encoding_prior"] is model.encoding_prior.of_sources()
     if encoding.name == "gaussian":
         zero_mean = build_model(tiny(encoding_prior=AdaptivePriorConfig()))
         separation = zero_mean(sources.sum(1), sources=sources)
-        torch.testing.assert_close(separation.encoding_prior.mean, separation.encoding.mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            separation.extras["encoding_prior"].mean, separation.encoding.mean, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_convolutions_without_a_closed_form():
@@ -195,15 +200,15 @@ def test_encodings_are_made_of_noise_and_noise_of_encodings(zuko):
 def test_a_models_flow_is_trained_and_stored(zuko, tmp_path):
     model = build_model(tiny(encoding_prior=FlowPriorConfig(transforms=2, hidden_features=8)))
     separation = model(torch.randn(2, 200))
-    value = separation.encoding_sample
-    rate = separation.encoding.log_prob(value) - separation.encoding_prior.log_prob(value)
+    value = separation.extras["encoding_sample"]
+    rate = separation.encoding.log_prob(value) - separation.extras["encoding_prior"].log_prob(value)
     assert rate.shape == separation.encoding.shape
     rate.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.encoding_prior.parameters())
     again = load_checkpoint(save_model(model, tmp_path))
     with torch.no_grad():
         torch.testing.assert_close(
-            again.encoding_prior().log_prob(value), separation.encoding_prior.log_prob(value), rtol=0, atol=0
+            again.encoding_prior().log_prob(value), separation.extras["encoding_prior"].log_prob(value), rtol=0, atol=0
         )
 
 
@@ -239,7 +244,7 @@ def test_priors_that_do_not_fit(fields, message):
 def test_points_have_no_prior():
     model = build_model(ModelConfig(**TINY))
     separation = model(torch.randn(1, 50))
-    assert separation.encoding_prior is separation.mask_prior is None
+    assert separation.extras["encoding_prior"] is separation.extras["mask_prior"] is None
     with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
         build_model(ModelConfig(**TINY, encoding_prior=FlowPriorConfig()))
 
@@ -248,4 +253,4 @@ def test_priors_of_another_kind_with_a_wider_support():
     """Positive masks may have a gamma prior; their rate is estimated from samples."""
     separation = build_model(tiny(mask_prior=GammaPriorConfig(2.0, 1.0)))(torch.randn(1, 50))
     assert isinstance(separation.masks, LogNormalDistribution)
-    assert separation.mask_prior.log_prob(separation.mask_sample).isfinite().all()
+    assert separation.extras["mask_prior"].log_prob(separation.extras["mask_sample"]).isfinite().all()

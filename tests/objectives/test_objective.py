@@ -31,7 +31,7 @@ from sepkit.objectives.objective import (
 )
 from sepkit.objectives.term import Term
 from sepkit.registry import build
-from sepkit.types import Batch, Latent, Separation
+from sepkit.types import Batch, Latent, ModelTraits, Separation
 
 LENGTHS = [400, 250, 400, 400]
 
@@ -68,7 +68,7 @@ def test_db_costs_are_averaged_over_active_sources():
 def test_likelihood_costs_are_summed_over_t(config, signal_std):
     """It is a sum over active sources and the utterance's own samples, of signals divided by the training deviation."""
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig(cost=config), signal_std)(batch, separation)
+    result = build_objective(ObjectiveConfig(cost=config), ModelTraits(signal_std=signal_std))(batch, separation)
     function = costs.pairwise_blr_nll if isinstance(config, BLRConfig) else costs.pairwise_cauchy_nll
     parameters: dict[str, Any] = {} if isinstance(config, BLRConfig) else {"scale": 0.5}
     for b, length in enumerate(LENGTHS):
@@ -82,9 +82,13 @@ def test_cauchy_takes_the_decoders_scales():
     """It does if the model has scales, in the units of the mixture."""
     batch, separation = batch_and_separation()
     separation.estimate_scales = torch.full_like(separation.estimates, 0.1)
-    found = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=7.0)), signal_std=0.2)(batch, separation)
+    found = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=7.0)), ModelTraits(signal_std=0.2))(
+        batch, separation
+    )
     separation.estimate_scales = None
-    expected = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=0.5)), signal_std=0.2)(batch, separation)
+    expected = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=0.5)), ModelTraits(signal_std=0.2))(
+        batch, separation
+    )
     torch.testing.assert_close(found.loss, expected.loss)
 
 
@@ -117,7 +121,7 @@ def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
     if mixture == "one sample":
         batch.lengths[3] = 1
     batch.sources[3] = batch.mixture[3]
-    separation.source_reconstructions = separation.estimates
+    separation.extras["source_reconstructions"] = separation.estimates
     config = CostConfig.choices[cost]()
     if hasattr(config, "eps"):
         config = replace(config, eps=0.0)
@@ -126,7 +130,7 @@ def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
     value = term(Step(batch, separation))
     (gradient,) = torch.autograd.grad(value.sum(), separation.estimates)
     first = replace(separation, estimates=separation.estimates[:3])
-    first.source_reconstructions = first.estimates
+    first.extras["source_reconstructions"] = first.estimates
     alone = term(Step(Batch(batch.mixture[:3], batch.sources[:3], batch.active[:3], batch.lengths[:3]), first))
     (gradient_alone,) = torch.autograd.grad(alone.sum(), separation.estimates)
     assert value.isfinite().all() and gradient.isfinite().all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -25,12 +25,12 @@ from sepkit.config import (
     SteeringConfig,
 )
 from sepkit.errors import UserError
-from sepkit.objectives import Latents, Objective, build_objective
+from sepkit.objectives import Objective, build_objective
 from sepkit.objectives.costs import Step, pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
 from sepkit.objectives.term import Term
 from sepkit.schedules import Constant
-from sepkit.types import Batch, Separation
+from sepkit.types import Batch, ModelTraits, Separation
 
 T, K, F = 40, 3, 5
 
@@ -77,7 +77,8 @@ def frames_for(num_samples: int) -> int:
     return num_samples // 8
 
 
-LATENTS = Latents(encoding=True, masks=True, frames_for=frames_for)
+BOTH = frozenset({"encoding_prior", "mask_prior"})
+TRAITS = ModelTraits(BOTH, frames_for=frames_for)
 STANDARD = Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 STANDARD_MASK = LogNormal(STANDARD.loc, STANDARD.scale)
 
@@ -99,10 +100,12 @@ def batch_and_separation(n: int = 2, closed: bool = True) -> tuple[Batch, Separa
         estimates.clone().requires_grad_(),
         Wrapped(encoding, closed),
         Wrapped(masks, closed),
-        encoding_prior=Wrapped(STANDARD),
-        mask_prior=Wrapped(STANDARD_MASK),
-        encoding_sample=encoding.rsample(),
-        mask_sample=masks.rsample(),
+        extras={
+            "encoding_prior": Wrapped(STANDARD),
+            "mask_prior": Wrapped(STANDARD_MASK),
+            "encoding_sample": encoding.rsample(),
+            "mask_sample": masks.rsample(),
+        },
     )
     batch = Batch(sources.sum(1), sources, active, torch.tensor([T, 24, T]), list("abc"))
     return batch, separation
@@ -126,7 +129,7 @@ def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
 def test_with_weights_of_one_the_objective_is_the_negative_elbo_a_sample():
     """Distortion by scipy's multivariate t under the best permutation, rates by the closed form, over T: to 1e-7."""
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig(cost=BLRConfig()), signal_std=0.5, latents=LATENTS)(batch, separation)
+    result = build_objective(ObjectiveConfig(cost=BLRConfig()), replace(TRAITS, signal_std=0.5))(batch, separation)
     of_encoding, of_masks = rates_by_hand(separation)
 
     def nll(estimate: Tensor, source: Tensor) -> float:
@@ -148,7 +151,7 @@ def test_with_weights_of_one_the_objective_is_the_negative_elbo_a_sample():
 def test_weights_multiply_each_rate():
     batch, separation = batch_and_separation()
     rates = RatesConfig(RateConfig(ConstantConfig(0.25)), RateConfig(ConstantConfig(3.0)))
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), latents=LATENTS)
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), TRAITS)
     result = objective(batch, separation)
     terms = result.terms
     torch.testing.assert_close(
@@ -160,7 +163,7 @@ def test_weights_multiply_each_rate():
 def test_what_has_no_source_has_no_gradient():
     """Neither does anything behind the end of a short utterance."""
     batch, separation = batch_and_separation()
-    build_objective(ObjectiveConfig(cost=BLRConfig()), latents=LATENTS)(batch, separation).loss.sum().backward()
+    build_objective(ObjectiveConfig(cost=BLRConfig()), TRAITS)(batch, separation).loss.sum().backward()
     gradient = separation.encoding.inner.loc.grad  # type: ignore[attr-defined]
     assert (gradient[2] == 0).all() and (gradient[1, :, 3:] == 0).all()
     assert (gradient[0] != 0).all() and (gradient[1, :, :3] != 0).all()
@@ -169,8 +172,8 @@ def test_what_has_no_source_has_no_gradient():
 def test_points_add_no_terms():
     batch, separation = batch_and_separation()
     assert set(build_objective(ObjectiveConfig())(batch, separation).terms) == {"separation"}
-    only_masks = Latents(encoding=False, masks=True, frames_for=frames_for)
-    objective = build_objective(ObjectiveConfig(), latents=only_masks)
+    only_masks = ModelTraits({"mask_prior"}, frames_for=frames_for)
+    objective = build_objective(ObjectiveConfig(), only_masks)
     assert set(objective(batch, separation).terms) == {"separation", "mask_rate"}
 
 
@@ -178,7 +181,7 @@ def test_points_add_no_terms():
 def test_rates_are_recorded_without_weights(per):
     batch, separation = batch_and_separation()
     rates = RatesConfig(RateConfig(free_nats=1e6), steering=SteeringConfig(total=1.0, per=per))
-    statistics = build_objective(ObjectiveConfig(rates=rates), latents=LATENTS)(batch, separation).statistics
+    statistics = build_objective(ObjectiveConfig(rates=rates), TRAITS)(batch, separation).statistics
     unit = {"tick": (5, 3), "sample": (T, 24), "utterance": (1, 1)}[per]
     for name, by_hand in zip(("encoding", "mask"), rates_by_hand(separation), strict=True):
         found = statistics[f"{name}_rate_nats_per_{per}"]
@@ -225,7 +228,7 @@ def test_warm_up(schedule, halfway):
     """The weight is zero at first and then rises to its value."""
     batch, separation = batch_and_separation()
     config = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(RateConfig(schedule), RateConfig(schedule)))
-    objective = build_objective(config, latents=LATENTS)
+    objective = build_objective(config, TRAITS)
     for t, weight in ((0, 0.0), (5, halfway), (10, 2.0), (99, 2.0)):
         objective.set_progress(t)
         result = objective(batch, separation)
@@ -239,20 +242,28 @@ def test_warm_up(schedule, halfway):
 def test_the_sample_at_hand_is_the_estimate():
     """It is log q(z) - log p(z) of the decoded z, or the closed form if requested or available."""
     batch, separation = batch_and_separation()
-    posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
+    posterior, prior, sample = (
+        separation.encoding,
+        separation.extras["encoding_prior"],
+        separation.extras["encoding_sample"],
+    )
     assert prior is not None and sample is not None
     ratio = posterior.log_prob(sample) - prior.log_prob(sample)
     for estimator, expected in (("sample", ratio), ("analytic", posterior.kl(prior)), ("auto", posterior.kl(prior))):
         torch.testing.assert_close(elementwise_rate(posterior, prior, sample, estimator), expected)
     config = ObjectiveConfig(rates=RatesConfig(estimator="sample"))
-    found = build_objective(config, latents=LATENTS)(batch, separation).terms["encoding_rate"]
+    found = build_objective(config, TRAITS)(batch, separation).terms["encoding_rate"]
     torch.testing.assert_close(found[0], ratio[0].sum() / T)
 
 
 def test_without_a_closed_form():
     """`auto` takes a sample, `analytic` raises; validation always draws the same sample."""
     _, separation = batch_and_separation(closed=False)
-    posterior, prior, sample = separation.encoding, separation.encoding_prior, separation.encoding_sample
+    posterior, prior, sample = (
+        separation.encoding,
+        separation.extras["encoding_prior"],
+        separation.extras["encoding_sample"],
+    )
     assert prior is not None and sample is not None
     expected = posterior.log_prob(sample) - prior.log_prob(sample)
     torch.testing.assert_close(elementwise_rate(posterior, prior, sample), expected)
@@ -280,7 +291,7 @@ def test_sample_estimates_converge_to_the_rate():
 def test_permutations_change_the_cost_alone():
     """PIT on the cost is PIT on the whole bound: the mask rate is the same in any order of the hypotheses."""
     batch, separation = batch_and_separation()
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig()), latents=LATENTS)
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig()), TRAITS)
     loss = objective(batch, separation).loss
     masks = separation.masks.inner  # type: ignore[attr-defined]
     separation.estimates = separation.estimates.flip(1)
@@ -291,18 +302,18 @@ def test_permutations_change_the_cost_alone():
 def test_mask_priors_that_differ_between_hypotheses_are_refused():
     batch, separation = batch_and_separation()
     location = torch.tensor([0.0, 0.5], dtype=torch.float64).reshape(2, 1, 1)
-    separation.mask_prior = Wrapped(LogNormal(location, torch.ones_like(location)))
+    separation.extras["mask_prior"] = Wrapped(LogNormal(location, torch.ones_like(location)))
     with pytest.raises(ValueError, match="differs between hypotheses"):
-        build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation)
-    separation.mask_prior = Wrapped(LogNormal(0 * location, torch.ones_like(location)))
-    assert build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation).loss.isfinite().all()
+        build_objective(ObjectiveConfig(), TRAITS)(batch, separation)
+    separation.extras["mask_prior"] = Wrapped(LogNormal(0 * location, torch.ones_like(location)))
+    assert build_objective(ObjectiveConfig(), TRAITS)(batch, separation).loss.isfinite().all()
 
 
 def test_a_separation_without_priors():
     batch, separation = batch_and_separation()
-    separation.encoding_prior = None
-    with pytest.raises(ValueError, match="no encoding posterior or no prior of it"):
-        build_objective(ObjectiveConfig(), latents=LATENTS)(batch, separation)
+    del separation.extras["encoding_prior"]
+    with pytest.raises(ValueError, match="no encoding_prior"):
+        build_objective(ObjectiveConfig(), TRAITS)(batch, separation)
 
 
 # --------------------------------------------------------------------------------------------- an adaptive prior
@@ -312,10 +323,10 @@ def test_the_adaptive_prior_adds_the_rate_of_the_sources():
     """The rate is summed over active sources, from the prior of a single one, with the encoding's weight."""
     batch, separation = batch_and_separation()
     source = Normal(torch.randn(3, 2, K, F, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
-    separation.source_encodings, separation.source_prior = Wrapped(source), Wrapped(STANDARD)
-    adaptive = Latents(encoding=True, masks=True, frames_for=frames_for, adaptive=True)
+    separation.source_encodings, separation.extras["source_prior"] = Wrapped(source), Wrapped(STANDARD)
+    adaptive = ModelTraits(BOTH, frames_for=frames_for, adaptive_prior=True)
     rates = RatesConfig(RateConfig(ConstantConfig(0.5)))
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), latents=adaptive)
+    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), adaptive)
     result = objective(batch, separation)
     kl = kl_divergence(source, STANDARD)
     expected = torch.stack([kl[0].sum() / T, kl[1, 0, :, :3].sum() / 24, kl.new_zeros(())])
@@ -329,10 +340,10 @@ def test_sources_are_asked_for_where_they_are_needed():
     """Inactive sources are passed as zeros, whatever they hold."""
     batch, _ = batch_and_separation()
     batch.sources[1, 1] = math.nan
-    adaptive = Latents(encoding=True, masks=True, frames_for=frames_for, adaptive=True)
-    assert build_objective(ObjectiveConfig(), latents=LATENTS).inputs(batch) == {}
-    inputs = build_objective(ObjectiveConfig(), latents=adaptive).inputs(batch)
-    assert set(inputs) == {"sources", "active"} and inputs["sources"].isfinite().all()
+    adaptive = ModelTraits(BOTH, frames_for=frames_for, adaptive_prior=True)
+    assert build_objective(ObjectiveConfig(), TRAITS).inputs(batch) == {"wants": set()}
+    inputs = build_objective(ObjectiveConfig(), adaptive).inputs(batch)
+    assert set(inputs) == {"wants", "sources", "active"} and inputs["sources"].isfinite().all()
 
 
 # --------------------------------------------------------------------------------------------------------- steering
@@ -354,7 +365,7 @@ def test_a_rate_is_led_to_its_target():
     optimizer = torch.optim.SGD([mean], lr=0.1)
     batch = Batch(torch.zeros(1, 48), torch.zeros(1, 1, 48), torch.ones(1, 1, dtype=torch.bool), torch.tensor([48]))
     config = RatesConfig(steering=SteeringConfig(encoding=1.0, initial_weight=1e-2, change=0.02))
-    terms, steerings = build_rates(config, Latents(True, False, frames_for))
+    terms, steerings = build_rates(config, ModelTraits({"encoding_prior"}, frames_for=frames_for))
 
     class Gain(Term):
         def __call__(self, step: Step) -> Tensor:
@@ -363,7 +374,7 @@ def test_a_rate_is_led_to_its_target():
     objective = Objective({"gain": Gain(), **terms}, steerings=steerings)
     for _ in range(1500):
         posterior = Wrapped(Normal(mean, torch.ones_like(mean)))
-        result = objective(batch, Separation(mean, posterior, posterior, encoding_prior=Wrapped(STANDARD)))
+        result = objective(batch, Separation(mean, posterior, posterior, extras={"encoding_prior": Wrapped(STANDARD)}))
         optimizer.zero_grad()
         result.loss.sum().backward()
         optimizer.step()
@@ -372,20 +383,20 @@ def test_a_rate_is_led_to_its_target():
 
 
 def test_one_weight_for_the_total_or_one_for_each():
-    total, steerings = build_rates(RatesConfig(steering=SteeringConfig(total=5.0)), LATENTS)
+    total, steerings = build_rates(RatesConfig(steering=SteeringConfig(total=5.0)), TRAITS)
     assert len(steerings) == 1 and total["encoding_rate"].steering is total["mask_rate"].steering is steerings[0]
     assert steerings[0].statistics == ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick")
-    each, steerings = build_rates(RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)), LATENTS)
+    each, steerings = build_rates(RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)), TRAITS)
     assert [s.target for s in steerings] == [5.0, 2.0]
     steerings[0].weight = 0.5
     assert (each["encoding_rate"].weight, each["mask_rate"].weight) == (0.5, 1e-6)
-    one, steerings = build_rates(RatesConfig(steering=SteeringConfig(masks=2.0)), LATENTS)
+    one, steerings = build_rates(RatesConfig(steering=SteeringConfig(masks=2.0)), TRAITS)
     assert len(steerings) == 1 and one["encoding_rate"].weight == 1.0
 
 
 def test_steered_weights_are_remembered():
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)))
-    one, two = (build_objective(config, latents=LATENTS) for _ in range(2))
+    one, two = (build_objective(config, TRAITS) for _ in range(2))
     for _ in range(7):
         one.after_step({"encoding_rate_nats_per_tick": 9.0, "mask_rate_nats_per_tick": 1.0})
     assert one.scheduled != two.scheduled
@@ -397,7 +408,7 @@ def test_steered_weights_are_remembered():
 def test_a_target_that_is_not_reached_is_reported():
     """A line with the rate comes every N epochs; none if the target is reached, or with warnings turned off."""
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, warn_after_epochs=10)))
-    objective = build_objective(config, latents=LATENTS)
+    objective = build_objective(config, TRAITS)
     far = {"encoding_rate_nats_per_tick": 3.0}
     assert objective.warnings(far, 9) == objective.warnings({"encoding_rate_nats_per_tick": 5.4}, 10) == []
     for epochs in (10, 20):
@@ -407,21 +418,25 @@ def test_a_target_that_is_not_reached_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("rates", "latents", "message"),
+    ("rates", "traits", "message"),
     [
-        (RatesConfig(RateConfig(free_nats=-1.0)), LATENTS, "encoding.free_nats: found -1.0"),
-        (RatesConfig(masks=RateConfig(free_nats=math.nan)), LATENTS, "masks.free_nats: found nan"),
-        (RatesConfig(steering=SteeringConfig()), LATENTS, "expected a target"),
-        (RatesConfig(steering=SteeringConfig(total=1.0, masks=1.0)), LATENTS, "expected a target"),
-        (RatesConfig(steering=SteeringConfig(total=0.0)), LATENTS, "total: found 0.0"),
-        (RatesConfig(steering=SteeringConfig(total=1.0, change=0.0)), LATENTS, "change: found 0.0"),
-        (RatesConfig(steering=SteeringConfig(total=1.0)), Latents(False, False, frames_for), "deterministic"),
-        (RatesConfig(steering=SteeringConfig(masks=1.0)), Latents(True, False, frames_for), "deterministic"),
+        (RatesConfig(RateConfig(free_nats=-1.0)), TRAITS, "encoding.free_nats: found -1.0"),
+        (RatesConfig(masks=RateConfig(free_nats=math.nan)), TRAITS, "masks.free_nats: found nan"),
+        (RatesConfig(steering=SteeringConfig()), TRAITS, "expected a target"),
+        (RatesConfig(steering=SteeringConfig(total=1.0, masks=1.0)), TRAITS, "expected a target"),
+        (RatesConfig(steering=SteeringConfig(total=0.0)), TRAITS, "total: found 0.0"),
+        (RatesConfig(steering=SteeringConfig(total=1.0, change=0.0)), TRAITS, "change: found 0.0"),
+        (RatesConfig(steering=SteeringConfig(total=1.0)), ModelTraits(), "deterministic"),
+        (
+            RatesConfig(steering=SteeringConfig(masks=1.0)),
+            ModelTraits({"encoding_prior"}, frames_for=frames_for),
+            "deterministic",
+        ),
     ],
 )
-def test_mistakes(rates, latents, message):
+def test_mistakes(rates, traits, message):
     with pytest.raises(UserError, match=message):
-        build_objective(ObjectiveConfig(rates=rates), latents=latents)
+        build_objective(ObjectiveConfig(rates=rates), traits)
 
 
 # ----------------------------------------------------------------------------------------------------------- margin
@@ -430,8 +445,8 @@ def test_mistakes(rates, latents, message):
 def test_margin():
     """It is the mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardized estimates."""
     batch, separation = batch_and_separation()
-    assert "margin" not in build_objective(ObjectiveConfig(), signal_std=0.5)(batch, separation).terms
-    result = build_objective(ObjectiveConfig(margin_weight=2.0), signal_std=0.5)(batch, separation)
+    assert "margin" not in build_objective(ObjectiveConfig(), ModelTraits(signal_std=0.5))(batch, separation).terms
+    result = build_objective(ObjectiveConfig(margin_weight=2.0), ModelTraits(signal_std=0.5))(batch, separation)
     for b, length in enumerate((T, 24)):
         beyond = [max(abs(u) / 0.5 - 1, 0) ** 2 for u in separation.estimates[b, :, :length].flatten().tolist()]
         assert result.terms["margin"][b].item() == pytest.approx(sum(beyond) / len(beyond))
@@ -444,7 +459,7 @@ def test_margin():
 def test_the_term_alone():
     """The loss has this weighted term and nothing else."""
     batch, separation = batch_and_separation()
-    term = RateTerm("mask", Constant(0.5), RateConfig(), LATENTS)
+    term = RateTerm("mask", Constant(0.5), RateConfig(), TRAITS)
     assert term.weight == 0.5
     torch.testing.assert_close(term(Step(batch, separation))[0].item(), rates_by_hand(separation)[1][0] / T)
 
@@ -458,11 +473,11 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
     batch, separation = batch_and_separation()
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn(3, 3, T, dtype=torch.float64, generator=generator)
-    separation.source_reconstructions = batch.sources + noise[:, :2]
+    separation.extras["source_reconstructions"] = batch.sources + noise[:, :2]
     separation.reconstructions = batch.mixture + noise[:, 2]
     batch.mixture[2] = noise[2, 0]
     config = ObjectiveConfig(cost=cost, autoencoding=AutoencodingConfig(sources=0.5, mixtures=2.0))
-    result = build_objective(config, signal_std=0.5)(batch, separation)
+    result = build_objective(config, ModelTraits(signal_std=0.5))(batch, separation)
 
     def compared(found: Tensor, signal: Tensor) -> float:
         if isinstance(cost, BLRConfig):
@@ -472,7 +487,8 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
     for b, length in enumerate((T, 24, T)):
         active = [j for j in range(2) if batch.active[b, j]]
         each = [
-            compared(separation.source_reconstructions[b, j, :length], batch.sources[b, j, :length]) for j in active
+            compared(separation.extras["source_reconstructions"][b, j, :length], batch.sources[b, j, :length])
+            for j in active
         ]
         count = 1 if isinstance(cost, BLRConfig) else max(len(each), 1)
         assert result.terms["source_reconstruction"][b].item() == pytest.approx(sum(each) / count, rel=1e-9)
@@ -489,8 +505,8 @@ def test_mixtures_without_sources_are_learnt_from():
     separation.reconstructions = batch.mixture + 0.1
     batch.mixture[2] = 1.0
     config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(mixtures=1.0))
-    objective = build_objective(config, latents=LATENTS)
-    assert objective.inputs(batch) == {"reconstruct": True}
+    objective = build_objective(config, TRAITS)
+    assert objective.inputs(batch) == {"wants": {"reconstructions"}}
     result = objective(batch, separation)
     encoding = separation.encoding.inner  # type: ignore[attr-defined]
     rate = kl_divergence(encoding, STANDARD)[2].sum() / T
@@ -502,10 +518,10 @@ def test_mixtures_without_sources_are_learnt_from():
 def test_auto_encoding_of_sources_has_their_rate_and_asks_for_them():
     batch, separation = batch_and_separation()
     config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(sources=1.0))
-    objective = build_objective(config, latents=LATENTS)
+    objective = build_objective(config, TRAITS)
     assert {"source_reconstruction", "source_rate"} <= set(objective.terms)
-    assert set(objective.inputs(batch)) == {"sources", "active", "reconstruct"}
-    with pytest.raises(ValueError, match="no source reconstructions"):
+    assert set(objective.inputs(batch)) == {"wants", "sources", "active"}
+    with pytest.raises(ValueError, match="no source_reconstructions"):
         objective(batch, separation)
     with pytest.raises(UserError, match=r"autoencoding.mixtures: found -1.0"):
         build_objective(ObjectiveConfig(autoencoding=AutoencodingConfig(mixtures=-1.0)))

@@ -20,7 +20,7 @@ from sepkit.config import (
 )
 from sepkit.objectives import ScoringTerm, build_objective, costs
 from sepkit.objectives.costs import PairwiseCosts, Step
-from sepkit.types import Batch, Latent, Separation
+from sepkit.types import Batch, Latent, ModelTraits, Separation
 
 
 def batch_and_separation(n: int = 4, m: int = 3) -> tuple[Batch, Separation]:
@@ -92,7 +92,7 @@ def test_who_won_is_not_learned_from_scores():
 def test_every_objective_takes_scores(cost, assignment):
     batch, separation = batch_and_separation()
     config = ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]())
-    result = build_objective(config, scored=True)(batch, separation)
+    result = build_objective(config, ModelTraits({"scores"}))(batch, separation)
     plain = build_objective(config)(batch, separation)
     torch.testing.assert_close(result.loss, plain.loss + 0.1 * result.terms["scoring"])
     assert set(result.terms) == {"separation", "scoring"} and set(plain.terms) == {"separation"}
@@ -105,7 +105,7 @@ def test_choices_reach_the_term():
 
     def scoring(assignment, kind="binary"):
         config = ObjectiveConfig(assignment=assignment, scoring=ScoringLossConfig(kind, weight=2.0))
-        result = build_objective(config, scored=True)(batch, separation)
+        result = build_objective(config, ModelTraits({"scores"}))(batch, separation)
         torch.testing.assert_close(result.loss, result.terms["separation"] + 2 * result.terms["scoring"])
         return result.terms["scoring"]
 
@@ -120,7 +120,7 @@ def test_costs_are_those_of_the_separation(monkeypatch):
     batch, separation = batch_and_separation()
     of = PairwiseCosts.of
     monkeypatch.setattr(PairwiseCosts, "of", lambda self, *arguments: calls.append(1) or of(self, *arguments))
-    build_objective(ObjectiveConfig(), scored=True)(batch, separation)
+    build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation)
     assert len(calls) == 1
 
 
@@ -128,11 +128,11 @@ def test_low_precision_scores_are_taken():
     batch, separation = batch_and_separation()
     assert separation.scores is not None
     separation.scores = separation.scores.detach().bfloat16()
-    assert build_objective(ObjectiveConfig(), scored=True)(batch, separation).loss.dtype == torch.float64
+    assert build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64
 
 
 def test_a_model_without_scores_is_said():
     batch, separation = batch_and_separation()
     separation.scores = None
     with pytest.raises(ValueError, match="no scores"):
-        build_objective(ObjectiveConfig(), scored=True)(batch, separation)
+        build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation)

@@ -13,7 +13,7 @@ from sepkit.config import ConstantConfig, ObjectiveConfig, StagesConfig, Truncat
 from sepkit.errors import UserError
 from sepkit.objectives import build_objective
 from sepkit.objectives.stages import pairwise_magnitude_cost
-from sepkit.types import Batch, Latent, Separation
+from sepkit.types import Batch, Latent, ModelTraits, Separation
 
 WINDOW, STRIDE = 16, 6
 
@@ -45,14 +45,14 @@ def batch_and_separation(num_samples: int = 117) -> tuple[Batch, Separation]:
     batch = Batch(sources.sum(1), sources, active, lengths)
     estimates = torch.randn(4, 2, num_samples, dtype=torch.float64, generator=generator)
     separation = Separation(estimates, cast(Latent, None), cast(Latent, None))
-    separation.stage_estimates = stages.requires_grad_()
+    separation.extras["stage_estimates"] = stages.requires_grad_()
     return batch, separation
 
 
 def test_cost_is_the_formula():
     batch, separation = batch_and_separation()
-    assert separation.stage_estimates is not None
-    estimates = separation.stage_estimates[:, 0].detach()
+    assert separation.extras["stage_estimates"] is not None
+    estimates = separation.extras["stage_estimates"][:, 0].detach()
     found = pairwise_magnitude_cost(estimates, batch.sources, batch.lengths, batch.active, WINDOW, STRIDE)
     assert found.shape == (4, 2, 2) and found.isfinite().all()
     for b, i, j in itertools.product(range(4), range(2), range(2)):
@@ -64,9 +64,11 @@ def test_cost_is_the_formula():
 
 def test_each_stage_is_matched_by_itself_and_counts_alike():
     batch, separation = batch_and_separation()
-    objective = build_objective(ObjectiveConfig(stages=StagesConfig(ConstantConfig(0.5), WINDOW, STRIDE)), staged=True)
-    assert objective.inputs(batch) == {"stages": True}
-    stages = separation.stage_estimates
+    objective = build_objective(
+        ObjectiveConfig(stages=StagesConfig(ConstantConfig(0.5), WINDOW, STRIDE)), ModelTraits({"stage_estimates"})
+    )
+    assert objective.inputs(batch) == {"wants": {"stage_estimates"}}
+    stages = separation.extras["stage_estimates"]
     assert stages is not None
     with torch.no_grad():
         stages[0, 1] = stages[0, 1].flip(0)
@@ -89,15 +91,15 @@ def test_each_stage_is_matched_by_itself_and_counts_alike():
 def test_perfect_and_silent_estimates_are_finite():
     batch, separation = batch_and_separation()
     for made in (batch.sources[:, None].repeat(1, 3, 1, 1), torch.zeros(4, 3, 2, 117, dtype=torch.float64)):
-        separation.stage_estimates = made.requires_grad_()
-        value = build_objective(ObjectiveConfig(), staged=True)(batch, separation).terms["stages"]
+        separation.extras["stage_estimates"] = made.requires_grad_()
+        value = build_objective(ObjectiveConfig(), ModelTraits({"stage_estimates"}))(batch, separation).terms["stages"]
         value.sum().backward()
         assert value.isfinite().all() and made.grad is not None and made.grad.isfinite().all()
 
 
 def test_the_weight_follows_a_schedule():
     config = ObjectiveConfig(stages=StagesConfig(TruncatedLinearConfig(initial=0.4, end=10.0)))
-    objective = build_objective(config, staged=True)
+    objective = build_objective(config, ModelTraits({"stage_estimates"}))
     objective.set_progress(5.0)
     assert objective.scheduled == {"stages_weight": 0.2} and objective.terms["stages"].weight == 0.2
     assert "stages" not in build_objective(config).terms
@@ -105,8 +107,8 @@ def test_the_weight_follows_a_schedule():
 
 def test_refusals():
     with pytest.raises(UserError, match=r"^objective\.stages: found window 4 and stride 5, expected a stride of 1"):
-        build_objective(ObjectiveConfig(stages=StagesConfig(window=4, stride=5)), staged=True)
+        build_objective(ObjectiveConfig(stages=StagesConfig(window=4, stride=5)), ModelTraits({"stage_estimates"}))
     batch, separation = batch_and_separation()
-    separation.stage_estimates = None
+    del separation.extras["stage_estimates"]
     with pytest.raises(ValueError, match="no stage_estimates"):
-        build_objective(ObjectiveConfig(), staged=True)(batch, separation)
+        build_objective(ObjectiveConfig(), ModelTraits({"stage_estimates"}))(batch, separation)

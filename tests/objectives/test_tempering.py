@@ -27,12 +27,13 @@ from sepkit.models.distributions import (
     NormalDistribution,
 )
 from sepkit.models.latents import Point
-from sepkit.objectives import Latents, build_objective
+from sepkit.objectives import build_objective
 from sepkit.objectives.rates import alive_share, tempered_rate
-from sepkit.types import Batch, Separation
+from sepkit.types import Batch, ModelTraits, Separation
 
 T, K, F = 40, 3, 5
-LATENTS = Latents(encoding=True, masks=True, frames_for=lambda samples: samples // 8)
+BOTH = frozenset({"encoding_prior", "mask_prior"})
+TRAITS = ModelTraits(BOTH, frames_for=lambda samples: samples // 8)
 HALF = InverseTemperatureConfig(initial=0.25, end=10.0)
 
 
@@ -50,8 +51,7 @@ def _batch_and_separation() -> tuple[Batch, Separation]:
         (sources + 0.3 * random(2, 2, T)).requires_grad_(),
         encoding,
         masks,
-        encoding_prior=NormalDistribution(zero, one),
-        mask_prior=LogNormalDistribution(zero, one),
+        extras={"encoding_prior": NormalDistribution(zero, one), "mask_prior": LogNormalDistribution(zero, one)},
     )
     active = torch.ones(2, 2, dtype=torch.bool)
     return Batch(sources.sum(1), sources, active, torch.tensor([T, T]), list("ab")), separation
@@ -59,7 +59,7 @@ def _batch_and_separation() -> tuple[Batch, Separation]:
 
 def _objective(tempering: ScheduleConfig | None, **rates):
     config = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(tempering=tempering, **rates))
-    return build_objective(config, latents=LATENTS)
+    return build_objective(config, TRAITS)
 
 
 def test_at_beta_one_it_is_the_lower_bound_exactly():
@@ -164,6 +164,6 @@ def test_what_cannot_be_tempered():
     with pytest.raises(UserError, match="deterministic"):
         build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates))
     with pytest.raises(UserError, match="expected a likelihood"):
-        build_objective(ObjectiveConfig(cost=NegSISDRConfig(), rates=rates), latents=LATENTS)
+        build_objective(ObjectiveConfig(cost=NegSISDRConfig(), rates=rates), TRAITS)
     with pytest.raises(UserError, match="free_nats"):
         _objective(HALF, encoding=RateConfig(free_nats=1.0))

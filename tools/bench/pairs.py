@@ -161,15 +161,7 @@ def ours(name: str, sizes: Sizes, peer: nn.Module | None) -> Trainable:
 
 
 def _with_objective(model: Any, objective: ObjectiveConfig, sizes: Sizes) -> Trainable:
-    from sepkit.objectives import Latents
-
-    latents = Latents(
-        encoding=model.encoding_family.variational,
-        masks=model.mask_family.variational,
-        frames_for=model.frames_for,
-        adaptive=False,
-    )
-    terms = build_objective(objective, latents=latents)
+    terms = build_objective(objective, model.traits())
     active = torch.ones(sizes.batch, 2, dtype=torch.bool, device=sizes.device)
     lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
 

@@ -28,7 +28,6 @@ from sepkit.config import (
 )
 from sepkit.models import build_model
 from sepkit.objectives import build_objective
-from sepkit.training.separation import latents_of
 from sepkit.types import Batch
 from tools.bench.timing import Ratio, environment, take_turns
 from tools.bench.unfinished import FOLDER, measure_each
@@ -180,7 +179,7 @@ def _ours(config: ModelConfig, objective: ObjectiveConfig, weights: dict[str, Te
     model = build_model(config)
     if weights is not None:
         model.load_state_dict(weights, strict=False)
-    terms = build_objective(objective, latents=latents_of(model))
+    terms = build_objective(objective, model.traits())
     active = torch.ones(BATCH, 2, dtype=torch.bool)
     lengths = torch.full((BATCH,), NUM_SAMPLES)
 

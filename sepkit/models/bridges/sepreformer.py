@@ -110,7 +110,7 @@ def _described(path: Path) -> dict[str, Any]:
 _NAMES = (
     (r"^filterbank\.encoder\.filterbank\._filters", "audio_encoder.conv1d.weight"),
     (r"^filterbank\.decoder\.filterbank\._filters", "audio_decoder.weight"),
-    (r"^stage_decoders\.(\d+)\.filterbank\._filters", r"decoder_bn.\1.weight"),
+    (r"^masker\.stage_decoders\.(\d+)\.filterbank\._filters", r"decoder_bn.\1.weight"),
     (r"^masker\.norm\.", "feature_projector.norm."),
     (r"^masker\.input\.", "feature_projector.conv1d."),
     (r"^masker\.output\.", "out_layer.end_conv1x1."),

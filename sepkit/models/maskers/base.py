@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -55,92 +57,30 @@ class FramewiseEnd(Protocol):
         ...
 
 
-@runtime_checkable
-class DepthMasker(Protocol):
-    """A masker of continuous depth: the number of steps that it takes is chosen when it is used.
+@dataclass(frozen=True)
+class ToDecode:
+    """An extra that the model decodes to waveforms (B, S, n, T), in the units of the mixture.
 
-    Attributes:
-        depth_steps: number of steps that the next call takes.
-        trained_steps: numbers of steps it was trained with, in rising order.
+    Args:
+        encodings: (B, S, n, K, F), masked encodings.
+        decoders: S modules, each of which turns (B, n, K, F) into waveforms of standardized signals.
     """
 
-    depth_steps: int
-    trained_steps: list[int]
-
-    def set_depth_steps(self, steps: int | None) -> None:
-        """Set how many steps the masker takes from now on.
-
-        Args:
-            steps: at least 1; None: those of the configuration.
-        """
-        ...
-
-    def set_training_share(self, share: float) -> None:
-        """Set the share of the training that is over.
-
-        Args:
-            share: 0 at the start of training, 1 at its end.
-        """
-        ...
+    encodings: Tensor
+    decoders: Sequence[nn.Module]
 
 
-@runtime_checkable
-class StagedMasker(Protocol):
-    """A masker whose inner stages can make masks, too, for a loss of their own in training.
+@dataclass(frozen=True)
+class MaskerOutput:
+    """What a masker returns to the model.
 
-    Attributes:
-        stages: how many do; 0: none.
+    Args:
+        values: raw mask values (B, n, P, K, F).
+        extras: what it makes beside them, by name, for a term of the objective; see `Separation.extras`.
     """
 
-    stages: int
-
-    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return raw mask values, and a mask of the encoding, (B, n, K, F), for each stage.
-
-        Args:
-            features: (B, K, F).
-        """
-        ...
-
-
-@runtime_checkable
-class EmbeddingMasker(Protocol):
-    """A masker that can embed every bin of the encoding, for a loss on clusters of bins in training.
-
-    Attributes:
-        embedding_dim: D, values of an embedding; 0: none.
-    """
-
-    embedding_dim: int
-
-    def with_embeddings(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return raw mask values, and an embedding of unit length for each bin, (B, D, K, F).
-
-        Args:
-            features: (B, K, F).
-        """
-        ...
-
-
-@runtime_checkable
-class LatentMasker(Protocol):
-    """A masker that may have latents of its own.
-
-    Attributes:
-        variational: whether it has.
-    """
-
-    variational: bool
-
-    def with_rate(self, features: Tensor, sample: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Return raw mask values of features (B, K, F), and the rate of each latent value, (B, D, F) nats.
-
-        Args:
-            features: (B, K, F).
-            sample: whether latents are sampled.
-            generator: of the samples; None: torch's own.
-        """
-        ...
+    values: Tensor
+    extras: Mapping[str, Tensor | ToDecode] = field(default_factory=dict)
 
 
 class Masker(nn.Module, ABC):
@@ -180,6 +120,50 @@ class Masker(nn.Module, ABC):
 
         Args:
             features: (B, K, F), what the masker sees of the encoding.
+        """
+
+    @property
+    def offers(self) -> Set[str]:
+        """Names of the extras that `with_extras` can make."""
+        return frozenset()
+
+    def with_extras(
+        self,
+        features: Tensor,
+        wants: Set[str] = frozenset(),
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> MaskerOutput:
+        """Return raw mask values, with the extras that are wanted.
+
+        Args:
+            features: (B, K, F).
+            wants: names of extras; those that the masker does not offer are ignored.
+            sample: whether latents of the masker's own are sampled.
+            generator: of the samples; None: torch's own.
+        """
+        return MaskerOutput(self(features))
+
+    def set_depth_steps(self, steps: int | None) -> None:
+        """Set how many steps a masker of continuous depth takes from now on.
+
+        Args:
+            steps: 1 or more; None: those of the configuration.
+
+        Raises:
+            UserError: a masker of fixed depth, or no number of steps.
+        """
+        if steps is not None:
+            raise UserError(
+                f"depth_steps: found {steps}, but the depth of this model's masker ({type(self).__name__}) is"
+                " fixed; leave it out, or use a model with the masker continuous_depth"
+            )
+
+    def attach(self, new_decoder: Callable[[], nn.Module]) -> None:
+        """Become part of a model: a masker with extras to decode makes its decoders here.
+
+        Args:
+            new_decoder: makes a learned decoder with the geometry of the model's filterbank.
         """
 
     def stream(self) -> MaskerStream:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set
 
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import ContinuousDepthConfig
-from sepkit.errors import UserError, shown
 from sepkit.models.latent_sde import BrownianPath, DiffusionPath, LearnedDiffusion, check_depth_steps, depth_grid, solve
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
+from sepkit.models.maskers.base import FrameStream, Masker, MaskerOutput, require_at_least, stream_frames
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.models.products import Linear
@@ -35,7 +34,7 @@ class ContinuousDepthMasker(Masker):
 
     Attributes:
         variational: whether the path is a latent with a rate.
-        trained_steps: numbers of steps it is trained with, in rising order.
+        trained_steps: number of steps it is trained with.
         recompute: whether steps are computed again in the backward pass, which keeps memory from growing with N.
 
     Args: those of `Masker`, and the fields of `ContinuousDepthConfig`.
@@ -58,8 +57,7 @@ class ContinuousDepthMasker(Masker):
         model_dim: int,
         hidden_size: int,
         feedforward_dim: int,
-        depth_steps: Sequence[int],
-        training_steps: str,
+        depth_steps: int,
         stochastic: bool,
         initial_diffusion: float,
         bidirectional: bool,
@@ -67,15 +65,11 @@ class ContinuousDepthMasker(Masker):
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, model_dim=model_dim, hidden_size=hidden_size, feedforward_dim=feedforward_dim)
-        if not depth_steps:
-            raise UserError(f"model.masker.depth_steps: found {shown(list(depth_steps))}, expected one number or more")
-        self.trained_steps = sorted(check_depth_steps(steps, "model.masker.depth_steps") for steps in depth_steps)
-        self.training_steps = training_steps
+        self.trained_steps = check_depth_steps(depth_steps, "model.masker.depth_steps")
         self.variational = stochastic
         self.bidirectional = bidirectional
         self.recompute = False
         self._chosen: int | None = None
-        self._share = 0.0
         self.norm = build_norm(norm, encoding_dim)
         self.input = Linear(encoding_dim, model_dim)
         self.block = GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, False, bidirectional, 0.0)
@@ -89,8 +83,8 @@ class ContinuousDepthMasker(Masker):
 
     @property
     def depth_steps(self) -> int:
-        """The number of steps that the next call takes: the one that was set, or else the middle one in training."""
-        return self._chosen or self.trained_steps[len(self.trained_steps) // 2]
+        """The number of steps that the next call takes: the one that was set, or else that of training."""
+        return self._chosen or self.trained_steps
 
     def set_depth_steps(self, steps: int | None) -> None:
         """Set how many steps the masker takes from now on.
@@ -99,14 +93,6 @@ class ContinuousDepthMasker(Masker):
             steps: 1 or more; None: those of the configuration.
         """
         self._chosen = None if steps is None else check_depth_steps(steps)
-
-    def set_training_share(self, share: float) -> None:
-        """Set the share of the training that is over, which `coarse_to_fine` follows.
-
-        Args:
-            share: 0 at the start of training, 1 at its end.
-        """
-        self._share = share
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return raw mask values (B, n, P, K, F), without noise.
@@ -134,28 +120,34 @@ class ContinuousDepthMasker(Masker):
         """
         return self.unflatten(self.output(summary.transpose(1, 2)).transpose(1, 2))
 
-    def with_rate(self, features: Tensor, sample: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Return raw mask values of features (B, K, F), and the path rate of each value of the state, (B, D, F) nats.
+    @property
+    def offers(self) -> Set[str]:
+        """The rate of the path, if it is a latent."""
+        return frozenset({"path_rate"} if self.variational else ())
+
+    def with_extras(
+        self,
+        features: Tensor,
+        wants: Set[str] = frozenset(),
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> MaskerOutput:
+        """Return raw mask values, and if stochastic "path_rate", (B, D, F) nats of each value of the state.
 
         Args:
             features: (B, K, F).
+            wants: not used: the rate always comes with the values.
             sample: whether there is noise; without, the rate is that of the path without noise.
             generator: of the noise; None: torch's own.
         """
+        if not self.variational:
+            return MaskerOutput(self(features))
         path = self._solve(features, rate=True, sample=sample, generator=generator)
         assert path.rate is not None
-        return self.values(self._summary(path)), path.rate.permute(1, 2, 0)
+        return MaskerOutput(self.values(self._summary(path)), {"path_rate": path.rate.permute(1, 2, 0)})
 
     def _summary(self, path: DiffusionPath) -> Tensor:
         return self.output_norm(path.value).permute(1, 2, 0)
-
-    def _steps_now(self) -> int:
-        steps = self.trained_steps
-        if self._chosen is not None or not self.training or len(steps) == 1:
-            return self.depth_steps
-        if self.training_steps == "coarse_to_fine":
-            return steps[min(int(self._share * len(steps)), len(steps) - 1)]
-        return steps[int(torch.randint(len(steps), ()))]
 
     def _solve(
         self,
@@ -165,7 +157,7 @@ class ContinuousDepthMasker(Masker):
         generator: torch.Generator | None = None,
         state: StreamState | None = None,
     ) -> DiffusionPath:
-        grid = depth_grid(self._steps_now())
+        grid = depth_grid(self.depth_steps)
         start = context = self.input(normalize(self.norm, features, state).permute(2, 0, 1))
         if self.variational:
             start = self.start.expand_as(start)

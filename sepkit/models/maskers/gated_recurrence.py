@@ -33,8 +33,6 @@ class GatedRecurrenceMasker(Masker):
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
 
-    With `embedding_dim`, a second linear layer embeds every bin, see `with_embeddings`.
-
     Args: those of `Masker`, and the fields of `GatedRecurrenceConfig`.
 
     Raises:
@@ -61,7 +59,6 @@ class GatedRecurrenceMasker(Masker):
         bidirectional: bool,
         dropout: float,
         norm: str,
-        embedding_dim: int,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -72,7 +69,6 @@ class GatedRecurrenceMasker(Masker):
             num_layers=num_layers,
             bands=bands,
         )
-        require_at_least(0, embedding_dim=embedding_dim)
         if bands > encoding_dim:
             raise UserError(f"model.masker.bands: found {bands}, expected at most {encoding_dim}, the size of a frame")
         if not 0 <= dropout < 1:
@@ -88,8 +84,6 @@ class GatedRecurrenceMasker(Masker):
         )
         self.output_norm = nn.LayerNorm(model_dim)
         self.output = _BandLinear(bands, model_dim, hypotheses * values_per_dimension * self.band_size)
-        self.embedding_dim = embedding_dim
-        self.embedding = _BandLinear(bands, model_dim, embedding_dim * self.band_size) if embedding_dim else None
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return raw mask values (B, n, P, K, F).
@@ -115,23 +109,6 @@ class GatedRecurrenceMasker(Masker):
         for block in self.blocks:
             x = block(x, state)
         return self.output_norm(x).flatten(-2).permute(1, 2, 0)
-
-    def with_embeddings(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return raw mask values, and an embedding of unit length for each bin, (B, D, K, F).
-
-        Args:
-            features: (B, K, F).
-
-        Raises:
-            ValueError: the masker was made without embeddings.
-        """
-        if self.embedding is None:
-            raise ValueError("the masker has no embeddings; make it with embedding_dim above 0")
-        summary = self.trunk(features)
-        bands = self.embedding(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
-        # (F, B, bands, D, band_size) -> (B, D, bands * band_size, F)
-        vectors = bands.unflatten(-1, (self.embedding_dim, self.band_size)).permute(1, 3, 2, 4, 0).flatten(2, 3)
-        return self.values(summary), nn.functional.normalize(vectors[:, :, : self.encoding_dim], dim=1)
 
     def values(self, summary: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F').

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
+
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.models.products import Linear
 from sepkit.registry import register
@@ -29,12 +31,12 @@ class SepReformerMasker(Masker):
     `split` makes n sequences of one, and is the same at all stages. Global blocks attend over the 2^R times shorter
     sequence; local blocks are convolutions; cross-speaker blocks attend over the n sequences of each frame.
 
-    With `stage_heads`, the inputs d_R ... d_1 of the decoder stages make masks of the encoding, see `with_stages`.
+    With `stage_heads`, the inputs d_R ... d_1 of the decoder stages make masks of the encoding, and so estimates.
 
     Args: those of `Masker`, and the fields of `SepReformerConfig`.
 
     Attributes:
-        stages: number of auxiliary masks that `with_stages` gives; 0 without heads.
+        stages: number of stages with heads; 0 without.
 
     Raises:
         UserError: a size below 1, channels that are no multiple of the heads, or a dropout that is no probability.
@@ -104,19 +106,41 @@ class SepReformerMasker(Masker):
         values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
         return values.permute(0, 1, 3, 4, 2)
 
-    def with_stages(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return raw mask values, and for every inner stage masks of the encoding, at least 0, (B, n, K, F).
+    @property
+    def offers(self) -> Set[str]:
+        """Estimates of the inner stages, if they have heads."""
+        return frozenset({"stage_estimates"} if self.stages else ())
+
+    def attach(self, new_decoder: Callable[[], nn.Module]) -> None:
+        """Make a decoder for each stage with a head."""
+        self.stage_decoders = nn.ModuleList(new_decoder() for _ in range(self.stages))
+
+    def with_extras(
+        self,
+        features: Tensor,
+        wants: Set[str] = frozenset(),
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> MaskerOutput:
+        """Return raw mask values; with "stage_estimates" also the encodings that each stage's masks, at least 0, make.
 
         Args:
-            features: (B, K, F).
+            features: (B, K, F), the encoding itself.
+            wants: names of extras.
+            sample: not used.
+            generator: not used.
         """
+        if "stage_estimates" not in wants or not self.stages:
+            return MaskerOutput(self(features))
         frames = features.shape[-1]
         *inner, last = self._decoded(features)
         masks = []
         for head, stage in zip(self.stage_outputs, inner, strict=True):
             mask = torch.relu(head(stage)).transpose(1, 2)
             masks.append(nn.functional.interpolate(mask, size=frames).unflatten(0, (-1, self.hypotheses)))
-        return self.values(self._joined(last, frames)), masks
+        encodings = torch.stack([mask * features.unsqueeze(1) for mask in masks], dim=1)
+        extras = {"stage_estimates": ToDecode(encodings, list(self.stage_decoders))}
+        return MaskerOutput(self.values(self._joined(last, frames)), extras)
 
     def _joined(self, decoded: Tensor, frames: int) -> Tensor:
         """(B * n, F padded, C) -> (B, n * C, F)."""

@@ -29,14 +29,13 @@ from sepkit.inference.uncertainty import monte_carlo, rates_of
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
 from sepkit.objectives.objective import build_objective
-from sepkit.training.separation import latents_of
 from sepkit.training.synthetic import write_synthetic_set
 from sepkit.types import Batch
 
 BANK = STFTFilterbankConfig(32, 16)
 
 
-def masker(depth_steps: list[int], **changes: object) -> ContinuousDepthMasker:
+def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
     torch.manual_seed(0)
     sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10} | changes
     return ContinuousDepthMasker(9, 2, 1, depth_steps=depth_steps, **sizes)
@@ -44,13 +43,13 @@ def masker(depth_steps: list[int], **changes: object) -> ContinuousDepthMasker:
 
 def separation_model(**changes: object) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": [2, 4, 8]} | changes
+    sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": 4} | changes
     config = ModelConfig(filterbank=BANK, masker=ContinuousDepthConfig(**sizes), masks=DeterministicConfig("sigmoid"))
     return build_model(config).eval()
 
 
 def test_more_steps_solve_one_equation_better() -> None:
-    net, features = masker([4]).double().eval(), torch.randn(2, 9, 12, dtype=torch.float64)
+    net, features = masker(4).double().eval(), torch.randn(2, 9, 12, dtype=torch.float64)
     values = {}
     for steps in (4, 8, 16, 256):
         net.set_depth_steps(steps)
@@ -61,42 +60,17 @@ def test_more_steps_solve_one_equation_better() -> None:
     assert torch.equal(net(features), values[4])
 
 
-def test_training_draws_steps_and_use_takes_the_middle_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, features = masker([8, 2, 4]), torch.randn(1, 9, 5)
-    assert net.trained_steps == [2, 4, 8] and net.depth_steps == 4
-    taken: list[int] = []
-    grid = ContinuousDepthMasker._steps_now
-    monkeypatch.setattr(ContinuousDepthMasker, "_steps_now", lambda self: taken.append(grid(self)) or taken[-1])
-    torch.manual_seed(1)
-    for _ in range(60):
-        net(features)
-    assert sorted(set(taken)) == [2, 4, 8] and all(10 <= taken.count(steps) <= 32 for steps in (2, 4, 8))
-    torch.manual_seed(1)
-    again = [net._steps_now() for _ in range(60)]
-    assert again == taken[:60]
-    taken.clear()
-    net.eval()
-    net(features)
-    assert taken == [4]
-    rising = masker([2, 4, 8], training_steps="coarse_to_fine")
-    found = []
-    for share in (0.0, 0.3, 0.34, 0.6, 0.7, 1.0):
-        rising.set_training_share(share)
-        found.append(rising._steps_now())
-    assert found == [2, 2, 4, 4, 8, 8]
-
-
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again(stochastic: bool) -> None:
     found = []
     for recompute in (False, True):
-        net = masker([6], stochastic=stochastic)
+        net = masker(6, stochastic=stochastic)
         net.recompute = recompute
         features = torch.linspace(-1, 1, 2 * 9 * 7).view(2, 9, 7).requires_grad_()
         torch.manual_seed(5)
         if stochastic:
-            values, rate = net.with_rate(features, sample=True, generator=None)
-            (values.square().sum() + rate.sum()).backward()
+            output = net.with_extras(features, sample=True)
+            (output.values.square().sum() + output.extras["path_rate"].sum()).backward()
         else:
             net(features).square().sum().backward()
         found.append([features.grad, *(p.grad for p in net.parameters())])
@@ -107,7 +81,7 @@ def test_memory_hardly_grows_with_steps_that_are_computed_again() -> None:
     """Bytes that the backward pass holds; the pack hooks see each tensor, counted once by its storage."""
 
     def held(steps: int, recompute: bool) -> int:
-        net = masker([steps], model_dim=32, hidden_size=32, feedforward_dim=64)
+        net = masker(steps, model_dim=32, hidden_size=32, feedforward_dim=64)
         net.recompute = recompute
         features = torch.randn(2, 9, 50)
         parameters = {p.data_ptr() for p in net.parameters()}
@@ -132,18 +106,22 @@ def test_memory_hardly_grows_with_steps_that_are_computed_again() -> None:
 
 def test_the_path_rate_joins_the_objective() -> None:
     model = separation_model(stochastic=True)
-    assert model.variational and model.has_path
+    assert model.variational and model.traits().offers == {"path_rate"}
     mixture = torch.randn(3, 400)
     batch = Batch(mixture, torch.randn(3, 2, 400), torch.ones(3, 2, dtype=torch.bool), torch.tensor([400, 400, 300]))
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(path=1.0, initial_weight=0.5)))
-    objective = build_objective(config, latents=latents_of(model))
+    objective = build_objective(config, model.traits())
     assert set(objective.terms) == {"separation", "path_rate"}
     model.train()
     torch.manual_seed(2)
     separation = model(mixture)
-    assert separation.path_rate is not None and separation.path_rate.shape == (3, 8, model.frames_for(400))
+    assert separation.extras["path_rate"] is not None and separation.extras["path_rate"].shape == (
+        3,
+        8,
+        model.frames_for(400),
+    )
     losses = objective(batch, separation)
-    expected = separation.path_rate.sum((1, 2))[:2] / 400
+    expected = separation.extras["path_rate"].sum((1, 2))[:2] / 400
     torch.testing.assert_close(losses.terms["path_rate"][:2], expected)
     torch.testing.assert_close(losses.loss, losses.terms["separation"] + 0.5 * losses.terms["path_rate"])
     losses.loss.sum().backward()
@@ -167,14 +145,14 @@ def test_without_sampling_there_is_no_noise_and_with_it_there_is_a_spread() -> N
 
 
 def test_equal_drifts_have_no_rate() -> None:
-    net = masker([4], stochastic=True).eval()
+    net = masker(4, stochastic=True).eval()
     with torch.no_grad():
         for parameter in (*net.prior.output.parameters(), *net.block.time.output.parameters()):
             parameter.zero_()
         net.block.feedforward[3].weight.zero_()
         net.block.feedforward[3].bias.zero_()
-    _, rate = net.with_rate(torch.randn(2, 9, 5), sample=True, generator=torch.Generator().manual_seed(0))
-    assert not rate.any()
+    output = net.with_extras(torch.randn(2, 9, 5), sample=True, generator=torch.Generator().manual_seed(0))
+    assert not output.extras["path_rate"].any()
 
 
 def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
@@ -190,10 +168,8 @@ def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found \[\], expected one number or more$"):
-        masker([])
     with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found 0, expected a whole number of steps"):
-        masker([4, 0])
+        masker(0)
     fixed = build_model(ModelConfig(filterbank=BANK, masker=RecurrentConfig(hidden_size=4, num_layers=1)))
     with pytest.raises(UserError, match=r"^depth_steps: found 4, but the depth of this model's masker \(RecurrentM"):
         Separator(fixed, depth_steps=4)

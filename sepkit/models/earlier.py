@@ -1,0 +1,40 @@
+"""Descriptions and weights saved by sepkit 0.1.0, as this version reads them: the one place that knows older names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def translated(model: Any) -> Any:
+    """Return the configuration of a saved model with today's fields; anything but a mapping is returned as it is."""
+    masker = model.get("masker") if isinstance(model, dict) else None
+    if not isinstance(masker, dict):
+        return model
+    masker = dict(masker)
+    if masker.get("name") == "gated_recurrence":
+        masker.pop("embedding_dim", None)
+    if masker.get("name") == "continuous_depth":
+        masker.pop("training_steps", None)
+        steps = masker.get("depth_steps")
+        if isinstance(steps, list) and steps and all(isinstance(step, int) for step in steps):
+            masker["depth_steps"] = sorted(steps)[len(steps) // 2]
+    return model | {"masker": masker}
+
+
+def renamed(tensors: Mapping[str, T], model: Any) -> dict[str, T]:
+    """Return tensors by today's names, without those of parts that are gone.
+
+    Args:
+        tensors: of a saved model, by name.
+        model: its configuration, as it was saved.
+    """
+    masker = model.get("masker") if isinstance(model, dict) else None
+    embeds = isinstance(masker, dict) and bool(masker.get("embedding_dim"))
+    return {
+        "masker." + name if name.startswith("stage_decoders.") else name: tensor
+        for name, tensor in tensors.items()
+        if not (embeds and name.startswith("masker.embedding."))
+    }
