@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sepkit
-from sepkit.models.checkpoints import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.checkpoints import load_checkpoint
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.studies.continuous_depth.model import ImageVAE, Noise
 

@@ -24,9 +24,9 @@ import yaml
 from sepkit.cli.main import main as sepkit
 from sepkit.errors import UserError
 from sepkit.files import write_text
-from sepkit.models.card import model_card, read_summary
-from sepkit.models.checkpoints import load_checkpoint, save_model
-from sepkit.models.shipped import BOX, DEFAULT_MODEL
+from sepkit.models.published.card import model_card, read_summary
+from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
+from sepkit.models.storage.checkpoints import load_checkpoint, save_model
 
 LICENSE = "cc-by-4.0"
 CORPORA = (
@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--card", type=Path, nargs="+", metavar="SUMMARY", help="evaluations to write only the card from"
     )
-    parser.add_argument("--out", type=Path, default=BOX / DEFAULT_MODEL, help="default: in the package")
+    parser.add_argument("--out", type=Path, default=SHIPPED / DEFAULT_MODEL, help="default: in the package")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
     options = parser.parse_args(arguments)
     try:

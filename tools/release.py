@@ -36,8 +36,8 @@ IN_WHEEL = (
     "sepkit/__init__.py",
     "sepkit/py.typed",
     "sepkit/conf/",
-    "sepkit/models/box/boxed_8k/model.safetensors",
-    "sepkit/models/box/boxed_8k_causal/model.safetensors",
+    "sepkit/models/published/weights/boxed_8k/model.safetensors",
+    "sepkit/models/published/weights/boxed_8k_causal/model.safetensors",
 )
 IN_SOURCE = ("/tests/", "/docs/", "/egs/", "/mkdocs.yml", "/NOTICE", "/CITATION.cff")
 

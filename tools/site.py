@@ -80,7 +80,7 @@ def on_post_build(config: Any) -> None:
     """
     from sepkit.corpora.archives import WEB_RUNTIME
     from sepkit.files import cache_folder
-    from sepkit.models.shipped import default_model
+    from sepkit.models.published.shipped import default_model
     from sepkit.reporting.web import write_web_page
 
     if (cache_folder("web") / WEB_RUNTIME).is_dir():

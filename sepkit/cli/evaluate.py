@@ -77,7 +77,7 @@ def main(
     if model is not None and estimates is not None:
         raise UserError("--model, --estimates: expected one of the two")
     if model is None and estimates is None:
-        from sepkit.models.shipped import default_model
+        from sepkit.models.published.shipped import default_model
 
         model = default_model()
     if calibration and no_predict:

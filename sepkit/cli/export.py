@@ -41,7 +41,7 @@ def main(
     from sepkit.files import atomic_output, check_writable
     from sepkit.inference.exported import check_separates
     from sepkit.models import load_pretrained
-    from sepkit.models.onnx_export import export_onnx, quantize_onnx
+    from sepkit.models.export.onnx_export import export_onnx, quantize_onnx
 
     if not int8 and (manifest is not None or first is not None):
         raise UserError("--manifest, --first: measure what --int8 costs; give them with it")

@@ -56,7 +56,7 @@ def _overview() -> str:
 
 
 def _shipped() -> list[str]:
-    from sepkit.models.shipped import shipped_models
+    from sepkit.models.published.shipped import shipped_models
 
     shipped = shipped_models()
     if not shipped:
@@ -65,14 +65,14 @@ def _shipped() -> list[str]:
 
 
 def _encoders() -> list[str]:
-    from sepkit.models.shipped import shipped_encoders
+    from sepkit.models.published.shipped import shipped_encoders
 
     names = ", ".join(shipped_encoders())
     return [f"Encoders of voices that ship with sepkit (sepkit cluster --model NAME): {names}"] if names else []
 
 
 def _measured(model: str | None) -> list[str]:
-    from sepkit.models.shipped import shipped_models
+    from sepkit.models.published.shipped import shipped_models
 
     models = {model: model} if model else {name: str(folder) for name, folder in shipped_models().items()}
     memory = {f"{name}, MiB": partial(_memory, seconds=seconds) for name, seconds in (("10 s", 10), ("10 min", 600))}
@@ -87,8 +87,8 @@ def _index(model: str | None) -> str:
     from sepkit.errors import UserError
     from sepkit.files import file_digest
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.facts import card_license, model_facts
-    from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
+    from sepkit.models.published.facts import card_license, model_facts
+    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
 
     found = []
     for name, place in ({model: Path(model)} if model else shipped_models()).items():
@@ -114,8 +114,8 @@ def _memory(model: str, seconds: float) -> float:
 def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
     """Return one line per model: description, cost and scores."""
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.facts import model_facts
-    from sepkit.models.shipped import DEFAULT_MODEL
+    from sepkit.models.published.facts import model_facts
+    from sepkit.models.published.shipped import DEFAULT_MODEL
 
     head = ["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", *(more or {}), "SI-SDRi, dB"]
     rows = [head]
@@ -156,7 +156,7 @@ def _configurations() -> list[str]:
 def _depth(model: Any, folder: Path) -> dict[str, Any]:
     """Return the numbers of steps that a model of continuous depth was trained and calibrated with."""
     from sepkit.inference.quality import read_quality
-    from sepkit.models.fingerprint import weights_fingerprint
+    from sepkit.models.storage.fingerprint import weights_fingerprint
 
     trained = getattr(getattr(model, "masker", None), "trained_steps", None)
     if trained is None:
@@ -171,8 +171,8 @@ def _describe(model: str) -> str:
 
     from sepkit.config import to_dict
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.checkpoints import read_description
-    from sepkit.models.onnx import OnnxModel, is_onnx
+    from sepkit.models.export.onnx_model import OnnxModel, is_onnx
+    from sepkit.models.storage.checkpoints import read_description
 
     if is_onnx(model):
         description = OnnxModel(model).description

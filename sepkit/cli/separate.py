@@ -79,8 +79,8 @@ def main(
     find_recordings(inputs, Path(out))
     from sepkit.inference import separate_files
     from sepkit.inference.loading import load_model
-    from sepkit.models.hub import pinned
-    from sepkit.models.shipped import default_model
+    from sepkit.models.published.hub import pinned
+    from sepkit.models.published.shipped import default_model
 
     if output.link_speakers is not None and options.stitcher in ("profile", "embedding"):
         # These are of one person for each output.

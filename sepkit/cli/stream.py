@@ -48,7 +48,7 @@ def main(
         raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
     from sepkit.inference.loading import load_model
     from sepkit.inference.pipe import open_pipe, separate_pipe
-    from sepkit.models.shipped import default_model
+    from sepkit.models.published.shipped import default_model
 
     model = model or default_model(causal=True)
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)

@@ -38,8 +38,9 @@ def main(
         UserError: no such model or summary, a bad name, or the hub refuses or cannot be reached.
     """
     from sepkit.errors import UserError
-    from sepkit.models import hub, model_folder
-    from sepkit.models.card import model_card
+    from sepkit.models import model_folder
+    from sepkit.models.published import hub
+    from sepkit.models.published.card import model_card
 
     folder = model_folder(model)
     if folder is None:

@@ -23,7 +23,7 @@ from sepkit.inference.quality import QualityPredictor, fit_quality
 from sepkit.inference.separator import Separator
 from sepkit.inference.silence import fit_silence, levels_db
 from sepkit.inference.voice_change import default_encoder, voice_change
-from sepkit.models.fingerprint import weights_fingerprint
+from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 

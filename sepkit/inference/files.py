@@ -26,9 +26,9 @@ from sepkit.inference.separator import Separator
 from sepkit.inference.speakers import check_speakers
 from sepkit.inference.uncertainty import check_samples, is_variational
 from sepkit.models import load_checkpoint
-from sepkit.models.fingerprint import weights_fingerprint
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.parallel import Failed, attempt, for_each
 from sepkit.version import __version__
 

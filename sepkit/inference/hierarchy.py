@@ -27,7 +27,7 @@ from sepkit.inference.options import Levels, Subtype
 from sepkit.inference.outputs import file_identity
 from sepkit.inference.reports import FAILED, FilesReport, failure_reason, write_failures
 from sepkit.inference.separator import Separator
-from sepkit.models.checkpoints import read_description
+from sepkit.models.storage.checkpoints import read_description
 from sepkit.version import __version__
 
 SAME_SI_SDR_DB = 20.0

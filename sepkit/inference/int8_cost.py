@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from sepkit.models.onnx import OnnxModel
+from sepkit.models.export.onnx_model import OnnxModel
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 

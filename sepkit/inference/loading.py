@@ -13,9 +13,9 @@ from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality import QUALITY, read_quality
 from sepkit.inference.separator import Separator
 from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
-from sepkit.models.fingerprint import weights_fingerprint
-from sepkit.models.onnx import OnnxModel, is_onnx
-from sepkit.models.shipped import default_model
+from sepkit.models.export.onnx_model import OnnxModel, is_onnx
+from sepkit.models.published.shipped import default_model
+from sepkit.models.storage.fingerprint import weights_fingerprint
 
 
 def load_model(

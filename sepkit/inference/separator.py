@@ -35,10 +35,10 @@ from sepkit.inference.uncertainty import check_samples, monte_carlo
 from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder, load_checkpoint
-from sepkit.models.fingerprint import weights_fingerprint
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
-from sepkit.models.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.fingerprint import weights_fingerprint
 
 __all__ = ["Separated", "Separator"]
 

@@ -17,7 +17,7 @@ from sepkit.data import audio
 from sepkit.inference.levels import Products, gains_of
 from sepkit.inference.voices import unit_rows
 from sepkit.models import load_checkpoint
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 VOICE_FEATURES = ("voice_mean", "voice_change", "voice_across", "voice_within", "voice_halves", "voice_of_estimates")

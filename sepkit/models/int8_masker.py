@@ -145,7 +145,7 @@ def _quantized_trunk(masker: RecurrentMasker) -> bytes:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(_MISSING) from error
-    from sepkit.models.onnx_export import quantize_graph, trace
+    from sepkit.models.export.onnx_export import quantize_graph, trace
 
     example = torch.randn(2, masker.encoding_dim, 50, generator=torch.Generator().manual_seed(0))
     axes = {name: {0: "batch", 2: "frames"} for name in ("features", "summary")}

@@ -193,7 +193,7 @@ class FlowPrior(Prior):
             from zuko.transforms import AdditiveTransform
         except ImportError:
             raise UserError("model.encoding_prior: flow needs zuko; pip install 'sepkit[flow]'") from None
-        # zuko needs the values of its masks, which a device without values (`sepkit.models.layout`) does not have.
+        # zuko needs the values of its masks, which the meta device (`storage.layout`) does not have.
         with torch.device("cpu") if torch.empty(0).is_meta else nullcontext():
             forwards = torch.arange(encoding_dim)
             self.transforms = nn.ModuleList()

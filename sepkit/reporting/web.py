@@ -23,8 +23,8 @@ from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
 from sepkit.models import load_pretrained
-from sepkit.models.onnx import OnnxModel, is_onnx
-from sepkit.models.onnx_export import export_onnx
+from sepkit.models.export.onnx_export import export_onnx
+from sepkit.models.export.onnx_model import OnnxModel, is_onnx
 from sepkit.version import __version__
 
 MOST_SECONDS = 60

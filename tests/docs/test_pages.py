@@ -90,7 +90,7 @@ def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
+    from sepkit.models.storage.checkpoints import save_model
 
     monkeypatch.chdir(tmp_path)
     write_recordings(tmp_path / "recordings")

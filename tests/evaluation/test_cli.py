@@ -18,7 +18,7 @@ def test_a_model_is_measured(
     corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
+    from sepkit.models.storage.checkpoints import save_model
 
     model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     arguments = ["evaluate", "--model", str(model), "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out")]
@@ -113,7 +113,7 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
     corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig
 ) -> None:
     from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
+    from sepkit.models.storage.checkpoints import save_model
 
     model = str(save_model(build_model(tiny_model_config), tmp_path / "model", {}))
     wavs = tmp_path / "wavs"
@@ -137,7 +137,7 @@ def test_manifests_apart_are_what_they_are_alone(
 ) -> None:
     """One process writes a folder for each; a bad mixture of one does not stop the other."""
     from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
+    from sepkit.models.storage.checkpoints import save_model
 
     model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     manifests = []
@@ -161,7 +161,7 @@ def test_manifests_of_one_name_apart_are_refused(
     make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sepkit.models import build_model
-    from sepkit.models.checkpoints import save_model
+    from sepkit.models.storage.checkpoints import save_model
 
     model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     manifests = [str(make_corpus(tmp_path / name, count=1).manifest) for name in ("a", "b")]

@@ -31,7 +31,7 @@ from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality import QualityPredictor, fit_quality, read_quality, write_quality
 from sepkit.inference.ridge import fit_ridge
 from sepkit.models import build_model, save_model
-from sepkit.models.fingerprint import weights_fingerprint
+from sepkit.models.storage.fingerprint import weights_fingerprint
 
 RATE = 8000
 MODEL = ModelConfig(

@@ -20,7 +20,7 @@ from sepkit.inference.options import OutputOptions
 from sepkit.inference.silence import HIGHEST_DB, LOWEST_DB, SilenceThreshold, fit_silence, levels_db
 from sepkit.inference.voice_change import default_encoder
 from sepkit.models import build_model
-from sepkit.models.fingerprint import weights_fingerprint
+from sepkit.models.storage.fingerprint import weights_fingerprint
 
 RATE = 8000
 

@@ -126,7 +126,7 @@ def test_loss_by_chunks(monkeypatch):
 
 
 def test_loss_by_chunks_needs_a_model(monkeypatch):
-    monkeypatch.setattr("sepkit.models.shipped.shipped_models", dict)
+    monkeypatch.setattr("sepkit.models.published.shipped.shipped_models", dict)
     assert "SEPKIT_BENCH_MODEL" in separate._quality(12.0)["left_out"]
 
 

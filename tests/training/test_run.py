@@ -34,7 +34,7 @@ from sepkit.config import (
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
-from sepkit.models.checkpoints import read_description
+from sepkit.models.storage.checkpoints import read_description
 from sepkit.training.folder import alone_in
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepkit.models.facts import multiply_adds
+from sepkit.models.published.facts import multiply_adds
 from tools.bench import pairs
 from tools.bench.pairs import Sizes
 from tools.bench.timing import Ratio, environment, take_turns

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sepkit.errors import UserError
-from sepkit.models.facts import multiply_adds
+from sepkit.models.published.facts import multiply_adds
 from tools.bench import contestants
 from tools.bench.contestants import SEPFORMER
 from tools.bench.inputs import two_voices
@@ -266,7 +266,7 @@ def _attained(
 
 def _quality(seconds: float) -> dict[str, Any]:
     """Return the cost of chunks for a trained model."""
-    from sepkit.models.shipped import DEFAULT_MODEL, shipped_models
+    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
 
     model = os.environ.get("SEPKIT_BENCH_MODEL") or (DEFAULT_MODEL if DEFAULT_MODEL in shipped_models() else None)
     record: dict[str, Any] = {

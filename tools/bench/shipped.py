@@ -199,7 +199,7 @@ def onnx_runtime(folder: Path, model: str, threads: int) -> Call:
         model: its name.
         threads: of ONNX Runtime.
     """
-    from sepkit.models.onnx_export import export_onnx
+    from sepkit.models.export.onnx_export import export_onnx
 
     export_onnx(_loaded(model), folder / _GRAPH)
     return _session_call(folder, threads, _mixture(folder))
@@ -216,7 +216,7 @@ def openvino(folder: Path, model: str, threads: int) -> Call:
     import torch
     from openvino import Core
 
-    from sepkit.models.onnx_export import export_onnx
+    from sepkit.models.export.onnx_export import export_onnx
 
     export_onnx(_loaded(model), folder / _GRAPH)
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
@@ -286,7 +286,7 @@ def exported(folder: Path, name: str, threads: int) -> Call:
         threads: of ONNX Runtime.
     """
     from sepkit.models.bridges import from_asteroid
-    from sepkit.models.onnx_export import export_onnx
+    from sepkit.models.export.onnx_export import export_onnx
 
     export_onnx(from_asteroid(folder / "model" / "asteroid.pt").eval(), folder / _GRAPH)
     return _session_call(folder, threads, _mixture(folder))

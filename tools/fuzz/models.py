@@ -55,8 +55,8 @@ def _predictors() -> Kind:
 def _graphs() -> Kind:
     import onnx
 
-    from sepkit.models.onnx import METADATA
-    from sepkit.models.onnx_export import export_onnx
+    from sepkit.models.export.onnx_export import export_onnx
+    from sepkit.models.export.onnx_model import METADATA
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_files(Path(temporary), model_files())

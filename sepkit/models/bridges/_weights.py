@@ -11,7 +11,7 @@ from torch import Tensor
 from sepkit.config import ModelConfig
 from sepkit.errors import UserError, one_line
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
-from sepkit.models.layout import lay_out
+from sepkit.models.storage.layout import lay_out
 
 OWN = ("signal_mean", "signal_std")
 """Tensors of a model that other toolkits do not have."""

@@ -31,8 +31,8 @@ from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
-from sepkit.models.layout import lay_out
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+from sepkit.models.storage.layout import lay_out
 
 _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
 

@@ -22,8 +22,8 @@ from sepkit.errors import UserError
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
-from sepkit.models.layout import lay_out
 from sepkit.models.maskers import SepFormerMasker
+from sepkit.models.storage.layout import lay_out
 
 HYPERPARAMETERS = "hyperparams.yaml"
 FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")

@@ -35,7 +35,7 @@ def calibrate(model: str | Path, manifest: str | Path, first: int | None = None)
     Raises:
         UserError: no such model or file, data of other dimensions, or too few of them.
     """
-    from sepkit.models.checkpoints import find_checkpoint
+    from sepkit.models.storage.checkpoints import find_checkpoint
 
     folder = find_checkpoint(model)
     vae = load_vae(folder)

@@ -14,7 +14,7 @@ from typing import Any
 from sepkit.choices import to_dict
 from sepkit.errors import UserError
 from sepkit.files import parse_json, write_text, write_yaml
-from sepkit.models.checkpoints import load_checkpoint, read_description, save_model
+from sepkit.models.storage.checkpoints import load_checkpoint, read_description, save_model
 from sepkit.studies.acquisition.config import PartialVAETaskConfig
 from sepkit.studies.acquisition.model import PartialVAE
 from sepkit.training.messages import say

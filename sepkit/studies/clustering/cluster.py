@@ -28,7 +28,7 @@ from sepkit.inference.voices import (
     unit_rows,
 )
 from sepkit.models import load_checkpoint
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.clustering.adapt import adapt
 from sepkit.studies.clustering.hearing import ClusterOptions, Heard, hear

@@ -20,9 +20,9 @@ from sepkit.files import write_json
 from sepkit.inference.counting import VoiceGains, VoiceTree
 from sepkit.inference.stretches import Stretch, blend_turns
 from sepkit.models import load_checkpoint
-from sepkit.models.checkpoints import find_checkpoint, save_model
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.checkpoints import find_checkpoint, save_model
 from sepkit.studies.clustering.hearing import hear
 from sepkit.studies.clustering.measures import BASELINES
 from sepkit.studies.clustering.trials import Collection, embeddings_of, embeddings_of_waveforms, read_collection

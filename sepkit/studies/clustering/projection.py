@@ -20,9 +20,9 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
-from sepkit.models.checkpoints import save_model
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder, beside_spectra
+from sepkit.models.storage.checkpoints import save_model
 from sepkit.studies.clustering.trials import read_collection
 
 _SHRINKAGE = 0.1

@@ -17,7 +17,7 @@ from sepkit.files import read_json
 from sepkit.inference.stretches import WINDOW_SECONDS
 from sepkit.inference.voices import spherical_k_means
 from sepkit.models import load_checkpoint
-from sepkit.models.shipped import encoder_folder
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.clustering.measures import BASELINES, cluster_by, listen, plain_features
 

@@ -33,7 +33,7 @@ def evaluate(
     import sys
 
     from sepkit.inference.devices import device_of
-    from sepkit.models.checkpoints import find_checkpoint
+    from sepkit.models.storage.checkpoints import find_checkpoint
     from sepkit.studies.continuous_depth.evaluate import evaluate_images, report_lines
 
     command = shlex.join(["sepkit", *sys.argv[1:]])

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from sepkit.errors import UserError
-from sepkit.models import hub
-from sepkit.models.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.onnx import is_onnx
+from sepkit.models.export.onnx_model import is_onnx
+from sepkit.models.published import hub
+from sepkit.models.published.shipped import shipped_models
 from sepkit.models.saved import SavedModel
-from sepkit.models.shipped import shipped_models
+from sepkit.models.storage.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
 
 
 def load_pretrained(model: Path_) -> EncoderMaskerDecoder:

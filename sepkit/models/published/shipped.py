@@ -1,4 +1,4 @@
-"""The models that ship with the package, each a folder in `box`; the folder's name is the model's."""
+"""The models that ship with the package, each a folder in `weights`; the folder's name is the model's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sepkit.errors import UserError
 
-BOX = Path(__file__).resolve().parent / "box"
+SHIPPED = Path(__file__).resolve().parent / "weights"
 """Folder of the folders of models."""
 
 ENCODERS = Path(__file__).resolve().parent / "encoders"
@@ -24,9 +24,9 @@ DEFAULT_CAUSAL_MODEL = "boxed_8k_causal"
 
 def shipped_models() -> dict[str, Path]:
     """Return name -> folder of every model that ships with this version."""
-    if not BOX.is_dir():
+    if not SHIPPED.is_dir():
         return {}
-    return {folder.name: folder for folder in sorted(BOX.iterdir()) if (folder / "model.yaml").is_file()}
+    return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if (folder / "model.yaml").is_file()}
 
 
 def shipped_encoders() -> list[str]:

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import atomic_output, file_digest, read_yaml, write_text
-from sepkit.models.earlier import renamed, translated
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.layout import check_finite_weights, damaged, lay_out, shapes_in_file
-from sepkit.models.own_files import changed_files, files_of, files_wanted
 from sepkit.models.saved import SavedModel
+from sepkit.models.storage.earlier import renamed, translated
+from sepkit.models.storage.layout import check_finite_weights, damaged, lay_out, shapes_in_file
+from sepkit.models.storage.own_files import changed_files, files_of, files_wanted
 from sepkit.version import __version__
 
 FORMAT = 1

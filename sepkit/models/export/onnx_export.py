@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, parse_json
-from sepkit.models._onnx_graph import GraphModel, PlainOperations
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.onnx import FORMAT, METADATA, SUFFIX, OnnxModel
+from sepkit.models.export.graph import GraphModel, PlainOperations
+from sepkit.models.export.onnx_model import FORMAT, METADATA, SUFFIX, OnnxModel
 from sepkit.version import __version__
 
 TOLERANCE = 1e-4

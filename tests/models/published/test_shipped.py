@@ -9,8 +9,8 @@ import pytest
 from sepkit.errors import UserError
 from sepkit.inference import load_model
 from sepkit.inference.voice_change import default_encoder
-from sepkit.models.fingerprint import weights_fingerprint
-from sepkit.models.shipped import encoder_folder, shipped_encoders, shipped_models
+from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
+from sepkit.models.storage.fingerprint import weights_fingerprint
 
 
 def test_names_of_encoders_are_folders_with_a_model() -> None:

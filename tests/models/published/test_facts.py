@@ -17,7 +17,7 @@ from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, S
 from sepkit.files import parse_yaml
 from sepkit.inference.memory import peak_memory_mib
 from sepkit.models import build_model, save_model
-from sepkit.models.facts import card_scores, model_facts, multiply_adds
+from sepkit.models.published.facts import card_scores, model_facts, multiply_adds
 from sepkit.models.streaming import ModelStream
 
 CARD = """---
@@ -64,7 +64,7 @@ def test_a_causal_model_has_a_latency_and_another_has_none():
 
 
 def test_the_causal_successor_of_the_box_lags_less_than_40_ms():
-    path = Path(__file__).parents[2] / "egs" / "folder" / "conf" / "box_causal.yaml"
+    path = Path(__file__).parents[3] / "egs" / "folder" / "conf" / "box_causal.yaml"
     described = parse_yaml(path.read_text(), str(path))["model"]
     model = build_model(from_dict(ModelConfig, described)).eval()
     assert 1000 * ModelStream(model).lookahead_samples / model.sample_rate <= 40

@@ -44,8 +44,8 @@ onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
 
 from sepkit.inference.int8_cost import quantization_cost  # noqa: E402
-from sepkit.models.onnx import METADATA, OnnxModel  # noqa: E402
-from sepkit.models.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
+from sepkit.models.export.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
+from sepkit.models.export.onnx_model import METADATA, OnnxModel  # noqa: E402
 
 FREE = FreeFilterbankConfig(num_filters=12)
 TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
@@ -242,7 +242,7 @@ def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, cap
     def fails(self, mixture, *arguments, **options):
         raise UserError("ONNX Runtime failed")
 
-    monkeypatch.setattr("sepkit.models.onnx_export.difference", lambda *arguments: 0.0)
+    monkeypatch.setattr("sepkit.models.export.onnx_export.difference", lambda *arguments: 0.0)
     monkeypatch.setattr(OnnxModel, "forward", fails)
     assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "model.onnx")]) == 2
     assert "separates no recording" in capsys.readouterr().err
@@ -405,8 +405,8 @@ def test_graphs_with_other_inputs_or_outputs_are_refused(inputs, outputs, export
 
 
 def test_a_graph_that_takes_too_long_is_stopped(exported, monkeypatch):
-    monkeypatch.setattr("sepkit.models.onnx.ONNX_SECONDS", 0.01)
-    monkeypatch.setattr("sepkit.models.onnx.ONNX_SECONDS_PER_SECOND", 0.0)
+    monkeypatch.setattr("sepkit.models.export.onnx_model.ONNX_SECONDS", 0.01)
+    monkeypatch.setattr("sepkit.models.export.onnx_model.ONNX_SECONDS_PER_SECOND", 0.0)
     model = OnnxModel(exported / "model.onnx")
     assert "stopped after 0 s" in complaint(lambda: model(torch.zeros(8, 400_000)))
 

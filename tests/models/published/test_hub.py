@@ -25,8 +25,9 @@ from sepkit.config import (
 )
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.models import build_model, hub, load_checkpoint, load_pretrained, model_folder, save_model, shipped
-from sepkit.models.card import model_card
+from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
+from sepkit.models.published import hub, shipped
+from sepkit.models.published.card import model_card
 from tests.tiny_models import RECURRENT
 
 
@@ -113,7 +114,7 @@ def test_only_constants_can_be_left_out(folder):
 @pytest.fixture
 def box(model, tmp_path, monkeypatch):
     """A package with one model in its box."""
-    monkeypatch.setattr(shipped, "BOX", tmp_path / "box")
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "box")
     save_model(model, tmp_path / "box" / "boxed_8k", half=True)
     (tmp_path / "box" / "no_model").mkdir()
     return tmp_path / "box"
@@ -142,7 +143,7 @@ def test_the_shipped_model_is_the_default(box, tmp_path, capsys):
 
 
 def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(shipped, "BOX", tmp_path / "box")
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "box")
     assert "not in this version" in complaint(sepkit.load_model)
     recording = audio.write(tmp_path / "x.wav", 0.1 * np.ones(400, dtype=np.float32), 8000)
     assert main(["separate", str(recording), "--out", str(tmp_path / "out")]) == 2
@@ -340,7 +341,7 @@ def summary(path: Path, **metrics: float) -> Path:
 
 def test_what_only_developers_read_is_on_no_card():
     from sepkit.evaluation.labels import FROM_LATENTS
-    from sepkit.models.card import _DIAGNOSTICS
+    from sepkit.models.published.card import _DIAGNOSTICS
 
     assert set(FROM_LATENTS) <= _DIAGNOSTICS
 

@@ -13,9 +13,10 @@ from torch import nn
 
 from sepkit.config import DeterministicConfig, GaussianConfig, MaskerConfig, STFTFilterbankConfig
 from sepkit.errors import UserError
-from sepkit.models import build_model, checkpoints, load_checkpoint, load_pretrained, load_weights_into, save_model
-from sepkit.models.checkpoints import read_description
+from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
+from sepkit.models.storage import checkpoints
+from sepkit.models.storage.checkpoints import read_description
 from sepkit.registry import register
 from tests.tiny_models import RECURRENT
 

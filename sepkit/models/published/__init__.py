@@ -1,0 +1,1 @@
+"""Models that others can name: those that ship with sepkit, and those on the Hugging Face Hub."""

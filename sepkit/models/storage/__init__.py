@@ -1,0 +1,1 @@
+"""Models on disk: a folder of weights and a description that nothing executes."""
