@@ -11,8 +11,6 @@ EXTRAS = {
     "pystoi": "evaluate",
     "matplotlib": "report",
     "PIL": "report",
-    "filelock": "prepare",
-    "pyloudnorm": "prepare",
     "pesq": "metrics",
     "pyroomacoustics": "reverb",
     "speechbrain": "sepformer",

@@ -76,14 +76,10 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal.
-
-    Args:
-        path: of the file.
-    """
+def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
+    """Return the digest of a file's bytes in hexadecimal; `kind` is a name that hashlib knows, such as "md5"."""
+    digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
-        digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

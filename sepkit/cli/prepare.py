@@ -16,7 +16,6 @@ COMMANDS = {
     "wsj0-mix": OptionsCommand(options.WSJ0MixOptions, "sepkit.corpora.wsj0mix:prepare_wsj0_mix"),
     "vctk-2mix": OptionsCommand(options.VCTK2MixOptions, "sepkit.corpora.vctk2mix:prepare_vctk2mix"),
     "wavs": OptionsCommand(options.WavsOptions, "sepkit.corpora.wavs:write_wavs"),
-    "shards": OptionsCommand(options.ShardsOptions, "sepkit.corpora.sharding:write_shards"),
     **{kind: OptionsCommand(*command) for kind, command in preparations().items()},
 }
 """Subcommand -> its options, and the function that takes them (imported only when it runs)."""

@@ -1,4 +1,4 @@
-"""The archives that may be downloaded: publishers, sizes, and the folders they unpack to."""
+"""The archives that may be downloaded: publishers, sizes, digests, and the folders they unpack to."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class Archive:
         size_bytes: exact size, where it is published.
         about_bytes: rough size, where none is published.
         unpacked_bytes: rough size.
-        checksum: "md5:..." or "sha256:..." as published, or None.
-        tree: git's identifier of the folder that is unpacked, which tells its contents; None where it is not known.
-        members: folder within the archive that is unpacked to `folder`; the first component is left out where it is
-            "*". None: the archive's own paths, below the cache.
-        names: of the files in that folder that are unpacked; None: all.
+        digest: "md5:..." or "sha256:..." as published, or None.
+        members: the folder within the archive that becomes `folder`, possibly a pattern; "": `folder` itself, and the
+            files beside it go beside it.
+        names: of the files that are unpacked; empty: all.
     """
 
     part: str
@@ -31,10 +30,9 @@ class Archive:
     size_bytes: int | None = None
     about_bytes: int = 0
     unpacked_bytes: int = 0
-    checksum: str | None = None
-    tree: str | None = None
-    members: str | None = None
-    names: frozenset[str] | None = None
+    digest: str | None = None
+    members: str = ""
+    names: frozenset[str] = frozenset()
 
     @property
     def bytes_to_fetch(self) -> int:
@@ -44,47 +42,29 @@ class Archive:
 
 @dataclass(frozen=True)
 class Download:
-    """The archives of one name.
-
-    Args:
-        archives: its parts.
-        default: parts that are fetched unless others are asked for; empty: all.
-        license: in a few words.
-    """
+    """The archives of one name; `default` are the parts that are fetched unless others are asked for (empty: all)."""
 
     archives: tuple[Archive, ...]
+    license: str
     default: tuple[str, ...] = ()
-    license: str = ""
 
 
 def _librispeech(part: str, size_bytes: int, md5: str) -> Archive:
+    file = f"{part}.tar.gz"
+    # gzip does not make FLAC smaller.
+    sizes = {"size_bytes": size_bytes, "unpacked_bytes": size_bytes}
     return Archive(
-        part,
-        f"{part}.tar.gz",
-        f"https://www.openslr.org/resources/12/{part}.tar.gz",
-        f"LibriSpeech/{part}",
-        size_bytes,
-        # gzip does not make FLAC smaller.
-        unpacked_bytes=size_bytes,
-        checksum=f"md5:{md5}",
+        part, file, f"https://www.openslr.org/resources/12/{file}", f"LibriSpeech/{part}", **sizes, digest=f"md5:{md5}"
     )
 
 
-def _tables(repository: str, commit: str, tree: str, members: str, about_bytes: int) -> Archive:
-    """Return the folder `members` of a commit of a repository on GitHub.
-
-    Archives that GitHub makes of one commit may differ in their bytes; git's identifier of the folder does not.
-    """
+def _tables(repository: str, commit: str, about_bytes: int, license: str) -> Download:
+    """Return the folder `metadata` of a commit on GitHub, whose archives of one commit may differ in their bytes."""
     name = repository.rpartition("/")[2]
-    return Archive(
-        "metadata",
-        f"{name}.tar.gz",
-        f"https://github.com/{repository}/archive/{commit}.tar.gz",
-        f"{name}/{members}",
-        about_bytes=about_bytes,
-        unpacked_bytes=4 * about_bytes,
-        tree=tree,
-        members=f"*/{members}",
+    url = f"https://github.com/{repository}/archive/{commit}.tar.gz"
+    sizes = {"about_bytes": about_bytes, "unpacked_bytes": 4 * about_bytes}
+    return Download(
+        (Archive("metadata", f"{name}.tar.gz", url, f"{name}/metadata", **sizes, members="*/metadata"),), license
     )
 
 
@@ -105,8 +85,8 @@ DOWNLOADS: dict[str, Download] = {
             _librispeech("train-clean-360", 23_049_477_885, "c0e676e450a7ff2f54aeade5171606fa"),
             _librispeech("train-other-500", 30_593_501_606, "d1a0fd59409feb2c614ce4d30c387708"),
         ),
-        ("train-clean-100", "dev-clean", "test-clean"),
         "CC BY 4.0",
+        ("train-clean-100", "dev-clean", "test-clean"),
     ),
     "wham-noise": Download(
         (
@@ -119,7 +99,7 @@ DOWNLOADS: dict[str, Download] = {
                 unpacked_bytes=19_000_000_000,
             ),
         ),
-        license="CC BY-NC 4.0: not for commercial use",
+        "CC BY-NC 4.0: not for commercial use",
     ),
     "vctk": Download(
         (
@@ -132,44 +112,13 @@ DOWNLOADS: dict[str, Download] = {
                 unpacked_bytes=15_500_000_000,
             ),
         ),
-        license="ODC-By 1.0",
+        "ODC-By 1.0",
     ),
-    "librimix-metadata": Download(
-        (
-            _tables(
-                "JorisCos/LibriMix",
-                "b898ca375c03e4039cdb3dbe3dd485aad58ec7d1",
-                "bfeb748263b2e846c98bf021e79bfe0c68a189c5",
-                "metadata",
-                20_000_000,
-            ),
-        ),
-        license="MIT",
+    "librimix-metadata": _tables("JorisCos/LibriMix", "b898ca375c03e4039cdb3dbe3dd485aad58ec7d1", 20_000_000, "MIT"),
+    "vctk-2mix-metadata": _tables(
+        "JorisCos/VCTK-2Mix", "33279c5bbf05a56a44dffedaa6aba720126c9d84", 3_000_000, "see the repository"
     ),
-    "vctk-2mix-metadata": Download(
-        (
-            _tables(
-                "JorisCos/VCTK-2Mix",
-                "33279c5bbf05a56a44dffedaa6aba720126c9d84",
-                "ccd3db83fd77ab69756829efb5866945ad9c5dcc",
-                "metadata",
-                3_000_000,
-            ),
-        ),
-        license="see the repository",
-    ),
-    "wsj0-mix-lists": Download(
-        (
-            _tables(
-                "mpariente/pywsj0-mix",
-                "6ca4c926057aa461866a5593413adeb4218b82c5",
-                "868dd444a21b507a7de7c403f3945b0a8aebd5be",
-                "metadata",
-                5_000_000,
-            ),
-        ),
-        license="MIT",
-    ),
+    "wsj0-mix-lists": _tables("mpariente/pywsj0-mix", "6ca4c926057aa461866a5593413adeb4218b82c5", 5_000_000, "MIT"),
     "onnxruntime-web": Download(
         (
             Archive(
@@ -179,11 +128,11 @@ DOWNLOADS: dict[str, Download] = {
                 WEB_RUNTIME,
                 size_bytes=33_106_585,
                 unpacked_bytes=14_314_404,
-                checksum="sha256:d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
+                digest="sha256:d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
                 members="package/dist",
                 names=WEB_RUNTIME_FILES,
             ),
         ),
-        license="MIT",
+        "MIT",
     ),
 }

@@ -33,7 +33,6 @@ from sepkit.corpora._recordings import (
 )
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
-from sepkit.corpora.sharding import shard_folder
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 
@@ -111,7 +110,7 @@ def prepare_folder(options: FolderOptions) -> Path:
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
         print(f"{name}.jsonl: {_summary(entries)}")
-    return shard_folder(out) if options.shards else out
+    return out
 
 
 def _check(options: FolderOptions) -> None:

@@ -10,7 +10,7 @@ License: LibriSpeech CC BY 4.0, WHAM noise CC BY-NC 4.0, the metadata MIT.
 Traps: mixtures are written to PCM16 rounded downwards, so a mixture differs from the sum of its written sources by up
 to two steps, and loud samples saturate. "Shortest" and "longest" include the noise, also for mix_clean. Noise named
 *sp08 and *sp12 (only in train-360) was made with sox; where it is absent it is made here, and its samples differ a
-little. Metadata made anew (`make_metadata`) give another corpus than the published one.
+little.
 Citation: Cosentino, Pariente, Cornell, Deleforge, Vincent, "LibriMix: An Open-Source Dataset for Generalizable Speech
 Separation", arXiv:2005.11262, 2020; Panayotov, Chen, Povey, Khudanpur, "LibriSpeech", ICASSP 2015; Wichern et al.,
 "WHAM!: Extending Speech Separation to Noisy Environments", Interspeech 2019.
@@ -20,27 +20,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 
-from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
-from sepkit.corpora._recordings import SPLITS, check_writable, find_audio_files, read_speaker_sexes, split_of
+from sepkit.corpora._recordings import read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
-from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import check_writable
 from sepkit.parallel import Failed, for_each
 
-_NOISE_FOLDERS = {"train": "tr", "dev": "cv", "test": "tt"}
 _SPEEDS = {"sp08": 0.8, "sp12": 1.2}
 _AT_SPEED = re.compile(r"(sp08|sp12)(?=\.\w+$)")
-_SEED = 72
-_HELD_OUT_MIXTURES = 3000
 
 
 def prepare_librimix(options: LibriMixOptions) -> Path:
@@ -66,8 +61,6 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     noise = _root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
     skipped: dict[str, str] = {}
     prefix, nested = f"libri{speakers}mix_", (f"Libri{speakers}Mix", f"metadata/Libri{speakers}Mix")
-    if options.make_metadata:
-        _make_tables(speech, noise, metadata, prefix, speakers, out, skipped, processes)
     layout = Layout(
         "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, extend_noise=True
     )
@@ -86,7 +79,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
         recipes = _with_noise(recipes, noise, out, skipped, processes)
         parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), people))
     prepare_parts(parts, layout, skipped, options.write, processes)
-    return shard_folder(out, processes) if options.shards else out
+    return out
 
 
 def _root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:
@@ -140,74 +133,3 @@ def _change_speed(name: str, noise: Path, folder: Path) -> str:
         faster = audio.resample(waveform, round(SOURCE_RATE * _SPEEDS[speed]), SOURCE_RATE)
         audio.write(path, faster, SOURCE_RATE, "PCM_16", "floor")
     return str(path)
-
-
-def _make_tables(
-    speech: Path,
-    noise: Path,
-    metadata: Path,
-    prefix: str,
-    speakers: int,
-    out: Path,
-    skipped: dict[str, str],
-    processes: int | None,
-) -> None:
-    """Make the table of each folder of speech that has none. Each table's draws start from the same seed."""
-    sexes = _sexes(speech)
-    for folder in sorted(path for path in speech.iterdir() if path.is_dir()):
-        split, _ = split_of(Path(folder.name, "x"))
-        table = metadata / f"{prefix}{folder.name}.csv"
-        if split not in SPLITS or table.is_file():
-            continue
-        try:
-            _make_table(table, speech, noise, folder.name, speakers, sexes, out, skipped, processes)
-        except UserError as error:
-            skipped[str(table)] = str(error)
-    if skipped and not any(metadata.glob(f"{prefix}*.csv")):
-        raise UserError(f"{speech}: no table can be made of it: {next(iter(skipped.values()))}")
-
-
-def _make_table(
-    table: Path,
-    speech: Path,
-    noise: Path,
-    folder: str,
-    speakers: int,
-    sexes: Mapping[str, str],
-    out: Path,
-    skipped: dict[str, str],
-    processes: int | None,
-) -> None:
-    split, _ = split_of(Path(folder, "x"))
-    utterances = [
-        Spoken(path.as_posix(), length, speaker := speaker_of(path.as_posix()), sexes.get(speaker))
-        for path, length in list_recordings(speech, find_audio_files(speech / folder), skipped, processes)
-    ]
-    training = split == "train"
-    noises, faster = _noises(noise, noise / _NOISE_FOLDERS[split or "train"], skipped, processes)
-    random = Random(_SEED)
-    draws = Draws(speakers, None if training else _HELD_OUT_MIXTURES, again=not training, longest_noise=training)
-    combinations = combine(utterances, noises, faster if training else [], draws, random)
-    absent = sorted({n.path for _, n in combinations if not (noise / n.path).is_file()})
-    made = _change_speeds(absent, noise, out, processes)
-    count = write_new_tables(table, combinations, speech, noise, random, skipped, processes, made)
-    print(f"{table}: {count} mixtures of {len(utterances)} utterances and {len(noises)} noises, seed {_SEED}")
-
-
-def _noises(
-    noise: Path, folder: Path, skipped: dict[str, str], processes: int | None
-) -> tuple[list[Spoken], list[Spoken]]:
-    """Return the noises of a folder, and those at other speeds, whether they exist or could be made."""
-    listed = list_recordings(noise, find_audio_files(folder), skipped, processes)
-    found = [Spoken(path.as_posix(), length) for path, length in listed]
-    plain = [spoken for spoken in found if not _AT_SPEED.search(spoken.path)]
-    if not plain:
-        raise UserError(f"{folder}: no noise of at least 3 s at {SOURCE_RATE} Hz; expected that of WHAM")
-    there = {spoken.path: spoken for spoken in found}
-    faster: list[Spoken] = []
-    for spoken in plain:
-        for tag, speed in _SPEEDS.items():
-            path = str(Path(spoken.path).with_suffix("")) + tag + Path(spoken.path).suffix
-            length = audio.resampled_length(spoken.num_samples, round(SOURCE_RATE * speed), SOURCE_RATE)
-            faster.append(there.get(path, Spoken(path, length)))
-    return plain, [spoken for spoken in faster if spoken.num_samples >= 3 * SOURCE_RATE]

@@ -103,7 +103,6 @@ class FolderOptions:
         noisy_and_clean: write the same test mixtures with and without their noise, test_noisy.jsonl and
             test_clean.jsonl in place of test.jsonl; likewise for each group
         seed: seed of splits, choices, crops and gains
-        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
     """
 
     out: Path
@@ -124,7 +123,6 @@ class FolderOptions:
     noise_snr_db: Sequence[float] = (0.0, 15.0)
     noisy_and_clean: bool = False
     seed: int = 0
-    shards: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +189,6 @@ class _PublishedOptions:
         sample_rate: 8000 or 16000 Hz
         mode: min (cut to the shortest source) or max (as long as the longest)
         write: write the wavs in the corpus's own layout below --out; default: mixtures are mixed on the fly
-        shards: also write tar shards of all manifests, with manifests that read them, into the folder shards of --out
         processes: number of processes; default: the number of processors
     """
 
@@ -199,7 +196,6 @@ class _PublishedOptions:
     sample_rate: int = 8000
     mode: Mode = "min"
     write: bool = False
-    shards: bool = False
     processes: int | None = None
 
 
@@ -247,14 +243,12 @@ class LibriMixOptions(_PublishedOptions):
         wham_noise: folder of the WHAM noise (tr/, cv/, tt/), or the one above it
         metadata: folder of libri2mix_train-clean-100.csv and so on; every table found there is prepared
         speakers: sources in a mixture, 2 or 3
-        make_metadata: first make the tables that --metadata lacks, for your own corpus laid out like LibriSpeech
     """
 
     librispeech: Path
     wham_noise: Path
     metadata: Path
     speakers: int = 2
-    make_metadata: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,13 +261,11 @@ class VCTK2MixOptions(_PublishedOptions):
         vctk: folder of VCTK 0.80 (wav48/), or the one above it
         wham_noise: folder of the WHAM noise (tt/), or the one above it
         metadata: folder of VCTK2mix_VCTK_md.csv
-        make_metadata: first make the table if --metadata lacks it, for your own corpus laid out like VCTK
     """
 
     vctk: Path
     wham_noise: Path
     metadata: Path
-    make_metadata: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,23 +285,6 @@ class WavsOptions:
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardsOptions:
-    """Pack manifests and their recordings into tar shards (WebDataset layout); each item can be read alone.
-
-    Args:
-        manifest: manifests with different names, such as train.jsonl dev.jsonl
-        out: folder of the shards and of the manifests that read them; not the folder of the manifests
-        shard_megabytes: size of the original files in one shard, in 10^6 bytes
-        processes: number of processes; default: the number of processors
-    """
-
-    manifest: Sequence[Path]
-    out: Path
-    shard_megabytes: float = 500.0
-    processes: int | None = None
-
-
 DownloadName = Literal[
     "librispeech", "wham-noise", "vctk", "librimix-metadata", "vctk-2mix-metadata", "wsj0-mix-lists", "onnxruntime-web"
 ]
@@ -326,7 +301,6 @@ class DownloadOptions:
             100 hours of training
         mirror: address of a folder that holds the archives under their own names; default: their publishers
         checksums: file as md5sum or sha256sum write it, for a mirror with archives other than the published ones
-        processes: number of archives fetched at a time
         remove_archives: delete each archive when it is unpacked
     """
 
@@ -335,5 +309,4 @@ class DownloadOptions:
     parts: Sequence[str] | None = None
     mirror: str | None = None
     checksums: Path | None = None
-    processes: int = 2
     remove_archives: bool = False

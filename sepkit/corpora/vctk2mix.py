@@ -19,31 +19,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import numpy as np
 
-from sepkit.corpora._loudness_draws import Draws, Spoken, combine, list_recordings, write_new_tables
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import find_tables, read_table
 from sepkit.corpora._recordings import check_writable, find_audio_files
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
-from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, for_each
 
 _PREFIX = "VCTK2mix_"
-_TABLE = "VCTK2mix_VCTK_md.csv"
 _CUT_FOLDER = "wav16_cut"
 _RATE = 48000
 _SILENCE_DB = 20
 _FRAME, _HOP = 2048, 512
 _LEAST_POWER = 1e-10
-_LEFT_OUT_SPEAKERS = {"p280"}
-_SEED = 123
-_MIXTURES = 3000
 
 
 def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
@@ -65,8 +58,6 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     originals = _by_name(corpus / "wav48")
     sexes = _sexes(corpus)
     skipped: dict[str, str] = {}
-    if options.make_metadata and not (metadata / _TABLE).is_file():
-        _make_table(metadata / _TABLE, originals, sexes, noise, out, skipped, processes)
     parts: list[Part] = []
     for name, table in find_tables(metadata, _PREFIX, ("VCTK-2mix", "metadata/VCTK-2mix")).items():
         recipes, bad = read_table(table, 2)
@@ -82,7 +73,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
         parts.append(Part(name, "test", recipes, expected, people))
     layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False)
     prepare_parts(parts, layout, skipped, options.write, processes)
-    return shard_folder(out, processes) if options.shards else out
+    return out
 
 
 def _vctk_root(folder: Path) -> Path:
@@ -171,29 +162,3 @@ def first_sound(waveform: np.ndarray) -> int:
     power = np.maximum(np.square(frames).mean(axis=1), _LEAST_POWER)
     loud = 10 * np.log10(power) - 10 * np.log10(power.max()) > -_SILENCE_DB
     return min(int(np.argmax(loud)) * _HOP, len(waveform))
-
-
-def _make_table(
-    table: Path,
-    originals: Mapping[str, Sequence[Path]],
-    sexes: Mapping[str, str],
-    noise: Path,
-    out: Path,
-    skipped: dict[str, str],
-    processes: int | None,
-) -> None:
-    wanted = [f"{_CUT_FOLDER}/{name}" for name in originals if speaker_of(name) not in _LEFT_OUT_SPEAKERS]
-    failed = _cut_all(wanted, originals, out, processes)
-    skipped |= failed
-    cut = [out / path for path in wanted if path not in failed]
-    utterances = [
-        Spoken(path.as_posix(), length, number := speaker_of(path.as_posix()).lstrip("p"), sexes.get(number))
-        for path, length in list_recordings(out, cut, skipped, processes)
-    ]
-    listed = list_recordings(noise, find_audio_files(noise / "tt"), skipped, processes)
-    noises = [Spoken(path.as_posix(), length) for path, length in listed]
-    random = Random(_SEED)
-    draws = Draws(2, _MIXTURES, again=False, fitting_noise=False)
-    combinations = combine(utterances, noises, [], draws, random)
-    count = write_new_tables(table, combinations, out, noise, random, skipped, processes)
-    print(f"{table}: {count} mixtures of {len(utterances)} utterances and {len(noises)} noises, seed {_SEED}")

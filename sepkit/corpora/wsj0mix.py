@@ -43,7 +43,6 @@ from sepkit.corpora._recordings import check_writable, write_skipped
 from sepkit.corpora._verify import verify
 from sepkit.corpora._wsj0_inputs import CONDITIONS, WSJ0_RATE, Line, Recording, find_recordings, read_levels, read_lists
 from sepkit.corpora.options import WSJ0MixOptions, check_variant
-from sepkit.corpora.sharding import shard_folder
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
@@ -113,7 +112,7 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
         print(f"warning: {len(skipped)} item(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
     verify(out, manifests, expected, rounding="nearest", processes=1, may_share=("train", "dev"))
-    return shard_folder(out, processes) if options.shards else out
+    return out
 
 
 def mix_sources(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
@@ -15,7 +14,6 @@ import numpy as np
 import soundfile
 
 from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, FFmpegFile, has_ffmpeg
-from sepkit.data._tar_index import Section, locate
 from sepkit.errors import UserError, exhausted
 from sepkit.limits import CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
 
@@ -39,26 +37,19 @@ class ReadThrough(soundfile.SoundFile):
 
 @contextmanager
 def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[OpenFile]:
-    """Open a file, or a member of a tar shard, with libsndfile, or with ffmpeg if its ending asks for it.
+    """Open a file with libsndfile, or with ffmpeg if its ending asks for it.
 
     Raises:
         UserError: no such file, not an audio file, no samples in it, or ffmpeg is needed and absent or fails.
     """
-    with ExitStack() as stack:
-        try:
-            check_is_file(path)
-            section = locate(path)
-            if section is None and _is_for_ffmpeg(path):
-                file: OpenFile = FFmpegFile(path)
-            else:
-                # An ordinary path goes to libsndfile as it is, which reads it faster than through Python.
-                part = None if section is None else stack.enter_context(io.BufferedReader(SectionReader(section)))
-                # As bytes, because names need not be UTF-8.
-                file = kind(os.fsencode(path) if part is None else part)  # type: ignore[arg-type]
-        except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
-            _raise_if_exhausted(error)
-            raise _unreadable(path, error) from error
-        stack.enter_context(file)
+    try:
+        check_is_file(path)
+        # As bytes, because names need not be UTF-8.
+        file: OpenFile = FFmpegFile(path) if _is_for_ffmpeg(path) else kind(os.fsencode(path))  # type: ignore[arg-type]
+    except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
+        _raise_if_exhausted(error)
+        raise _unreadable(path, error) from error
+    with file:
         check_holds_samples(file, path)
         yield file
 
@@ -68,7 +59,7 @@ def check_is_file(path: AudioPath) -> None:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        return  # no such file, or a member of a shard: whoever opens it says so
+        return  # whoever opens it says that there is no such file
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, expected a file; write what it gives to a file first")
 
@@ -134,16 +125,15 @@ def check_finite(waveform: np.ndarray, path: AudioPath) -> None:
 
 def _unreadable(path: AudioPath, error: Exception) -> UserError:
     reason = str(getattr(error, "error_string", error)).rstrip(".")
-    if locate(path) is None:
-        if not os.path.exists(path):
-            return UserError(f"{path}: no such file; check the path")
-        if os.path.isdir(path):
-            reason = "it is a folder"
-        elif _is_shortened_sphere(path):
-            return UserError(
-                f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
-                f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
-            )
+    if not os.path.exists(path):
+        return UserError(f"{path}: no such file; check the path")
+    if os.path.isdir(path):
+        reason = "it is a folder"
+    elif _is_shortened_sphere(path):
+        return UserError(
+            f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
+            f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
+        )
     return UserError(
         f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; "
         "convert it (ffmpeg -i FILE FILE.wav), or get it again"
@@ -201,38 +191,6 @@ class _Sink:
         except OSError as error:
             self.error = error
             return 0
-
-
-class SectionReader(io.RawIOBase):
-    """A part of a file, readable as a file that ends with the part."""
-
-    def __init__(self, section: Section) -> None:
-        self._section = section
-        self._position = 0
-        self._descriptor = os.open(section.path, os.O_RDONLY)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._section.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = max(0, min(len(buffer), self._section.size - self._position))
-        data = os.pread(self._descriptor, wanted, self._section.offset + self._position)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
 
 
 def read_or_raise(

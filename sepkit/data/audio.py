@@ -1,8 +1,7 @@
 """Read audio files with seek and resampling, and write them.
 
 Positions and lengths are in samples at the requested rate, after resampling, so a crop means the same whatever the
-file's own rate. A path may name a member of a tar shard, `train-000000.tar::000000012.s1.flac` (`sepkit.data.shards`);
-only the bytes that the crop needs are read from it.
+file's own rate.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from sepkit.data._opening import (
     AudioPath,
     OpenFile,
     ReadThrough,
-    SampleType,
-    SectionReader,
     check_channel,
     check_finite,
     check_holds_samples,
@@ -33,7 +30,6 @@ from sepkit.data._opening import (
     read_or_raise,
     write_flac,
 )
-from sepkit.data._tar_index import locate
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
@@ -45,7 +41,6 @@ __all__ = [
     "decode",
     "encode_sound",
     "info",
-    "pack",
     "quantize_pcm16",
     "read",
     "read_blocks",
@@ -320,44 +315,6 @@ def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
     buffer = io.BytesIO()
     soundfile.write(buffer, quantize_pcm16(waveform).T, sample_rate, subtype="PCM_16", format=kind.upper())
     return buffer.getvalue(), f"audio/{kind}"
-
-
-def pack(path: AudioPath) -> tuple[bytes, str]:
-    """Return a recording as the bytes of a file, and the file name ending; no sample changes.
-
-    Integer PCM that FLAC can hold becomes FLAC, and files that ffmpeg decodes become wav. FLAC itself and all other
-    formats are returned unchanged; of these only the header is checked.
-
-    Args:
-        path: of the recording.
-
-    Raises:
-        UserError: as `read`.
-    """
-    with open_audio(path) as file:
-        kinds: dict[str, tuple[str, SampleType]] = {
-            "PCM_S8": ("PCM_S8", "int16"),
-            "PCM_16": ("PCM_16", "int16"),
-            "PCM_24": ("PCM_24", "int32"),
-        }
-        if file.format != "FLAC" and file.subtype in kinds and file.channels <= _FLAC_CHANNELS:
-            subtype, dtype = kinds[file.subtype]
-            buffer = io.BytesIO()
-            samples = read_or_raise(file, path, file.frames, dtype)
-            soundfile.write(buffer, samples, file.samplerate, subtype, format="FLAC")
-            return buffer.getvalue(), ".flac"
-        if file.format == "FFMPEG":
-            buffer = io.BytesIO()
-            soundfile.write(
-                buffer, read_or_raise(file, path, file.frames, "float32"), file.samplerate, "FLOAT", format="WAV"
-            )
-            return buffer.getvalue(), ".wav"
-    section = locate(path)
-    try:
-        with open(path, "rb") if section is None else io.BufferedReader(SectionReader(section)) as raw:
-            return raw.read(), Path(path).suffix.lower()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:

@@ -349,11 +349,9 @@ class DynamicMixer:
 def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     # A start without num_samples is the corpus's crop for this mixture; the whole file is this speaker.
     start = source.start if source.num_samples is not None else 0
-    # Shards hold a recording once for each mixture that it occurs in; this field identifies it.
-    name = str(source.extra.get("recording", source.path))
     path = entry.resolve(source.path)
     return _Recording(
-        source.speaker, name, start, source.num_samples, source.channel, entry.resampler, path, source.sex
+        source.speaker, source.path, start, source.num_samples, source.channel, entry.resampler, path, source.sex
     )
 
 

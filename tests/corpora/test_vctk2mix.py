@@ -211,16 +211,3 @@ def test_what_cannot_be_prepared(copy, tmp_path):
 def test_the_folder_above_will_do(corpus, tmp_path):
     out = prepare_vctk2mix(corpus, corpus, corpus / "metadata", tmp_path / "out", processes=1)
     assert len(read_manifest(out / "test.jsonl")) == 4
-
-
-def test_metadata_made_anew_leaves_out_p280_and_ends(corpus, tmp_path):
-    folders = (corpus / "VCTK-Corpus", corpus / "wham_noise", tmp_path / "metadata", tmp_path / "out")
-    prepare_vctk2mix(*folders, make_metadata=True, processes=1)
-    rows = table(tmp_path / "metadata" / "VCTK2mix_VCTK_md.csv")
-    info = table(tmp_path / "metadata" / "VCTK2mix_VCTK_md_info.csv")
-    assert rows[0] == COLUMNS and 1 <= len(rows) - 1 <= 3
-    used = [path for row in rows[1:] for path in (row[1], row[3])]
-    assert len(set(used)) == len(used) and not any("p280" in path for path in used)
-    assert all(Path(row[1]).stem.split("_")[0] != Path(row[3]).stem.split("_")[0] for row in rows[1:])
-    assert all(np.isfinite(float(cell)) for row in rows[1:] for cell in (row[2], row[4], row[6]))
-    assert [line[0] for line in info] == [row[0] for row in rows]

@@ -1,18 +1,14 @@
-"""Kinds of input that corpora come in: archives, tables, Kaldi folders, tar shards."""
+"""Kinds of input that corpora come in: archives, tables and Kaldi folders."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sepkit.corpora.options import ShardsOptions
-from sepkit.corpora.sharding import write_shards
 from tools.fuzz.kind import Kind, sound, write_files
 
 
@@ -106,28 +102,10 @@ def _metadata() -> Kind:
     return Kind(files, command)
 
 
-def _shards() -> Kind:
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = write_files(Path(temporary), {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16")})
-        parts = [{"path": "a.wav", "speaker": "1"}, {"path": "b.wav", "speaker": "2"}]
-        line = {"id": "m", "sample_rate": 8000, "num_samples": 300, "sources": parts}
-        (folder / "test.jsonl").write_text(json.dumps(line) + "\n")
-        write_shards(ShardsOptions(manifest=[folder / "test.jsonl"], out=folder / "out", processes=1))
-        files = {path.name: path.read_bytes() for path in sorted((folder / "out").iterdir())}
-
-    def command(folder: Path) -> list[str]:
-        write_files(folder / "estimates", {f"m_s{k}.wav": sound(".wav") for k in (1, 2)})
-        places = ["--manifest", str(folder / "in" / "test.jsonl"), "--estimates", str(folder / "estimates")]
-        return ["evaluate", *places, "--out", str(folder / "out"), "--metrics", "si_sdr"]
-
-    return Kind(files, command, ["test.jsonl"], passes=1)
-
-
 KINDS: dict[str, Callable[[], Kind]] = {
     "archives": _archives,
     "kaldi": _kaldi,
     "speaker tables": _speaker_tables,
     "mixed tables": _mixed_tables,
     "metadata": _metadata,
-    "shards": _shards,
 }
