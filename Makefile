@@ -5,8 +5,8 @@ VENV ?= .venv
 PROCESSES ?= 2
 PYTEST_ARGS ?=
 N ?= 20000
-# Of the benchmark; not what a terminal calls LINES, its height.
-BENCH_LINES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
+# Suites of the benchmark; not what a terminal calls LINES, its height.
+SUITES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
 STAMP := $(VENV)/.installed
 # What make demo takes: half of the packages. An environment that has everything is not made again.
@@ -24,7 +24,7 @@ help:
 	@echo "make docs       the site, in build/site: open build/site/index.html"
 	@echo "make release    sdist and wheel, checked, and the wheel tried alone on each Python"
 	@echo "make reproduce  run again what made a row of a RESULTS.md (ROW=egs/mini:cpu_seed0); without ROW it lists them"
-	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some)"
+	@echo "make bench      side by side with other toolkits; writes tools/bench/README.md (LINES=\"separate train\": some suites)"
 
 install: $(STAMP)
 
@@ -72,4 +72,4 @@ reproduce: $(STAMP)
 	@$(BIN)/python -m tools.reproduce $(ROW)
 
 bench: $(STAMP)
-	$(BIN)/python -m tools.bench $(BENCH_LINES)
+	$(BIN)/python -m tools.bench $(SUITES)

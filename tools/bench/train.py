@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import resource
-import sys
+import time
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,229 +15,259 @@ from torch import Tensor, nn
 from sepkit.config import (
     BLRConfig,
     ConvTasNetConfig,
+    FreeFilterbankConfig,
     GaussianConfig,
     LogNormalConfig,
     ModelConfig,
     ObjectiveConfig,
     RatesConfig,
+    SepFormerConfig,
     SteeringConfig,
 )
-from sepkit.models import build_model
+from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
-from tools.bench.timing import Ratio, environment, take_turns
-from tools.bench.unfinished import FOLDER, measure_each
+from tools.bench import separate
+from tools.bench.measure import SAMPLE_RATE, all_threads, apart, environment, measure_each, peak_mb, take_turns, timed
 
-BATCH, NUM_SAMPLES, SAMPLE_RATE = 4, 24000, 8000
-SECONDS, LEAST_TURNS = 60.0, 5
-# Largest allowed difference of the losses before the first step, and after it.
 TOLERANCE_DB = 1e-4
+"""Largest difference of the losses before the first step and after it, in float32."""
+TWIN = "our deterministic TasNet"
+MODELS = {
+    "Conv-TasNet": ("ConvTasNet", "asteroid"),
+    "DPRNN": ("DPRNNTasNet", "asteroid"),
+    "SuDoRM-RF improved": ("SuDORMRFImprovedNet", "asteroid"),
+    "SepFormer": (None, "speechbrain"),
+    "VI-TasNet": (None, TWIN),
+}
+"""Name -> asteroid's class, peer."""
+_TINY_ASTEROID: dict[str, dict[str, int]] = {
+    "ConvTasNet": {"n_blocks": 2, "n_repeats": 1, "bn_chan": 4, "hid_chan": 8, "skip_chan": 4},
+    "DPRNNTasNet": {"n_repeats": 1, "bn_chan": 4, "hid_size": 4},
+    "SuDORMRFImprovedNet": {"bn_chan": 4, "num_blocks": 1, "upsampling_depth": 2},
+}
+_TINY_CONV_TASNET = ConvTasNetConfig(bottleneck_channels=4, hidden_channels=8, skip_channels=4, blocks=2, repeats=1)
+_SEPFORMER = {"channels": 256, "layers": 8, "feed_forward": 1024, "repeats": 2, "chunk": 250}
+_TINY_SEPFORMER = {"channels": 8, "layers": 1, "feed_forward": 16, "repeats": 1, "chunk": 20}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A pair that is timed.
+class Sizes:
+    """Sizes of a measurement.
 
     Args:
-        name: of the model.
-        ours: builds a step of ours.
-        theirs: builds a step of the peer.
-        peer: its name.
-        least_ratio: target for times faster than the peer; below 1, ours may be slower.
-        same_loss: whether both minimize the same function of the same weights.
-        most_memory_ratio: target for the share of the peer's peak memory; None: no target.
+        batch: mixtures.
+        num_samples: of each.
+        seconds: of steps in turns, for each row.
+        least_turns: at least this many turns.
+        device: where it runs.
+        tiny: models of a few channels, for tests.
     """
 
-    name: str
-    ours: Callable[[], Step]
-    theirs: Callable[[], Step]
-    peer: str
-    least_ratio: float
-    same_loss: bool = True
-    most_memory_ratio: float | None = None
+    batch: int = 4
+    num_samples: int = 3 * SAMPLE_RATE
+    seconds: float = 60.0
+    least_turns: int = 5
+    device: str = "cpu"
+    tiny: bool = False
 
 
 class Step:
     """One step on one batch: forward, loss, gradients, clipping, Adam. Calling it takes the step and returns the loss.
 
     Args:
-        model: in training mode.
-        loss: (mixture, sources) -> scalar, with gradient.
+        model: maps a mixture (B, T) to an input of the loss.
+        loss: (output of the model, sources) -> scalar, in float32.
+        sizes: of the batch.
         fused: whether Adam is one kernel.
+        precision: "bf16": the model under autocast.
+        compiled: whether the model is compiled.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], fused: bool) -> None:
-        self.model = model.train()
-        self.loss = loss
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Tensor], Tensor],
+        sizes: Sizes,
+        fused: bool,
+        precision: str = "fp32",
+        compiled: bool = False,
+    ) -> None:
+        self.model = model.to(sizes.device).train()
+        # A test has no time for the compiler; tracing is the same.
+        self._forward = torch.compile(self.model, backend="eager" if sizes.tiny else "inductor") if compiled else model
+        self._loss, self._autocast = loss, precision == "bf16"
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
         generator = torch.Generator().manual_seed(1)
-        self.sources = torch.randn(BATCH, 2, NUM_SAMPLES, generator=generator)
+        self.sources = torch.randn(sizes.batch, 2, sizes.num_samples, generator=generator).to(sizes.device)
         self.mixture = self.sources.sum(1)
 
     def __call__(self) -> float:
-        """Take the step; return the loss."""
-        self.optimizer.zero_grad(set_to_none=True)
-        value = self.loss(self.mixture, self.sources)
+        """Take the step and wait for it; return the loss."""
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.mixture.device.type, torch.bfloat16, enabled=self._autocast):
+            output = self._forward(self.mixture)
+        value = self._loss(output, self.sources)
         value.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
-        self.optimizer.step()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
+        self._optimizer.step()
         return float(value.detach())
 
 
-def run(seconds: float = SECONDS, unfinished: Path | None = FOLDER) -> dict[str, Any]:
-    """Measure step times and peak memory of a batch of 4 x 3 s at 8 kHz, float32, on one thread and on all.
+def run(
+    unfinished: Path | None, names: Sequence[str] = ("Conv-TasNet", "DPRNN", "VI-TasNet"), sizes: Sizes | None = None
+) -> dict[str, Any]:
+    """Measure step times and peak memory, float32, on one thread and on all.
 
-    A peer of another toolkit has the same weights, batch, clipping and learning rate, and asteroid's own loss and Adam
-    as in its recipes. A variational model is compared with our deterministic one of the same sizes. Times are the
+    A peer of another toolkit has the same weights, batch, clipping and learning rate, and its own loss and Adam as in
+    its recipes. A variational model is compared with our deterministic one of the same sizes. Times are the
     processor's on one thread, else the wall clock's. Peak memory is that of a process that only takes three steps,
     above that after its imports.
 
     Args:
-        seconds: for about this long each row.
-        unfinished: folder of rows of interrupted calls, which are not measured again; None: nothing is kept.
+        unfinished: folder of rows of interrupted calls; None: nothing is kept.
+        names: of `MODELS`.
+        sizes: of the batch; None: 4 x 3 s.
 
     Raises:
-        RuntimeError: losses of the same weights differ, before the first step or after it.
+        RuntimeError: losses of the same weights differ.
     """
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    pairs = [(name, count) for name in ROWS for count in sorted({1, threads})]
-    rows = measure_each("train", pairs, lambda pair: _measured(*pair, seconds), unfinished)
-    for row in rows:
-        memory = row["peak_memory_mb"]
-        print(
-            f"{row['model']} against {row['peer']}, threads {row['threads']}: {row['ratio']['median']:.2f} x "
-            f"[{row['ratio']['range'][0]:.2f}, {row['ratio']['range'][1]:.2f}] (asked {row['least_ratio']}), memory "
-            f"{memory['ours'] / memory['theirs']:.2f} of {memory['theirs']:.0f} MB",
-            flush=True,
-        )
-    return {"batch": BATCH, "num_samples": NUM_SAMPLES, "rows": rows, "environment": environment("asteroid")}
+    sizes = sizes or Sizes()
+    pairs = [(name, threads) for name in names for threads in sorted({1, all_threads()})]
+    rows = measure_each("train", pairs, lambda pair: apart(_measured, *pair, sizes), unfinished)
+    return {"rows": rows, "environment": environment("asteroid")}
 
 
-def _measured(name: str, threads: int, seconds: float) -> dict[str, Any]:
-    memory = {who: _apart(_peak, name, who) for who in WHO}
-    return _apart(_timed, name, threads, seconds) | {"peak_memory_mb": memory}
-
-
-def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function in a new process, with the allocator's own settings."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def _timed(name: str, threads: int, seconds: float) -> dict[str, Any]:
-    import time
-
+def _measured(name: str, threads: int, sizes: Sizes) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    row = ROWS[name]
-    ours, theirs = row.ours(), row.theirs()
-    losses = {"ours": [ours(), ours()], "theirs": [theirs(), theirs()]}
-    differences = [abs(a - b) for a, b in zip(losses["ours"], losses["theirs"], strict=True)]
-    if row.same_loss and max(differences) > TOLERANCE_DB:
-        raise RuntimeError(f"{name}: the losses differ by {max(differences):.2g} dB: {losses}")
+    ours, theirs = steps(name, sizes)
+    losses = [(ours(), theirs()) for _ in range(2)]
+    difference = max(abs(a - b) for a, b in losses)
+    peer = MODELS[name][1]
+    if peer != TWIN and not difference <= TOLERANCE_DB:
+        raise RuntimeError(f"{name}: the losses differ by {difference:.2g} dB: {losses}")
     clock = time.process_time if threads == 1 else time.perf_counter
-    times = take_turns({"ours": ours, "theirs": theirs}, seconds, LEAST_TURNS, clock)
-    return {
-        "model": name,
-        "peer": row.peer,
-        "threads": threads,
-        "least_ratio": row.least_ratio,
-        "most_memory_ratio": row.most_memory_ratio,
-        "ratio": asdict(Ratio.of(times["ours"], times["theirs"])),
-        "step_seconds": {who: sorted(values)[len(values) // 2] for who, values in times.items()},
-        "losses_db": losses if row.same_loss else None,
-        "turns": len(times["ours"]),
-    }
+    times = take_turns({"ours": ours, "theirs": theirs}, sizes.seconds, sizes.least_turns, clock)
+    # A twin has another loss.
+    checked = {"difference": difference, "unit": "dB" if peer != TWIN else "(other losses)"}
+    memory = {"memory_mb": {who: apart(_peak, name, place, sizes) for place, who in enumerate(("ours", "theirs"))}}
+    head = {"what": f"{name}, training step", "peer": peer, "threads": threads}
+    return head | timed(times) | checked | memory
 
 
-def _peak(name: str, who: str) -> float:
+def _peak(name: str, place: int, sizes: Sizes) -> float:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import asteroid.losses  # noqa: F401  # so that both begin with the same imports
 
-    before = _peak_mb()
-    step = ROWS[name].ours() if who == "ours" else ROWS[name].theirs()
+    before = peak_mb()
+    step = steps(name, sizes, (place,))[0]
     for _ in range(3):
         step()
-    return _peak_mb() - before
-
-
-def _peak_mb() -> float:
-    of_unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / of_unit
+    return peak_mb() - before
 
 
 # ----------------------------------------------------------------------------------------------------------- the pairs
 
 
-def _ours(config: ModelConfig, objective: ObjectiveConfig, weights: dict[str, Tensor] | None = None) -> Step:
+def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1), **options: Any) -> list[Step]:
+    """Return steps of ours (0) and of the peer (1), from the same weights.
+
+    Args:
+        name: of `MODELS`.
+        sizes: of the batch.
+        sides: which of the two.
+        **options: of `Step`.
+
+    Raises:
+        ImportError: the peer is not installed.
+    """
     torch.manual_seed(0)
-    model = build_model(config)
-    if weights is not None:
-        model.load_state_dict(weights, strict=False)
+    asteroid, peer = MODELS[name]
+    if peer == TWIN:
+        made = [_variational(sizes), _separator(_tas_net(sizes), ObjectiveConfig(), sizes)]
+    elif asteroid is not None:
+        made = _with_asteroid(asteroid, sizes)
+    else:
+        made = _with_speechbrain(sizes)
+    return [Step(*made[side], sizes, fused=side == 0 or peer == TWIN, **options) for side in sides]
+
+
+Trainable = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
+
+
+def _separator(model: EncoderMaskerDecoder, objective: ObjectiveConfig, sizes: Sizes) -> Trainable:
     terms = build_objective(objective, model.traits())
-    active = torch.ones(BATCH, 2, dtype=torch.bool)
-    lengths = torch.full((BATCH,), NUM_SAMPLES)
+    active = torch.ones(sizes.batch, 2, dtype=torch.bool, device=sizes.device)
+    lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
 
-    def loss(mixture: Tensor, sources: Tensor) -> Tensor:
-        batch = Batch(mixture, sources, active, lengths, [""] * BATCH)
-        return terms(batch, model(mixture, **terms.inputs(batch))).loss.mean()
+    def loss(separation: Any, sources: Tensor) -> Tensor:
+        separation.estimates = separation.estimates.float()
+        batch = Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch)
+        return terms(batch, separation).loss.mean()
 
-    return Step(model, loss, fused=True)
+    return model, loss
 
 
-def _asteroid(name: str) -> nn.Module:
+def _tas_net_config(sizes: Sizes) -> ModelConfig:
+    masker = _TINY_CONV_TASNET if sizes.tiny else ConvTasNetConfig()
+    return ModelConfig(masker=masker, pad="asteroid")
+
+
+def _tas_net(sizes: Sizes) -> EncoderMaskerDecoder:
+    return build_model(_tas_net_config(sizes))
+
+
+def _variational(sizes: Sizes) -> Trainable:
+    config = replace(_tas_net_config(sizes), encoding=GaussianConfig(), masks=LogNormalConfig())
+    steering = SteeringConfig(total=256.0, initial_weight=1e-9, change=1e-4)
+    objective = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(steering=steering))
+    return _separator(build_model(config), objective, sizes)
+
+
+class _OfMixture(nn.Module):
+    """Modules that are called with a mixture (B, T)."""
+
+    def __init__(self, parts: nn.Module, call: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.parts, self._call = parts, call
+
+    def forward(self, mixture: Tensor) -> Tensor:
+        """Return estimates."""
+        return self._call(self.parts, mixture)
+
+
+def _with_asteroid(name: str, sizes: Sizes) -> list[Trainable]:
     from asteroid import models
-
-    torch.manual_seed(0)
-    return getattr(models, name)(2)
-
-
-def _theirs(name: str) -> Step:
     from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
 
-    model = _asteroid(name)
-    loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
-    return Step(model, lambda mixture, sources: loss(model(mixture.unsqueeze(1)), sources), fused=False)
-
-
-def _same_weights(name: str) -> Step:
     from sepkit.models.bridges import from_asteroid
 
-    model = from_asteroid(_asteroid(name))
-    assert model.config is not None
-    return _ours(model.config, ObjectiveConfig(), model.state_dict())
+    model = getattr(models, name)(2, **(_TINY_ASTEROID[name] if sizes.tiny else {}))
+    pit = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
+    given = _OfMixture(model, lambda model, mixture: model(mixture.unsqueeze(1)))
+    ours = _separator(from_asteroid(model), ObjectiveConfig(), sizes)
+    return [ours, (given, lambda estimates, sources: pit(estimates.float(), sources))]
 
 
-def _tas_net() -> Step:
-    return _ours(ModelConfig(masker=ConvTasNetConfig(), pad="asteroid"), ObjectiveConfig())
+def _with_speechbrain(sizes: Sizes) -> list[Trainable]:
+    from speechbrain.nnet.losses import get_si_snr_with_pitwrapper
 
-
-def _vi_tas_net() -> Step:
-    config = ModelConfig(masker=ConvTasNetConfig(), encoding=GaussianConfig(), masks=LogNormalConfig(), pad="asteroid")
-    steering = SteeringConfig(total=256.0, initial_weight=1e-9, change=1e-4)
-    return _ours(config, ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(steering=steering)))
-
-
-WHO = ("ours", "theirs")
-ROWS = {
-    row.name: row
-    for row in (
-        Row(
-            "Conv-TasNet",
-            lambda: _same_weights("ConvTasNet"),
-            lambda: _theirs("ConvTasNet"),
-            "asteroid",
-            least_ratio=1.1,
-            most_memory_ratio=0.8,
-        ),
-        Row(
-            "DPRNN",
-            lambda: _same_weights("DPRNNTasNet"),
-            lambda: _theirs("DPRNNTasNet"),
-            "asteroid",
-            least_ratio=1.05,
-        ),
-        Row("VI-TasNet", _vi_tas_net, _tas_net, "our deterministic TasNet", least_ratio=1 / 1.35, same_loss=False),
+    given = _TINY_SEPFORMER if sizes.tiny else _SEPFORMER
+    parts = nn.ModuleDict(separate.sepformer_parts(given | {"kernel_size": 16, "stride": 8}))
+    masker = SepFormerConfig(
+        model_dim=given["channels"],
+        num_layers=given["repeats"],
+        chunk_size=given["chunk"],
+        transformer_layers=given["layers"],
+        feedforward_dim=given["feed_forward"],
     )
-}
+    filterbank = FreeFilterbankConfig(num_filters=given["channels"])
+    ours = build_model(ModelConfig(filterbank=filterbank, masker=masker, pad="asteroid"))
+
+    def loss(estimates: Tensor, sources: Tensor) -> Tensor:
+        return get_si_snr_with_pitwrapper(sources.transpose(1, 2), estimates.float().transpose(1, 2)).mean()
+
+    given_parts: Any = _OfMixture(parts, lambda parts, mixture: separate.separate_with(parts, mixture))
+    return [_separator(ours, ObjectiveConfig(), sizes), (given_parts, loss)]

@@ -1,0 +1,363 @@
+"""Functions timed in turns, in one process or in one each; the voices they work on; rows that are kept as they come.
+
+A row of a suite is a mapping: `what`, `peer`, `threads`, `ratio` (`Ratio`), `seconds` (medians of "ours" and "theirs"),
+`turns`, `difference` of both outputs with its `unit`, and where they were measured `real_time_factor` and `memory_mb`.
+A row that this machine cannot measure has `left_out`, the reason. Nothing heavy is imported here before it is needed:
+memory is counted from `import torch` on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+SAMPLE_RATE = 8000
+WHO = ("ours", "theirs")
+# Calls shorter than this are first made once untimed, because the other side had the caches.
+_SHORT_SECONDS = 2.0
+
+Call = Callable[[], Any]
+
+
+@dataclass
+class Ratio:
+    """How many times faster one function is than another: above 1, ours is faster.
+
+    Args:
+        median: over turns of theirs / ours.
+        range: smallest and largest of a turn.
+    """
+
+    median: float
+    range: tuple[float, float]
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+        """Make it from the times of the same turns."""
+        ratios = [their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True)]
+        return cls(statistics.median(ratios), (min(ratios), max(ratios)))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} x [{self.range[0]:.2f}, {self.range[1]:.2f}]"
+
+
+def timed(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the entries of a row that follow from the seconds of "ours" and "theirs" in each turn."""
+    return {
+        "ratio": asdict(Ratio.of(times["ours"], times["theirs"])),
+        "seconds": {who: statistics.median(times[who]) for who in WHO},
+        "turns": len(times["ours"]),
+    }
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """Return a row as it is printed."""
+    head = f"{row['what']}, threads {row['threads']}"
+    if "left_out" in row:
+        return f"{head}: left out, {row['left_out']}"
+    ratio = row["ratio"]
+    found = f"{ratio['median']:.2f} x {row['peer']} [{ratio['range'][0]:.2f}, {ratio['range'][1]:.2f}]"
+    return f"{head}: {found}; difference {row['difference']:.3g} {row['unit']}"
+
+
+def all_threads() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ------------------------------------------------------------------------------------------------- in this process
+
+
+def take_turns(
+    functions: Mapping[str, Call],
+    seconds: float = 3.0,
+    least_turns: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Return the seconds of every call of every function, called A B C A B C ...; warm them up before.
+
+    An untimed call precedes each timed one. Memory that one function frees decides whether the next one gets its memory
+    from the kernel, page by page; this cost should fall on the function that causes it.
+
+    Args:
+        functions: without arguments, by name.
+        seconds: continue for about this long.
+        least_turns: and for at least this many turns.
+        clock: `time.process_time` leaves out the time of other programs; for one thread.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    began, turns = clock(), 0
+    while turns < least_turns or clock() - began < seconds:
+        for name, function in functions.items():
+            function()
+            times[name].append(seconds_of(function, clock))
+        turns += 1
+    return times
+
+
+def seconds_of(function: Call, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the time of one call."""
+    began = clock()
+    function()
+    return clock() - began
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function in a new process, with the allocator's own settings."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def peak_mb() -> float:
+    """The most resident memory that this process has had, in MB."""
+    try:
+        # What getrusage tells includes the process that started this one.
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+# -------------------------------------------------------------------------------------------- in a process for each
+
+
+class Contestant:
+    """A function in its own process, which waits between calls.
+
+    Args:
+        maker: "module:function"; called there, it returns the function without arguments that is timed.
+        arguments: of the maker.
+        threads: of torch.
+    """
+
+    def __init__(self, maker: str, *arguments: Any, threads: int = 1) -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            self._do(_begin, maker, arguments, threads)
+        except BaseException:
+            self._pool.shutdown()
+            raise
+
+    def seconds(self, clock: str = "perf_counter") -> float:
+        """Return the time of one call.
+
+        Args:
+            clock: a function of `time`; process_time leaves out the time in which other programs had the processor.
+        """
+        return self._do(_seconds, clock)
+
+    def result(self) -> np.ndarray:
+        """Call once more, and return the result, a tensor, as an array."""
+        return self._do(_result)
+
+    def memory(self) -> float:
+        """Return the resident memory at the peak of all calls so far, in MB above that after `import torch`."""
+        return self._do(_memory)
+
+    def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._pool.submit(function, *arguments).result()
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+
+def compare_apart(
+    sides: Sequence[tuple[Any, ...]], threads: int, turns: int, results: bool = True
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the entries of a row, and what each side returns; each has a process, and they are called in turns.
+
+    Args:
+        sides: maker, as in `Contestant`, and its arguments: of ours and of theirs.
+        threads: of torch; with one, times are the processor's, else the wall clock's.
+        turns: after one call each to warm up, unless there is a single turn.
+        results: whether to ask for what they return.
+    """
+    clock = "process_time" if threads == 1 else "perf_counter"
+    with ExitStack() as stack:
+        both = {
+            who: stack.enter_context(Contestant(maker, *arguments, threads=threads))
+            for who, (maker, *arguments) in zip(WHO, sides, strict=True)
+        }
+        warm_up = {who: side.seconds() if turns > 1 else _SHORT_SECONDS for who, side in both.items()}
+        times: dict[str, list[float]] = {who: [] for who in WHO}
+        for _ in range(turns):
+            for who, side in both.items():
+                if warm_up[who] < _SHORT_SECONDS:
+                    side.seconds()
+                times[who].append(side.seconds(clock))
+        memory = {who: side.memory() for who, side in both.items()}
+        found = {who: side.result() for who, side in both.items()} if results else {}
+    return timed(times) | {"memory_mb": memory}, found
+
+
+def bound(function: str, *arguments: Any) -> Call:
+    """Bind "module:function" to its arguments."""
+    module, name = function.split(":")
+    return lambda: getattr(importlib.import_module(module), name)(*arguments)
+
+
+_STATE: dict[str, Any] = {}
+
+
+def _begin(maker: str, arguments: tuple[Any, ...], threads: int) -> None:
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(threads)
+    after_torch = peak_mb()
+    _STATE.update(function=bound(maker, *arguments)(), after_torch=after_torch)
+
+
+def _seconds(clock: str) -> float:
+    return seconds_of(_STATE["function"], getattr(time, clock))
+
+
+def _result() -> np.ndarray:
+    return _STATE["function"]().detach().numpy()
+
+
+def _memory() -> float:
+    return peak_mb() - _STATE["after_torch"]
+
+
+def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
+    """Return max |a - b| / max |b| for the expected b."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+# ------------------------------------------------------------------------------------------------------ the voices
+
+
+def two_voices(seconds: float) -> np.ndarray:
+    """Return two sources, (2, T) float32 at 8 kHz: utterances of two speakers laid end to end, or noise.
+
+    Real speech is the test split of `$SEPKIT_DATA/speech_mini`; without it speech-shaped noise stands in.
+    """
+    from sepkit.data import audio
+
+    num_samples = round(seconds * SAMPLE_RATE)
+    folder = Path(os.environ.get("SEPKIT_DATA", "data")) / "speech_mini" / "wav8k" / "test"
+    by_speaker: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.flac")):
+        by_speaker.setdefault(path.parts[-3], []).append(path)
+    if len(by_speaker) < 2:
+        return np.stack([_shaped_noise(num_samples, seed) for seed in (0, 1)])
+    chosen = sorted(by_speaker, key=lambda speaker: -len(by_speaker[speaker]))[:2]
+    voices = []
+    for speaker in chosen:
+        # Several speakers after each other would be more than two, so the recordings of one are repeated.
+        parts = [audio.read(path, sample_rate=SAMPLE_RATE) for path in by_speaker[speaker]]
+        voices.append(np.resize(np.concatenate([part - part.mean() for part in parts]), num_samples))
+    return np.stack([(0.05 * voice / voice.std()).astype(np.float32) for voice in voices])
+
+
+def _shaped_noise(num_samples: int, seed: int) -> np.ndarray:
+    """Return noise of -9 dB an octave above 500 Hz, whose level goes up and down four times a second, with pauses."""
+    generator = np.random.default_rng(seed)
+    spectrum = np.fft.rfft(generator.standard_normal(num_samples))
+    frequencies = np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE)
+    noise = np.fft.irfft(spectrum / (1 + (frequencies / 500) ** 1.5), num_samples)
+    steps = generator.standard_normal(max(2, round(4 * num_samples / SAMPLE_RATE)) + 1).clip(-0.5, None) + 0.5
+    voice = noise * np.interp(np.linspace(0, len(steps) - 1, num_samples), np.arange(len(steps)), steps)
+    return (0.05 * voice / voice.std()).astype(np.float32)
+
+
+# --------------------------------------------------------------------------------------------------- rows that stay
+
+
+def measure_each(
+    suite: str, rows: Sequence[Any], measure: Callable[[Any], dict[str, Any]], folder: Path | None
+) -> list[dict[str, Any]]:
+    """Return the record of every row, and print it; one that an interrupted call measured is not measured again.
+
+    Records count if they are of this commit and of such a machine. They are forgotten once all rows are measured.
+
+    Args:
+        suite: its name.
+        rows: told apart by how they print.
+        measure: returns the record of a row.
+        folder: of unfinished suites; None: nothing is kept.
+    """
+    from sepkit.files import write_json
+
+    path = None if folder is None else folder / f"{suite}.json"
+    here = environment()
+    here = {"machine": here["machine"], "commit": (here["commit"] or "").rstrip("+")}
+    known = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    records: dict[str, dict[str, Any]] = known["records"] if known.get("of") == here else {}
+    for row in rows:
+        if (name := repr(row)) not in records:
+            records[name] = measure(row)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, {"of": here, "records": records})
+        print(line_of(records[name]), flush=True)
+    if path is not None:
+        path.unlink(missing_ok=True)
+    return [records[repr(row)] for row in rows]
+
+
+def environment(*packages: str) -> dict[str, Any]:
+    """Return what the figures depend on: machine, versions, date, commit."""
+    return {
+        "machine": _processor(),
+        "processors": all_threads(),
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in ("sepkit", "torch", *packages)},
+        "measured_on": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    """Return the processor's name, and the wide instructions that it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict([part.strip() for part in line.split(":", 1)] for line in lines if ":" in line)
+    flags = set(fields.get("flags", "").split())
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return ", ".join([fields.get("model name", platform.machine()), *wide])
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout, with a plus if files of it have changed; None without git."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
