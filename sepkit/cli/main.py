@@ -1,8 +1,7 @@
 """`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
 
-0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened; SEPKIT_MALLOC=default
-leaves the allocator's own settings (see `sepkit.cli._allocator`), and OMP_WAIT_POLICY=ACTIVE lets waiting threads spin
-(see `sepkit.cli._threads`).
+0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened, and
+OMP_WAIT_POLICY=ACTIVE lets waiting threads spin (see `sepkit.cli._threads`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 
 from sepkit import studies
 from sepkit.choices import did_you_mean
-from sepkit.cli._allocator import raise_thresholds
 from sepkit.cli._threads import let_waiting_threads_sleep
 from sepkit.errors import UserError, exhausted, one_line, out_of_reach
 from sepkit.extras import EXTRAS, missing
@@ -30,7 +28,6 @@ COMMANDS = {
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "stream": "separate standard input, wav or raw PCM, while it comes in",
-    "replay": "separate with the models kept along a cooling: a tree of how hypotheses split",
     "cluster": "who speaks when: voices of recordings or estimates clustered, without enrollment",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
@@ -61,7 +58,6 @@ OF_MODELS = frozenset({"evaluate", "calibrate"})
 
 MOVED = {
     ("separate", "--stream"): "sepkit stream",
-    ("separate", "--hierarchy"): "sepkit replay",
     ("evaluate", "--leaderboard"): "sepkit leaderboard",
     ("evaluate", "--continuity"): "sepkit continuity",
 }
@@ -95,9 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if argv is None:
-            # Only if the process is the command: other callers decide about their streams, allocator and threads.
+            # Only if the process is the command: other callers decide about their streams and threads.
             _print_any_name()
-            raise_thresholds()
             if arguments[0] in SEPARATING:
                 let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ GROUPS = {
     "Estimates": [
         "speakers",
         "levels",
-        "consistency",
+        "mixture_consistency",
         "high_band",
         "score_threshold",
         "no_predict",
@@ -27,14 +26,7 @@ GROUPS = {
         "samples",
     ],
     "More people than outputs": ["link_speakers", "link_encoder"],
-    "Long recordings": [
-        "whole_seconds",
-        "chunk_seconds",
-        "overlap_seconds",
-        "stitcher",
-        "stitcher_encoder",
-        "processes",
-    ],
+    "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 
 
@@ -82,9 +74,6 @@ def main(
     from sepkit.models.published.hub import pinned
     from sepkit.models.published.shipped import default_model
 
-    if output.link_speakers is not None and options.stitcher in ("profile", "embedding"):
-        # These are of one person for each output.
-        options = replace(options, stitcher="overlap", stitcher_encoder=None)
     model = model or default_model()
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)

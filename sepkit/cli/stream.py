@@ -31,7 +31,7 @@ def main(
         sample_rate: Hz, of the PCM; default: that of the wav; for PCM that of the model, which has the least latency
         sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
-        precision: bfloat16 is faster for dual_path_rnn on processors that support it; streams do not have int8
+        precision: bfloat16 is faster for dual_path_rnn on processors that support it
         depth_steps: steps of a model of continuous depth; default: the model's own
 
     Raises:

@@ -78,8 +78,6 @@ class TrainerConfig:
     loss: the training loss on dev, at the current temperature (as in aMCL's reference code)."""
     validate_every_epochs: int = 1
     """Epochs between validations."""
-    keep_every_epochs: int = 0
-    """Save a copy of the model to EXP/models every N epochs, for `sepkit replay`; 0: never."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
     tf32: bool = False
@@ -133,7 +131,6 @@ class TaskConfig(Choice, key="task", default="separation"):
             "trainer.halve_patience": 1,
             "trainer.early_stop_patience": 0,
             "trainer.validate_every_epochs": 1,
-            "trainer.keep_every_epochs": 0,
             "trainer.devices": 1,
             "trainer.num_nodes": 1,
             "trainer.accumulate_batches": 1,

@@ -19,7 +19,6 @@ from sepkit.inference.levels import Products
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.stitching import Chunking, Stitcher
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.speaker_encoder import SpeakerEncoder
 
 # Calls of the model between two returns of freed memory.
 _RETURN_MEMORY_EVERY = 4
@@ -63,7 +62,6 @@ class PiecewiseSeparation:
         kind: of the stitcher.
         folder: for the temporary file; None: that of the system.
         rates: whether the rates of a variational model are wanted.
-        encoder: of voices, for the stitcher "embedding".
     """
 
     def __init__(
@@ -74,11 +72,10 @@ class PiecewiseSeparation:
         kind: StitcherKind = "profile",
         folder: Path | None = None,
         rates: bool = False,
-        encoder: SpeakerEncoder | None = None,
     ) -> None:
         self._rates = rates
         self._device, self._chunking = device, chunking
-        self._stitcher = Stitcher(chunking, model.sample_rate, kind, encoder)
+        self._stitcher = Stitcher(chunking, model.sample_rate, kind)
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `Joined.close`
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import check_writable
-from sepkit.inference.equal_lengths import FilePair, SeparatedAhead, group_files, separate_together
 from sepkit.inference.high_band import high_band_note
 from sepkit.inference.inputs import find_recordings, name_outputs
 from sepkit.inference.linking import link
@@ -29,7 +28,7 @@ from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.fingerprint import weights_fingerprint
-from sepkit.parallel import Failed, attempt, for_each
+from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
 __all__ = ["FilesReport", "separate_files"]
@@ -114,7 +113,7 @@ def separate_files(
     }
     job = _Job(separator, way, processes == 1, options.verify, encoder)
     highest_rate = 0
-    for (path, target), done in _separate_all(job, out, recordings, processes):
+    for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
         if isinstance(done, Failed):
             report.failed[str(path)] = failure_reason(UserError(done.reason), path)
         elif done is None:
@@ -139,62 +138,13 @@ class _Done:
     told: str
 
 
-_Result = _Done | None | Failed
-"""None where it was separated before."""
-
-
-def _separate_all(
-    job: _Job, out: Path, recordings: list[FilePair], processes: int
-) -> Iterator[tuple[FilePair, _Result]]:
-    """Yield each recording with what became of it."""
-    together = job.way["spread_samples"] is None and job.separator.batch_size(0.0) > 1
-    groups = list(group_files(job.separator, recordings)) if together else [[recording] for recording in recordings]
-    alone: list[FilePair] = []
-    for group, results in for_each(partial(_separate_group, job, out), groups, processes, "separating", "batch"):
-        if not isinstance(results, Failed):
-            yield from zip(group, results, strict=True)
-        elif len(group) == 1:
-            yield group[0], results
-        else:
-            # Its process died, perhaps of one of them.
-            alone += group
-    yield from for_each(partial(_separate_one, job, out), alone, processes, "separating")
-
-
-def _separate_group(job: _Job, out: Path, group: list[FilePair]) -> list[_Result]:
-    ready = _separate_ahead(job, out, group) if len(group) > 1 else {}
-    return [attempt(partial(_separate_one, job, out, ready=ready), recording) for recording in group]
-
-
-def _separate_ahead(job: _Job, out: Path, group: list[FilePair]) -> dict[Path, SeparatedAhead]:
-    """Return the recordings of a group that could be separated together; the others are for `_separate_one`.
-
-    Those that were separated before take part. Without them, the rest would differ in its last bits from what one call
-    without a stop writes.
-    """
-    identities: dict[Path, dict[str, Any]] = {}
-    left = False
-    for path, target in group:
-        try:
-            identities[path] = file_identity(path)
-        except (UserError, OSError):
-            continue
-        left |= not is_done(out / target, {"input": str(path), **identities[path], **job.way}, job.verify)
-    if not left:
-        return {}
-    return separate_together(job.separator, identities, job.way["channel"], job.way["speakers_option"])
-
-
-def _separate_one(
-    job: _Job, out: Path, recording: FilePair, ready: Mapping[Path, SeparatedAhead] | None = None
-) -> _Done | None:
+def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done | None:
     """Return what became of a recording; None where it was separated before.
 
     Args:
         job: how it is separated.
         out: folder of the outputs.
-        recording: its path, and target below that folder.
-        ready: what was separated already, if the file is still the same.
+        recording: its path, and that of its outputs below the folder, without ending.
 
     Raises:
         UserError: a recording that cannot be separated.
@@ -208,7 +158,7 @@ def _separate_one(
         if job.separator.is_long(header.num_samples, header.sample_rate):
             told = _separate_long(job, path, target, description)
         else:
-            told = _separate_whole(job, path, target, description, header.sample_rate, (ready or {}).get(path))
+            told = _separate_whole(job, path, target, description, header.sample_rate)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -216,18 +166,13 @@ def _separate_one(
     return _Done(header.duration_seconds, header.sample_rate, told)
 
 
-def _separate_whole(
-    job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int, ready: SeparatedAhead | None
-) -> str:
+def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> str:
     way = job.way
-    if ready is not None and all(description[name] == value for name, value in ready.identity.items()):
-        waveform, separated = ready.waveform, ready.separated
-    else:
-        waveform = audio.read(path, channel=way["channel"])
-        _check_unchanged(path, description)
-        separated = job.separator.separate(
-            waveform, sample_rate, speakers=way["speakers_option"], samples=way["spread_samples"]
-        )
+    waveform = audio.read(path, channel=way["channel"])
+    _check_unchanged(path, description)
+    separated = job.separator.separate(
+        waveform, sample_rate, speakers=way["speakers_option"], samples=way["spread_samples"]
+    )
     told = _write_people(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
     return told or sentence(separated)
 
@@ -238,7 +183,12 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     check_writable(target.parent)
     # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
     long = job.separator.separate_long(
-        recording, speakers=job.way["speakers_option"], folder=target.parent, progress=job.progress
+        recording,
+        speakers=job.way["speakers_option"],
+        folder=target.parent,
+        progress=job.progress,
+        # Profiles are of one speaker for each output; outputs that are linked hold several.
+        stitcher=None if job.encoder is None else "overlap",
     )
     try:
         _check_unchanged(path, description)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sepkit.inference.options import Consistency, Levels
+from sepkit.inference.options import Levels
 
 
 @dataclass
@@ -41,13 +41,13 @@ def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
     return Products(estimates @ estimates.T, estimates @ mixture, estimates.sum(-1), len(mixture))
 
 
-def gains_of(products: Products, levels: Levels, consistency: Consistency | None, kept: np.ndarray) -> np.ndarray:
+def gains_of(products: Products, levels: Levels, consistent: bool, kept: np.ndarray) -> np.ndarray:
     """Return (n,) float32 gains of the estimates; one number for the whole recording.
 
     * levels "model": 1.
     * levels "mixture": those of the projections of the mixture on each estimate, <x, s_i> / <s_i, s_i>, so that none is
       ever stronger than the mixture.
-    * consistency "mixture": of the estimates that are kept those whose sum is nearest to the mixture, the least squares
+    * consistent: of the estimates that are kept those whose sum is nearest to the mixture, the least squares
       solution of <s_i, s_j> g = <x, s_i>; of several solutions (estimates that are alike) the smallest.
 
     A silent estimate has 0.
@@ -55,7 +55,7 @@ def gains_of(products: Products, levels: Levels, consistency: Consistency | None
     Args:
         products: of the model's estimates.
         levels: see above.
-        consistency: see above; goes before `levels` for the estimates that are kept.
+        consistent: see above; goes before `levels` for the estimates that are kept.
         kept: (k,) which estimates are.
     """
     energies = np.diagonal(products.gram)
@@ -63,7 +63,7 @@ def gains_of(products: Products, levels: Levels, consistency: Consistency | None
         gains = np.ones(len(energies))
     else:
         gains = np.divide(products.cross, energies, out=np.zeros(len(energies)), where=energies > 0)
-    if consistency == "mixture" and kept.size:
+    if consistent and kept.size:
         norms = np.sqrt(np.maximum(energies[kept], np.finfo(np.float64).tiny))
         unit = products.gram[np.ix_(kept, kept)] / np.outer(norms, norms)
         gains[kept] = np.linalg.lstsq(unit, products.cross[kept] / norms, rcond=1e-6)[0] / norms

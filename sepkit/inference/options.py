@@ -11,10 +11,9 @@ from sepkit.errors import UserError
 from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
-Consistency = Literal["mixture"]
-StitcherKind = Literal["profile", "embedding", "overlap", "none"]
+StitcherKind = Literal["profile", "overlap"]
 HighBand = Literal["share", "drop"]
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16"]
 
 Subtype = Literal["FLOAT", "PCM_16"]
 
@@ -35,7 +34,7 @@ class SeparatorOptions:
 
     Args:
         levels: mixture: scale each estimate to its level in the mixture; model: leave it as the model puts it out
-        consistency: mixture: the estimates add up to the recording, sample by sample; by default they need not
+        mixture_consistency: the estimates add up to the recording, sample by sample
         score_threshold: log-odds above which a hypothesis counts as a speaker; default: the model's own, which counted
             the speakers of the dev mixtures best
         whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole)
@@ -44,10 +43,9 @@ class SeparatorOptions:
         high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
             do below it (the default), or drop it; streams drop it
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and traits of voices,
-            embedding by overlaps and an encoder of voices, overlap by overlaps alone, none by the model's own order
-        stitcher_encoder: the encoder of voices for --stitcher embedding; default: the one that ships with sepkit
-        precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, int8 for the
-            masker recurrent with LSTMs; both are a little less exact
+            overlap by overlaps alone, for outputs that hold one speaker after another
+        precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, and a little less
+            exact
         depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
 
     Raises:
@@ -57,24 +55,20 @@ class SeparatorOptions:
     # levels "mixture": g_i = <x, s_i> / <s_i, s_i>, so that no estimate is stronger than the mixture and polarity is
     # right; models trained with a scale-invariant cost have no level of their own.
     levels: Levels = "mixture"
-    consistency: Consistency | None = None
+    mixture_consistency: bool = False
     score_threshold: float | None = None
     whole_seconds: float = 30.0
     chunk_seconds: float = 10.0
     overlap_seconds: float = 5.0
     high_band: HighBand | None = None
     stitcher: StitcherKind = "profile"
-    stitcher_encoder: str | None = None
-    # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes);
-    # int8: by -47 dB for an LSTM of three layers (mean of 24 mixtures of 4 s, -40 dB at worst).
+    # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)
-        if self.stitcher_encoder is not None and self.stitcher != "embedding":
-            raise UserError("stitcher_encoder: only applies with stitcher embedding")
         if self.depth_steps is not None and not 1 <= self.depth_steps <= DEPTH_STEPS:
             raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
         if not self.whole_seconds >= 0:

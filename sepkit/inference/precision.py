@@ -7,31 +7,25 @@ import torch
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.int8_masker import quantized
 from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker
 from sepkit.models.runtime import has_bfloat16
 
 
 def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: torch.device) -> EncoderMaskerDecoder:
-    """Return a model that computes in this precision: for int8 another object with the same weights.
+    """Return the model, which computes in this precision from now on.
 
     bfloat16 affects the recurrent networks of dual_path_rnn and the layers behind them, and the 1x1 convolutions of
-    conv_tasnet; int8 the recurrent layers of the masker recurrent. All else stays in float32.
+    conv_tasnet. All else stays in float32.
 
     Args:
         model: on `device`; an `EncoderMaskerDecoder` or an exported model.
-        precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms, int8 with recurrent
-            of LSTMs.
+        precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms.
         device: where it computes.
 
     Raises:
         UserError: the model or the processor cannot compute in it, or gains nothing.
     """
     masker = getattr(model, "masker", None)
-    if precision == "int8":
-        if device.type != "cpu":
-            raise UserError(f"precision: found int8 on {device}, expected the device cpu; use float32")
-        return quantized(model)
     if isinstance(masker, DualPathRNNMasker | ConvTasNetMasker):
         low = precision == "bfloat16"
         if low and device.type == "cpu" and not has_bfloat16():

@@ -21,7 +21,6 @@ from sepkit.inference.separated import Separated
 from sepkit.inference.speakers import Chosen
 from sepkit.inference.stitching import Chunking
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.speaker_encoder import SpeakerEncoder
 
 _BLOCK_SECONDS = 5.0
 
@@ -131,7 +130,6 @@ def separate_long(
     folder: Path | None = None,
     progress: bool = False,
     rates: bool = False,
-    encoder: SpeakerEncoder | None = None,
 ) -> Joined:
     """Separate a recording chunk by chunk, and return its joined estimates.
 
@@ -144,13 +142,12 @@ def separate_long(
         folder: for a temporary file; None: that of the system.
         progress: whether to show a bar on a terminal.
         rates: whether the rates of a variational model are wanted.
-        encoder: of voices, for the stitcher "embedding".
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
     """
     resampler = StreamResampler(recording.sample_rate, model.sample_rate)
-    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates, encoder)
+    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:

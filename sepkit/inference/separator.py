@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.batches import Batches, batch_size
 from sepkit.inference.devices import device_of
 from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.high_band import shares_high_band
 from sepkit.inference.levels import Products, distribute_residual, products_of
-from sepkit.inference.options import Levels, SeparatorOptions, Speakers
+from sepkit.inference.options import Levels, SeparatorOptions, Speakers, StitcherKind
 from sepkit.inference.precision import with_precision
 from sepkit.inference.quality import QualityPredictor
 from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
@@ -34,10 +31,8 @@ from sepkit.inference.streaming import Stream
 from sepkit.inference.uncertainty import check_samples, monte_carlo
 from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
-from sepkit.models import EncoderMaskerDecoder, load_checkpoint
-from sepkit.models.published.shipped import encoder_folder
+from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
-from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.fingerprint import weights_fingerprint
 
 __all__ = ["Separated", "Separator"]
@@ -85,11 +80,6 @@ class Separator:
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         self.silence: SilenceThreshold | None = self.quality.silence if self.quality is not None else None
-        self.encoder: SpeakerEncoder | None = None
-        if options.stitcher == "embedding":
-            self.encoder = load_checkpoint(encoder_folder(options.stitcher_encoder), of=SpeakerEncoder)
-        # Fewer once a batch did not fit into memory.
-        self._most_at_once = sys.maxsize
         self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
@@ -123,13 +113,12 @@ class Separator:
         options = self.options
         return {
             "levels": options.levels,
-            "consistency": options.consistency,
+            "mixture_consistency": options.mixture_consistency,
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
             "high_band": options.high_band or "share",
             "stitcher": options.stitcher,
-            "stitcher_encoder": None if self.encoder is None else weights_fingerprint(self.encoder),
             "precision": options.precision,
             "depth_steps": self.depth_steps,
             "silence_threshold_db": None if self.silence is None else self.silence.threshold_db,
@@ -220,42 +209,6 @@ class Separator:
             separated.spread = np.abs(separated.gains)[:, None] * spread[separated.kept]
         return separated
 
-    def separate_equal(
-        self, recordings: Sequence[np.ndarray], rate: int, *, speakers: Speakers = None
-    ) -> list[Separated]:
-        """Return what `separate` does for each of several recordings of one length, which go through the model at once.
-
-        How many go at once is for `sepkit.inference.batches` to say; it pays on accelerators and for recurrent maskers.
-
-        Args:
-            recordings: (T,) float32 each, none of them long.
-            rate: Hz, of all.
-            speakers: see `separate`.
-
-        Raises:
-            UserError: see `separate`.
-        """
-        check_speakers(speakers, self.model, self.counts_speakers)
-        recordings = [read_waveform(recording, rate, None)[0] for recording in recordings]
-        mixtures = np.stack([self._at_own_rate(recording, rate) for recording in recordings])
-        size = self.batch_size(mixtures.shape[1] / self.sample_rate)
-        batches, predict = Batches(self.model, size), self.quality is not None
-        outputs = batches.outputs(torch.as_tensor(mixtures, device=self.device), predict, predict)
-        if batches.size < size:
-            self._most_at_once = batches.size
-        return [
-            self._finished(recording, rate, mixture, output, speakers)
-            for recording, mixture, output in zip(recordings, mixtures, outputs, strict=True)
-        ]
-
-    def batch_size(self, seconds: float) -> int:
-        """Return how many recordings go through the model at once.
-
-        Args:
-            seconds: length of each.
-        """
-        return min(self._most_at_once, batch_size(self.model, self.device, seconds))
-
     def _at_own_rate(self, recording: np.ndarray, rate: int) -> np.ndarray:
         mixture = audio.resample(recording, rate, self.sample_rate)
         # A recording shorter than one sample of the model's rate.
@@ -271,7 +224,7 @@ class Separator:
         features = None
         if self.quality is not None and output.separation is not None:
             features = recording_features(self.model, on_device, output.separation)
-        silent, consistency = bool(np.ptp(mixture) == 0), self.options.consistency
+        silent = bool(np.ptp(mixture) == 0)
         chosen = self._choose(products, scores, silent, speakers, features, estimates)
         gains, kept = chosen.gains, chosen.kept
         wanted = np.zeros((0, recording.size), np.float32)
@@ -280,7 +233,7 @@ class Separator:
             wanted = fit_length(audio.resample(leveled, self.sample_rate, rate), recording.size)
             if (sharing := shares_high_band(self.options.high_band, rate, self.sample_rate, kept.size)) is not None:
                 wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
-            if consistency == "mixture":
+            if self.options.mixture_consistency:
                 wanted = distribute_residual(recording, wanted, chosen.shares(products))
         separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
         separated.weights = self._weights(scores)
@@ -317,7 +270,7 @@ class Separator:
             speakers,
             self.score_threshold,
             options.levels,
-            options.consistency,
+            options.mixture_consistency,
             loud,
             bool(alone),
         )
@@ -366,6 +319,7 @@ class Separator:
         folder: Path | None = None,
         progress: bool = False,
         rates: bool = False,
+        stitcher: StitcherKind | None = None,
     ) -> LongSeparation:
         """Separate a recording of any length in bounded memory; return estimates that can be read block by block.
 
@@ -376,6 +330,7 @@ class Separator:
                 system.
             progress: whether to show a bar on a terminal.
             rates: whether to measure the rates of a variational model, which a prediction does too.
+            stitcher: how chunks are joined; None: as the options say.
 
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
@@ -384,7 +339,7 @@ class Separator:
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
-            self.model, self.device, recording, self._chunking, options.stitcher, folder, progress, rates, self.encoder
+            self.model, self.device, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
         )
         products, scores = joined.products(), joined.scores()
         features = None
@@ -404,7 +359,7 @@ class Separator:
         separated.weights = self._weights(scores)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         self._predict(separated, features)
-        shares = chosen.shares(products) if options.consistency == "mixture" else None
+        shares = chosen.shares(products) if options.mixture_consistency else None
         return LongSeparation(
             separated, joined, recording, self.sample_rate, chosen, shares, options.high_band or "share"
         )

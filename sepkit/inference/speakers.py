@@ -9,7 +9,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.inference.levels import Products, gains_of, residual_shares
-from sepkit.inference.options import Consistency, Levels, Speakers
+from sepkit.inference.options import Levels, Speakers
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import best_hypotheses, distinct_by_products
 
@@ -84,7 +84,7 @@ def choose_speakers(
     speakers: Speakers,
     threshold: float,
     levels: Levels,
-    consistency: Consistency | None,
+    consistent: bool,
     loud: np.ndarray | None = None,
     alone: bool = False,
 ) -> Chosen:
@@ -102,14 +102,14 @@ def choose_speakers(
         speakers: see `Separator.separate`.
         threshold: score above which a hypothesis is a speaker.
         levels: see `gains_of`.
-        consistency: see `gains_of`.
+        consistent: see `gains_of`.
         loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
         alone: whether one speaker is alone.
     """
     kept = np.arange(len(products.cross))
     is_speaker = None
     if scores is not None:
-        gains = gains_of(products, levels, None, kept).astype(np.float64)
+        gains = gains_of(products, levels, False, kept).astype(np.float64)
         of_all = torch.from_numpy(scores)[None]
         scaled = torch.from_numpy(products.centered() * np.outer(gains, gains))[None]
         energies = torch.from_numpy(np.diagonal(products.gram) * np.square(gains))[None]
@@ -126,12 +126,12 @@ def choose_speakers(
             kept = np.flatnonzero(is_speaker)
         elif speakers is not None:
             kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
-        gains = gains_of(products, levels, consistency, kept[loud[kept]])
+        gains = gains_of(products, levels, consistent, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
         if not alone or silent:
             return Chosen(gains, kept, is_speaker)
-        joined = gains_of(products, levels, "mixture", np.arange(len(energies)))
+        joined = gains_of(products, levels, True, np.arange(len(energies)))
         allowed = 10 ** (_OTHERS_DB / 10) * max(float(joined.astype(np.float64) @ products.gram @ joined), 0.0)
         quiet = np.sqrt(allowed / np.maximum(energies, np.finfo(np.float64).tiny))
         return Chosen(np.where(loud, gains, np.minimum(gains, quiet)).astype(np.float32), kept, is_speaker, joined)
-    return Chosen(gains_of(products, levels, consistency, kept), kept, is_speaker)
+    return Chosen(gains_of(products, levels, consistent, kept), kept, is_speaker)

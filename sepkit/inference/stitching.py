@@ -5,8 +5,8 @@ the same signal, so no window is applied before. A model gives the speakers of e
 chosen for all chunks at once, from evidence that adds up:
 
 * overlaps: estimates of one speaker are alike there, as long as anything is heard (`Overlap`);
-* voices: an estimate sounds like its speaker in all other chunks, also across silence. Traits of voices tell that
-  (`sepkit.inference.profiles`), or an encoder of voices does (`sepkit.inference.chunk_voices`).
+* voices: an estimate sounds like its speaker in all other chunks, also across silence
+  (`sepkit.inference.profiles`).
 
 Either may be wrong: a model may swap speakers inside a chunk, and the rest of one speaker in the other's estimate
 sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
@@ -20,10 +20,8 @@ from itertools import permutations
 
 import numpy as np
 
-from sepkit.inference.chunk_voices import embed_chunk, people_of
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.profiles import Profiles, RunningProfiles, measure_voices
-from sepkit.models.speaker_encoder import SpeakerEncoder
 
 # Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Tuned
 # on conversations of speakers that are in neither training nor test; half or twice as much does nearly as well.
@@ -102,13 +100,11 @@ class ChunkEvidence:
         agreement: (n, n) seconds, [i, j] how long estimate i of the chunk before agrees with j of this one.
         correlation: (n, n) of the same, over all of the overlap at once.
         voices: result of `measure_voices`.
-        embeddings: result of `embed_chunk`; None without an encoder.
     """
 
     agreement: np.ndarray
     correlation: np.ndarray
     voices: dict
-    embeddings: np.ndarray | None = None
 
 
 def compare_overlap(
@@ -146,22 +142,12 @@ class Stitcher:
     Args:
         chunking: of the signal.
         sample_rate: Hz.
-        kind: "profile" chooses the orders of all chunks together from overlaps and traits of voices, "embedding" from
-            overlaps and an encoder of voices. To compare with: "overlap" goes from chunk to chunk by the correlation of
-            the overlap alone; "none" leaves the model's own orders.
-        encoder: of voices, for "embedding".
+        kind: "profile" chooses the orders of all chunks together from overlaps and traits of voices; "overlap" goes
+            from chunk to chunk by the correlation of the overlap alone.
     """
 
-    def __init__(
-        self,
-        chunking: Chunking,
-        sample_rate: int,
-        kind: StitcherKind = "profile",
-        encoder: SpeakerEncoder | None = None,
-    ) -> None:
-        if kind == "embedding" and encoder is None:
-            raise ValueError('expected an encoder of voices for the stitcher "embedding"')
-        self.chunking, self.sample_rate, self.kind, self.encoder = chunking, sample_rate, kind, encoder
+    def __init__(self, chunking: Chunking, sample_rate: int, kind: StitcherKind = "profile") -> None:
+        self.chunking, self.sample_rate, self.kind = chunking, sample_rate, kind
         self.evidence: list[ChunkEvidence] = []
         self._tail: np.ndarray | None = None
         self._energy, self._samples = 0.0, 0
@@ -181,20 +167,13 @@ class Stitcher:
         if self._tail is not None:
             agreement, correlation = compare_overlap(self._tail, estimates[:, :overlap], self.sample_rate, power)
         voices = measure_voices(estimates, self.sample_rate, power) if self.kind == "profile" else {}
-        embeddings = None
-        if self.kind == "embedding" and self.encoder is not None:
-            embeddings = embed_chunk(estimates, self.sample_rate, self.encoder)
-        self.evidence.append(ChunkEvidence(agreement, correlation, voices, embeddings))
+        self.evidence.append(ChunkEvidence(agreement, correlation, voices))
         self._tail = estimates[:, -overlap:].copy()
 
     def orders(self) -> np.ndarray:
         """Return (K, n) int64, [k, j] which estimate of chunk k is speaker j; the first chunk keeps its order."""
-        if self.kind == "none":
-            return np.tile(np.arange(len(self.evidence[0].correlation)), (len(self.evidence), 1))
         if self.kind == "overlap":
             return _chain([chunk.correlation for chunk in self.evidence])
-        if self.kind == "embedding":
-            return orders_of_people(self.evidence)
         return best_orders(self.evidence, self.chunking.hop / self.sample_rate)
 
 
@@ -235,31 +214,6 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
     for orders in starts:
         _settle(orders, overlaps, profiles, table, ends)
     return max(ends.values(), key=lambda end: end[0])[1]
-
-
-def orders_of_people(evidence: Sequence[ChunkEvidence]) -> np.ndarray:
-    """Return the orders that overlaps and clusters of embeddings make most likely, (K, n); the first keeps its own.
-
-    Args:
-        evidence: of the K chunks, with embeddings.
-    """
-    voices = people_of([chunk.embeddings for chunk in evidence if chunk.embeddings is not None])
-    overlaps = [_NATS_PER_SECOND * chunk.agreement for chunk in evidence]
-    n = len(overlaps[0])
-    if n > _MOST_IN_ALL_ORDERS:
-        return _from_first(_one_by_one(overlaps, voices))
-    return _from_first(_likeliest(overlaps, voices, _Orders(n)))
-
-
-def _one_by_one(overlaps: Sequence[np.ndarray], voices: np.ndarray) -> np.ndarray:
-    """Return orders from chunk to chunk, by voices and the overlap with the one before."""
-    from scipy.optimize import linear_sum_assignment
-
-    orders: list[np.ndarray] = []
-    for overlap, nats in zip(overlaps, voices, strict=True):
-        likely = nats.T + overlap[orders[-1]] if orders else nats.T
-        orders.append(linear_sum_assignment(likely, maximize=True)[1])
-    return np.stack(orders)
 
 
 def _settle(

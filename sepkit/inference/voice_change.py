@@ -58,7 +58,7 @@ def voice_change(
         estimates: (n, T).
         sample_rate: Hz.
     """
-    speech = gains_of(products, "mixture", "mixture", np.arange(len(estimates))) @ estimates
+    speech = gains_of(products, "mixture", True, np.arange(len(estimates))) @ estimates
     embeddings = _embeddings(encoder, speech, sample_rate)
     likeness, apart = _pairs(embeddings)
     mean = _mean(likeness, apart)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -119,46 +118,6 @@ def scores_by_temperature(
     _falling(axes)
     if positive:
         axes.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def dendrogram(temperatures: Sequence[float], groups: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
-    """Return a figure of the tree of hypotheses that split as the temperature falls, from top to bottom.
-
-    Hypotheses that split late are neighbors. At each temperature a group stands in the middle of its members.
-
-    Args:
-        temperatures: S of them, falling; a zero, the hard minimum, is drawn below the others.
-        groups: S lists of n group numbers.
-        labels: n names of hypotheses.
-    """
-    n = len(labels)
-    order = sorted(range(n), key=lambda k: [level[k] for level in groups])
-    place = {hypothesis: column for column, hypothesis in enumerate(order)}
-    positive = [t for t in temperatures if t > 0]
-    lowest = min(positive, default=1.0) / 3
-    heights = [t if t > 0 else lowest for t in temperatures]
-    figure = curves({}, "hypothesis", "temperature")
-    figure.set_size_inches(max(4.0, 0.9 * n + 1.6), max(3.2, 0.28 * len(heights) + 1.4))
-    axes = figure.axes[0]
-    columns = [[float(np.mean([place[j] for j in range(n) if level[j] == g])) for g in level] for level in groups]
-    for k in range(n):
-        x = [level[k] for level in columns]
-        # Lines go down along each level, then sideways, so that a split is a fork of right angles.
-        xs = [value for a, b in pairwise(x) for value in (a, b)] or x
-        ys = [h for h in heights[1:] for _ in range(2)] or heights
-        axes.plot([x[0], *xs], [heights[0], *ys], color=COLORS[0], linewidth=2.0, solid_capstyle="round")
-    for level, height in zip(columns, heights, strict=True):
-        axes.plot(sorted(set(level)), [height] * len(set(level)), "o", color=COLORS[1], markersize=4)
-    axes.set_xticks(range(n), [labels[k] for k in order])
-    axes.set_xlim(-0.6, n - 0.4)
-    axes.set_yscale("log")
-    if len(positive) < len(heights):
-        axes.axhline(lowest, color="black", linestyle=":", linewidth=1.0, zorder=0)
-        axes.annotate(
-            "hard minimum", (1.01, lowest), xycoords=("axes fraction", "data"), va="bottom", fontsize=9, rotation=90
-        )
-    axes.grid(axis="x", visible=False)
     return figure
 
 

@@ -32,7 +32,7 @@ _DROP_METRICS = ("si_sdri_db", "blr_nats_per_sample")
 # Columns from summary.json's "matching", where evaluation wrote it: name -> (head of the column, factor).
 _MATCHING = {"collapse_rate": ("collapsed hypotheses [%]", 100.0)}
 # Runs of one group may differ in these settings: they change no result, or say how long a run took.
-_IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "trainer.keep_every_epochs", "data.workers")
+_IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "data.workers")
 
 
 @dataclass

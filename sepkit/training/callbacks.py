@@ -64,7 +64,6 @@ class Keeper(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Compare the epoch with the best one, and save the models."""
         task = pl_module
-        self._keep(trainer, task)
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
             if task.position.epoch + 1 >= self.config.max_epochs and trainer.is_global_zero:
                 self._save_unjudged(task)
@@ -101,12 +100,6 @@ class Keeper(Callback):
         save_model(task.kept_model, self.out / "last_model", _info(task))
         if not (self.out / "model").exists():
             save_model(task.kept_model, self.out / "model", _info(task))
-
-    def _keep(self, trainer: Trainer, task: Task) -> None:
-        """Save a copy of the model every `keep_every_epochs` epochs, for `sepkit replay`."""
-        every, epoch = self.config.keep_every_epochs, task.position.epoch + 1
-        if every and epoch % every == 0 and trainer.is_global_zero:
-            save_model(task.kept_model, self.out / "models" / f"epoch_{epoch:04d}", _info(task))
 
     def _is_over(self, task: Task) -> bool:
         if task.more_stages or self.stage not in (None, task.stage):

@@ -44,7 +44,6 @@ CHANGEABLE = frozenset(
         "trainer.halve_patience",
         "trainer.early_stop_patience",
         "trainer.validate_every_epochs",
-        "trainer.keep_every_epochs",
         "trainer.compile",
         "trainer.gradient_checkpointing",
         "trainer.accelerator",

@@ -24,7 +24,6 @@ OUT = [
     ["prepare", "wavs", "--manifest", "x"],
     ["quantize", "gaussians"],
     ["quantize", "uci", "--data", "in"],
-    ["replay", "x.wav", "--model", "m"],
     ["report", "x"],
     ["separate", "x.wav"],
     ["simulate-annealing", "formulas"],

@@ -14,7 +14,7 @@ from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.linking import Linked, link
-from sepkit.inference.options import OutputOptions, SeparatorOptions
+from sepkit.inference.options import OutputOptions
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
 
@@ -93,7 +93,7 @@ def test_separate_writes_a_file_for_each_person(
     mixture = estimates.sum(0)[: round(seconds * RATE)]
     audio.write(tmp_path / "in" / "talk.wav", mixture, RATE)
     command = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "separator")]
-    command += ["--link-speakers", "3", "--link-encoder", str(tmp_path / "encoder"), "--consistency", "mixture"]
+    command += ["--link-speakers", "3", "--link-encoder", str(tmp_path / "encoder"), "--mixture-consistency"]
     command += ["--whole-seconds", "4", "--chunk-seconds", "2", "--overlap-seconds", "1", "--rttm"]
     assert main(command) == 0
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
@@ -104,24 +104,3 @@ def test_separate_writes_a_file_for_each_person(
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")
     before = (tmp_path / "out" / "talk.json").stat().st_mtime_ns
     assert main(command) == 0 and (tmp_path / "out" / "talk.json").stat().st_mtime_ns == before
-
-
-def test_chunks_are_joined_by_embeddings(estimates: np.ndarray, tiny_model_config: ModelConfig, tmp_path: Path) -> None:
-    save_model(build_model(tiny_model_config), tmp_path / "separator")
-    save_model(noise_encoder(), tmp_path / "encoder")
-    mixture = estimates.sum(0)[: 4 * RATE]
-    audio.write(tmp_path / "in" / "talk.wav", mixture, RATE)
-    command = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "separator")]
-    command += ["--stitcher", "embedding", "--consistency", "mixture"]
-    command += ["--whole-seconds", "2", "--chunk-seconds", "2", "--overlap-seconds", "1", "--stitcher-encoder"]
-    assert main([*command, str(tmp_path / "separator")]) == 2
-    assert main([*command, str(tmp_path / "encoder")]) == 0
-    told = json.loads((tmp_path / "out" / "talk.json").read_text())
-    assert told["stitcher"] == "embedding" and told["stitcher_encoder"]
-    parts = [audio.read(tmp_path / "out" / name) for name in told["estimates"]]
-    np.testing.assert_allclose(np.sum(parts, axis=0), mixture, atol=1e-4)
-
-
-def test_an_encoder_without_its_stitcher_is_refused() -> None:
-    with pytest.raises(UserError, match="stitcher_encoder: only applies"):
-        SeparatorOptions(stitcher_encoder="voices_8k")

@@ -106,7 +106,7 @@ def test_two_talkers_come_out_twice_and_silence_has_none(separator):
 
 
 def test_estimates_still_add_up_to_the_recording(separator):
-    together = Separator(separator.model, consistency="mixture")
+    together = Separator(separator.model, mixture_consistency=True)
     together.silence = separator.silence
     estimates = together.separate(one_talker(), RATE).estimates
     np.testing.assert_allclose(estimates.sum(0), one_talker(), atol=1e-6)
@@ -132,10 +132,10 @@ class OneVoice:
         return True
 
 
-@pytest.mark.parametrize("consistency", [None, "mixture"])
+@pytest.mark.parametrize("consistency", [False, True])
 def test_one_voice_in_both_estimates_is_joined(consistency):
     torch.manual_seed(0)
-    separator = Separator(build_model(CONFIG), consistency=consistency)
+    separator = Separator(build_model(CONFIG), mixture_consistency=consistency)
     apart = Separator(separator.model).separate(one_talker(both=True), RATE)
     separator.quality = OneVoice()
     whole = separator.separate(one_talker(both=True), RATE)

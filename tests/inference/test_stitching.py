@@ -15,9 +15,7 @@ from sepkit.inference.stitching import (
     _go_through,
     _Orders,
     best_orders,
-    orders_of_people,
 )
-from tests import noise_voices
 
 RATE = 8000
 
@@ -99,11 +97,6 @@ def test_lengths_that_make_no_sense(chunk, overlap):
     assert "\n" not in str(caught.value)
 
 
-def test_a_stitcher_that_is_not_there():
-    with pytest.raises(UserError, match="stitcher: found 'best', expected one of profile, embedding, overlap, none"):
-        SeparatorOptions(stitcher="best")  # type: ignore[arg-type]
-
-
 # -------------------------------------------------------------------------------------------------------------- orders
 
 
@@ -143,14 +136,6 @@ def test_chunks_in_any_order_are_restored(kind, voices):
     assert stitched_right(sources, Chunking(10 * RATE, 5 * RATE), kind, seed=1).all()
 
 
-def test_orders_of_the_model_can_be_left():
-    sources, chunking = sources_with_silences(30, 10), Chunking(10 * RATE, 5 * RATE)
-    stitcher = Stitcher(chunking, RATE, "none")
-    for estimates, _ in in_chunks(sources, chunking, seed=1):
-        stitcher.add(estimates)
-    np.testing.assert_array_equal(stitcher.orders(), [[0, 1]] * 5)
-
-
 def test_many_hypotheses_are_restored():
     """With six estimates, four of them nearly silent, there are too many orders to try all."""
     sources = np.concatenate(
@@ -176,44 +161,6 @@ def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
             results.append(stitched_right(sources, chunking, kind, seed, lots=lots)[-3:].all())
     assert np.mean(right["profile"]) == 1.0
     assert 0.1 < np.mean(right["overlap"]) < 0.9
-
-
-def test_embeddings_carry_speakers_through_silence():
-    """Nobody speaks for 12 s, and then one person alone."""
-    chunking = Chunking(4 * RATE, 2 * RATE)
-    sources = np.stack([noise_voices.voice(k, 48.0, k) for k in range(2)])
-    sources[:, 16 * RATE : 28 * RATE] = 0
-    sources[0, 28 * RATE : 34 * RATE] = 0
-    stitcher, truth = Stitcher(chunking, RATE, "embedding", noise_voices.noise_encoder()), []
-    for estimates, order in in_chunks(sources, chunking, 3, leak=0.01, noise=0):
-        stitcher.add(estimates)
-        truth.append(order)
-    right = np.stack(truth)[:, np.argsort(truth[0])]
-    np.testing.assert_array_equal(stitcher.orders()[-9:], right[-9:])
-
-
-@pytest.mark.parametrize("people", [2, 6])
-def test_embeddings_alone_give_the_orders(people):
-    """No overlap tells anything; with six people there are too many orders to try all."""
-    generator = np.random.default_rng(people)
-    voices = np.linalg.qr(generator.standard_normal((16, people)))[0].T
-    evidence, truth = [], []
-    for _ in range(20):
-        order = generator.permutation(people)
-        heard = voices[order] + 0.05 * generator.standard_normal((people, 16))
-        evidence.append(ChunkEvidence(np.zeros((people, people)), np.zeros((people, people)), {}, heard))
-        truth.append(np.argsort(order))
-    right = np.stack(truth)[:, np.argsort(truth[0])]
-    np.testing.assert_array_equal(orders_of_people(evidence), right)
-
-
-def test_embeddings_of_silence_say_nothing():
-    stitcher = Stitcher(Chunking(2 * RATE, RATE), RATE, "embedding", noise_voices.noise_encoder())
-    for _ in range(3):
-        stitcher.add(np.zeros((2, 2 * RATE), np.float32))
-    np.testing.assert_array_equal(stitcher.orders(), [[0, 1]] * 3)
-    with pytest.raises(ValueError, match="expected an encoder"):
-        Stitcher(Chunking(2 * RATE, RATE), RATE, "embedding")
 
 
 def test_a_wrong_overlap_does_not_spoil_the_rest():

@@ -28,7 +28,6 @@ from sepkit.config import (
     RelaxedWTAConfig,
     SinkhornConfig,
     TrainConfig,
-    TruncatedExponentialConfig,
     from_dict,
 )
 from sepkit.data.dataset import MixtureDataset
@@ -150,18 +149,6 @@ def test_validation_every_so_many_epochs(config: TrainConfig, tmp_path: Path) ->
 def test_a_run_too_short_for_a_validation_leaves_a_model(config: TrainConfig, tmp_path: Path) -> None:
     train(with_trainer(config, max_epochs=2, validate_every_epochs=3), tmp_path, limit_batches=1)
     assert read_description(tmp_path / "model")["info"] == {"epoch": 2, "step": 2}
-
-
-def test_models_kept_along_the_cooling(config: TrainConfig, tmp_path: Path) -> None:
-    """Each knows the temperature it was trained at."""
-    schedule = TruncatedExponentialConfig(initial=8.0, decay=0.5, end=3)
-    config = replace(config, objective=ObjectiveConfig(assignment=AnnealedMCLConfig(temperature=schedule)))
-    train(with_trainer(config, max_epochs=5, keep_every_epochs=2), tmp_path, limit_batches=1)
-    kept = sorted((tmp_path / "models").iterdir())
-    assert [path.name for path in kept] == ["epoch_0002", "epoch_0004"]
-    assert [read_description(path)["info"]["temperature"] for path in kept] == [4.0, 0.0]
-    assert [line["temperature"] for line in epochs(tmp_path)] == [8.0, 4.0, 2.0, 0.0, 0.0]
-    assert load_checkpoint(kept[0]).hypotheses == 2
 
 
 def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: Path) -> None:

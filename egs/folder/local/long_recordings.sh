@@ -17,7 +17,7 @@ set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
 . "$(dirname "$0")/../../utils/path.sh"
 speech=$1 model=$2 out=$3 what=${4:-continuity}
-minutes=${minutes:-60} seeds=${seeds:-0 1 2} settings=${settings:-10:5 4:2 4:1} stitchers=${stitchers:-profile overlap none}
+minutes=${minutes:-60} seeds=${seeds:-0 1 2} settings=${settings:-10:5 4:2 4:1} stitchers=${stitchers:-profile overlap}
 count=${count:-30}
 
 if [ "$what" = continuity ]; then

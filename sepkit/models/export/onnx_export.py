@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, parse_json
+from sepkit.files import atomic_output
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import GraphModel, PlainOperations
 from sepkit.models.export.onnx_model import FORMAT, METADATA, SUFFIX, OnnxModel
@@ -85,42 +85,6 @@ def export_onnx(
             )
         _keep(draft, path)
     return ExportReport(path, differences, path.stat().st_size)
-
-
-def quantize_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
-    """Write a graph with weights of 8 bits; return how many operations have them.
-
-    Matrix products, LSTMs and convolutions are quantized, and activations as they come. The filterbank is not, because
-    no mask could undo its errors.
-
-    Args:
-        source: what `export_onnx` wrote.
-        path: a file that ends in .onnx; an older one is replaced.
-
-    Raises:
-        UserError: onnx or onnxruntime is not installed, the graph cannot be read, or nothing in it can be quantized.
-    """
-    source, path = Path(source), Path(path)
-    _require_onnx(path)
-    import onnx
-
-    graph = onnx.load(str(source))
-    kept = [node.name for node in graph.graph.node if any("filterbank." in name for name in node.input)]
-    with tempfile.TemporaryDirectory() as temporary:
-        draft = Path(temporary) / f"model{SUFFIX}"
-        try:
-            quantize_graph(source, draft, kept)
-        except Exception as error:  # its exceptions have no common base but this
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{source}: cannot be quantized ({reason}); leave out --int8") from error
-        integer = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM")
-        count = sum(node.op_type in integer for node in onnx.load(str(draft)).graph.node)
-        if count == 0:
-            raise UserError(f"{source}: nothing in it can be quantized (GRUs cannot); leave out --int8")
-        _describe(draft, parse_json(next(p.value for p in graph.metadata_props if p.key == METADATA)) | {"int8": True})
-        OnnxModel(draft)
-        _keep(draft, path)
-    return count
 
 
 def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: int, batch: int = 1) -> float:
@@ -200,35 +164,6 @@ def trace(
         )
 
 
-def quantize_graph(source: Path, path: Path, kept: Sequence[str] = ()) -> None:
-    """Write a graph whose matrix products, LSTMs and convolutions have weights of 8 bits, with a scale per channel.
-
-    Weights use 7 of the 8 bits. AVX2 adds two products in 16 bits, which larger weights overflow: LSTMs of three
-    layers give estimates 47 dB above their error with 7 bits, 36 dB with 8, and 45 dB with 8 bits and one scale.
-
-    Args:
-        source: a graph in float.
-        path: of the new one.
-        kept: names of operations to leave in float.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises for a graph that it cannot quantize.
-    """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with _quietly():
-        quantize_dynamic(
-            str(source),
-            str(path),
-            op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Conv"],
-            # ONNX Runtime has integer convolutions for unsigned weights alone.
-            weight_type=QuantType.QUInt8,
-            nodes_to_exclude=list(kept),
-            per_channel=True,
-            reduce_range=True,
-        )
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Silence warnings about shapes taken as constants. The comparison with torch finds those that must not be."""
@@ -265,7 +200,6 @@ def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
         "signal_mean": float(model.signal_mean),
         "signal_std": float(model.signal_std),
         "info": model.info,
-        "int8": False,
         "variational": model.variational,
     }
 

@@ -48,9 +48,8 @@ class OnnxModel(nn.Module):
         sample_rate: Hz.
         hypotheses: n.
         signal_mean, signal_std: mean and deviation of the training mixtures; the graph applies them itself.
-        description: plain data of the file: sample_rate, hypotheses, signal_mean, signal_std, info, int8 ...
+        description: plain data of the file: sample_rate, hypotheses, signal_mean, signal_std, info ...
         info: what was saved beside the weights.
-        int8: whether weights were quantized.
         scoring_head: not None where the graph has scores.
         variational: False, for nothing can be sampled.
 
@@ -77,7 +76,6 @@ class OnnxModel(nn.Module):
         self.sample_rate: int = description["sample_rate"]
         self.hypotheses: int = description["hypotheses"]
         self.info: dict[str, Any] = description["info"]
-        self.int8: bool = description["int8"]
         self.config = self.encoding_prior = self.mask_prior = None
         self.variational = False
         self.masker = ExportedGraph()
@@ -200,7 +198,6 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         "signal_mean": float,
         "signal_std": float,
         "info": dict,
-        "int8": bool,
         "variational": bool,
     }
     if not isinstance(description, dict) or description.get("format") != FORMAT:
