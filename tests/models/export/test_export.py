@@ -43,14 +43,8 @@ from sepkit.registry import register
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
 
-<<<<<<< HEAD:tests/models/export/test_export.py
-from sepkit.inference.int8_cost import quantization_cost  # noqa: E402
-from sepkit.models.export.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
+from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
 from sepkit.models.export.onnx_model import METADATA, OnnxModel  # noqa: E402
-=======
-from sepkit.models.onnx import METADATA, OnnxModel  # noqa: E402
-from sepkit.models.onnx_export import TOLERANCE, export_onnx, quantize_onnx  # noqa: E402
->>>>>>> 4988e7d (What measured no gain goes: int8, replay of a cooling, stitching by embeddings, batches of equal files, raised malloc thresholds):tests/models/test_export.py
 
 FREE = FreeFilterbankConfig(num_filters=12)
 TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
@@ -302,13 +296,6 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
     model = made(ModelConfig(filterbank=FREE, masker=FixedConfig(way)))
     assert message in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
     assert not list(tmp_path.iterdir())
-
-
-def test_nothing_to_quantize(tmp_path):
-    export_onnx(made(ModelConfig(filterbank=FREE, masker=FixedConfig("no"))), tmp_path / "model.onnx", [100])
-    line = complaint(lambda: quantize_onnx(tmp_path / "model.onnx", tmp_path / "small.onnx"))
-    assert "nothing in it can be quantized" in line
-    assert not (tmp_path / "small.onnx").exists()
 
 
 def test_a_path_that_is_not_to_be_written(tmp_path):
