@@ -12,7 +12,7 @@ from torch import Tensor
 import sepkit
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.checkpoints import load_checkpoint
-from sepkit.studies.acquisition.model import PartialVAE
+from sepkit.studies.audiogram.model import PartialVAE
 from sepkit.studies.continuous_depth.model import ImageVAE, Noise
 
 FOLDER = Path(__file__).resolve().parent / "fixtures" / "saved_by_0_1_0"

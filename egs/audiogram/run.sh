@@ -21,7 +21,7 @@
 # --sessions N         the same, of stages 6 and 8 (the thesis: 128)
 #
 # Stages: 1 prepare; 2 train a stack of models for each data set; 3 simulate sessions; 4 tables of strategies and stopping;
-# 5 train towards rates; 6 simulate those; 7 their tables; 8 overfitting; 9 figures, typed-in examples and report.
+# 5 train towards rates; 6 simulate those; 7 their tables; 8 overfitting; 9 figures and report.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix A.
@@ -177,7 +177,6 @@ draw_figures() {
   $decode_cmd sepkit audiogram figures --model "$exp/latent_2" --manifest "$first_set/test.csv" --dev "$first_set/dev.csv" \
     "${archetypes[@]}" --first "$sessions" --out "$exp/figures"
   $decode_cmd sepkit calibrate "$model" --manifest "$first_set/dev.csv"
-  $decode_cmd sepkit audiogram examples --model "$model" --out "$exp/tables/examples.md" >/dev/null
   sepkit report "$model" "$exp/simulations/${draws%% *}/seed_${seeds%% *}" --out "$exp/report.html"
 }
 
@@ -189,4 +188,4 @@ run_stage 5 "train towards $(wc -w <<<"$rates") rates, missingness $missingness"
 run_stage 6 "play sessions with them" simulate_rates
 run_stage 7 "write their tables" write_rate_tables
 run_stage 8 "train for longer" measure_gap
-run_stage 9 "draw figures, write examples and $exp/report.html" draw_figures
+run_stage 9 "draw figures, write $exp/report.html" draw_figures

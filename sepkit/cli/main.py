@@ -44,7 +44,6 @@ COMMANDS = {
     "web": "a web page that separates in the browser, with a model of yours",
     "upload": "a model and its card to the Hugging Face hub",
     "smoke": "two training steps, a validation, a save and a resume on your own configuration",
-    "audiogram": "which threshold of an audiogram to measure next, and when to stop: next, simulate, tables",
 }
 
 EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}

@@ -52,11 +52,12 @@ class Study:
 
 
 STUDIES: dict[str, Study] = {
-    "acquisition": Study(
+    "audiogram": Study(
+        commands={"audiogram": "which threshold of an audiogram to measure next, and when to stop"},
         tasks={"audiogram": StudyTask(("partial_vae",), {"calibrate": "commands:calibrate"})},
         preparations={
-            "audiograms": ("options:AudiogramOptions", "prepare:prepare_audiograms"),
-            "nhanes": ("options:NHANESOptions", "prepare:prepare_nhanes"),
+            "audiograms": ("config:AudiogramOptions", "prepare:prepare_audiograms"),
+            "nhanes": ("config:NHANESOptions", "prepare:prepare_nhanes"),
         },
         report_sections="report:sections",
     ),

@@ -52,7 +52,7 @@ def test_all_stages_at_tiny_size(recipe: Path, run: Callable[..., str], tmp_path
         ]
     )  # fmt: skip
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("123456789")
-    for name in ("strategies", "rates", "corruption", "gap", "examples"):
+    for name in ("strategies", "rates", "corruption", "gap"):
         assert "medical device" in (tmp_path / "exp" / "tables" / f"{name}.md").read_text()
     assert len(list((tmp_path / "exp" / "figures").glob("figure_*.png"))) == 6
     assert "Audiogram" in (tmp_path / "exp" / "report.html").read_text()

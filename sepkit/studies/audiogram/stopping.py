@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,12 @@ import numpy as np
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml, write_yaml
-from sepkit.studies.acquisition.measures import mean_offset, stopping_index
-from sepkit.studies.acquisition.predictive import TrainedVAE
-from sepkit.studies.acquisition.simulation import Sessions
+from sepkit.studies.audiogram.network import TrainedVAE
 
 STOPPING = "stopping.yaml"
 FORMAT = 1
 FEATURES = ("measurements", "acquisition", "partial_elbo")
+BASELINE = ("measurements",)
 _AGAIN = "run `sepkit calibrate` again, or delete the file"
 
 
@@ -67,12 +66,8 @@ class StoppingRule:
     weights: str = ""
     format: int = FORMAT
 
-    def predict(self, features: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the expected error, dB; never below 0.
-
-        Args:
-            features: by name, all of one shape, which is that of the result.
-        """
+    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the expected error, dB, never below 0, of `features_of` any shape."""
         total = np.full(np.shape(features[self.features[0]]), self.intercept)
         for name, mean, scale, coefficient in zip(
             self.features, self.means, self.scales, self.coefficients, strict=True
@@ -81,36 +76,32 @@ class StoppingRule:
         return total.clip(0.0)
 
 
-def features_of(sessions: Sessions) -> dict[str, np.ndarray]:
-    """Return the features of a rule after 0, 1 ... M measurements, (N, M + 1) each.
+def features_of(numbers: np.ndarray, acquisition: np.ndarray, partial_elbo: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the features of a rule after some numbers of measurements, by name, all of one shape."""
+    parts = (np.broadcast_to(numbers, np.shape(acquisition)), acquisition, partial_elbo)
+    return {name: part.astype(float) for name, part in zip(FEATURES, parts, strict=True)}
+
+
+def fit_stopping(
+    features: Mapping[str, np.ndarray], errors: np.ndarray, reference: str, names: Sequence[str] = FEATURES
+) -> StoppingRule:
+    """Return the rule that predicts the errors of N validation sessions best, from one measurement on.
 
     Args:
-        sessions: N of them.
-    """
-    count, columns = sessions.acquisition.shape
-    return {
-        "measurements": np.tile(np.arange(columns, dtype=float), (count, 1)),
-        "acquisition": sessions.acquisition.astype(float),
-        "partial_elbo": sessions.partial_elbo.astype(float),
-    }
-
-
-def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> StoppingRule:
-    """Return the rule that predicts the error of these sessions best, from one measurement on.
-
-    Args:
-        sessions: with validation data.
-        features: names that it may use; ("measurements",) is the baseline.
+        features: of the sessions, (N, M + 1) each.
+        errors: (N, M + 1) after 0, 1 ... M measurements, dB.
+        reference: of the errors.
+        names: features that it may use; `BASELINE` knows the number of measurements alone.
 
     Raises:
         UserError: too few sessions, or errors that do not vary.
     """
-    from sepkit.inference.ridge import fit_ridge
+    from sepkit.inference.ridge import FARTHEST, fit_ridge
 
-    count, columns = sessions.rmse.shape
-    table = {name: values[:, 1:].ravel() for name, values in features_of(sessions).items() if name in features}
+    count, columns = errors.shape
+    table = {name: values[:, 1:].ravel() for name, values in features.items() if name in names}
     groups = np.repeat(np.arange(count), columns - 1)
-    fitted = fit_ridge(table, sessions.rmse[:, 1:].ravel().astype(float), groups).predictor
+    fitted = fit_ridge(table, errors[:, 1:].ravel().astype(float), groups).predictor
     return StoppingRule(
         features=fitted.features,
         means=fitted.means,
@@ -118,51 +109,54 @@ def fit_stopping(sessions: Sessions, features: Sequence[str] = FEATURES) -> Stop
         coefficients=fitted.coefficients,
         intercept=fitted.intercept,
         ridge=fitted.ridge,
-        limit=_limit(),
+        limit=FARTHEST,
         error_db=fitted.error_db,
         correlation=fitted.correlation,
-        reference=sessions.reference,
+        reference=reference,
         sessions=count,
     )
 
 
-def _limit() -> float:
-    from sepkit.inference.ridge import FARTHEST
+def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:
+    """Return (B,) the first number of measurements, 1 or more, with an error below the threshold; M if there is none.
 
-    return FARTHEST
-
-
-def best_index(sessions: Sessions, threshold: float) -> int:
-    """Return the single number of measurements whose mean offset from the oracle's is least on these sessions.
+    With true errors it is the oracle's index, with predicted ones that of a rule.
 
     Args:
-        sessions: N of them.
-        threshold: error that is good enough, dB.
+        errors: (B, M + 1) after 0, 1 ... M measurements.
+        threshold: in the unit of the errors.
     """
-    oracle = stopping_index(sessions.rmse, threshold)
-    candidates = range(1, sessions.rmse.shape[1])
-    return min(candidates, key=lambda index: mean_offset(np.full(len(oracle), index), oracle))
+    below = errors[:, 1:] < threshold
+    return np.where(below.any(1), below.argmax(1) + 1, errors.shape[1] - 1)
+
+
+def mean_offset(stops: np.ndarray, oracle: np.ndarray) -> float:
+    """Return O, the mean of |s - s_hat| over N sessions: thesis, eq. 7."""
+    return float(np.abs(stops - oracle).mean())
+
+
+def best_index(errors: np.ndarray, threshold: float) -> int:
+    """Return the single number of measurements with the least mean offset from the oracle's, for (N, M + 1) errors."""
+    oracle = stopping_index(errors, threshold)
+    return min(range(1, errors.shape[1]), key=lambda index: mean_offset(np.full(len(oracle), index), oracle))
 
 
 def stopping_scores(
-    sessions: Sessions, stops: np.ndarray, threshold: float, predicted: np.ndarray | None = None
+    errors: np.ndarray, stops: np.ndarray, threshold: float, predicted: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return O, the mean stopping index, the mean error there, predicted and true, and shares stopped early and late.
+    """Return O, the mean stopping index, and the mean error there, true and predicted.
 
     Args:
-        sessions: with test data.
+        errors: (N, M + 1) of test sessions, dB.
         stops: (N,) where each stops.
         threshold: dB.
         predicted: (N, M + 1) errors, dB, by which the rule stops; None: the rule does not predict any.
     """
-    oracle = stopping_index(sessions.rmse, threshold)
     here = np.arange(len(stops)), stops
     scores = {
-        "offset": mean_offset(stops, oracle),
+        "offset": mean_offset(stops, stopping_index(errors, threshold)),
         "index": float(stops.mean()),
-        "error_db": float(sessions.rmse[here].mean()),
-        "early": float((stops < oracle).mean()),
-        "late": float((stops > oracle).mean()),
+        "error_db": float(errors[here].mean()),
     }
     return scores if predicted is None else scores | {"predicted_db": float(predicted[here].mean())}
 
@@ -171,11 +165,7 @@ def stopping_scores(
 
 
 def fingerprint(vae: TrainedVAE) -> str:
-    """Return the hexadecimal digest of a model's weights.
-
-    Args:
-        vae: the model.
-    """
+    """Return the hexadecimal digest of a model's weights."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(vae.weights):
         digest.update(name.encode())
@@ -184,15 +174,7 @@ def fingerprint(vae: TrainedVAE) -> str:
 
 
 def write_stopping(rule: StoppingRule, folder: Path) -> Path:
-    """Write the rule to a model's folder; return its path.
-
-    Args:
-        rule: of the model in that folder.
-        folder: of the model.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Write the rule to its model's folder; return its path."""
     return write_yaml(folder / STOPPING, to_dict(rule))
 
 
@@ -209,15 +191,15 @@ def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
     path = folder / STOPPING
     if not path.is_file():
         return None
-    data = read_yaml(path)
     try:
-        rule = from_dict(StoppingRule, data)
+        rule = from_dict(StoppingRule, read_yaml(path))
     except (UserError, TypeError) as error:
         raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_AGAIN}") from error
     columns = (rule.means, rule.scales, rule.coefficients)
     numbers = [*(number for column in columns for number in column), rule.intercept, rule.limit]
     if (
         rule.format != FORMAT
+        or not rule.features
         or any(len(column) != len(rule.features) for column in columns)
         or not set(rule.features) <= set(FEATURES)
         or not all(map(math.isfinite, numbers))

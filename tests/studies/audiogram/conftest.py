@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from sepkit.models import save_model
-from sepkit.studies.acquisition import masks
-from sepkit.studies.acquisition.audiogram import Audiograms
-from sepkit.studies.acquisition.config import DimensionConfig, MissingnessConfig, PartialVAEConfig
-from sepkit.studies.acquisition.model import PartialVAE
-from sepkit.studies.acquisition.predictive import TrainedVAE
-from sepkit.studies.acquisition.synthetic import synthetic_audiograms
+from sepkit.studies.audiogram.config import DimensionConfig, MissingnessConfig, PartialVAEConfig
+from sepkit.studies.audiogram.data import Audiograms, latent_noise, observed_in
+from sepkit.studies.audiogram.model import PartialVAE
+from sepkit.studies.audiogram.network import TrainedVAE
+from sepkit.studies.audiogram.prepare import synthetic_audiograms
 
 
 @dataclass
@@ -64,20 +63,20 @@ def linear_vae(linear: LinearGaussian, linear_config: PartialVAEConfig) -> Train
     """Trained for some seconds on the linear Gaussian data."""
     data = linear.draw(4096, seed=1).values.astype(np.float32)
     model = PartialVAE(linear_config)
-    model.set_statistics(data.mean(0)[None], data.std(0)[None])
+    model.set_statistics(data.mean(0), data.std(0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
     steps, size = 1000, 128
     for step in range(steps):
         rows = np.random.default_rng(step).integers(0, len(data), size)
-        observed = masks.observed_in(MissingnessConfig(), size, data.shape[1], 0, step)
-        noise = torch.from_numpy(masks.latent_noise(size, 2, 0, step)).float()[None]
+        observed = observed_in(MissingnessConfig(), size, data.shape[1], 0, step)
+        noise = torch.from_numpy(latent_noise(size, 2, 0, step)).float()[None]
         parts = model(torch.from_numpy(data[rows])[None], torch.from_numpy(observed)[None], noise)
         beta = min(1.0, 0.05 + step / 300)
         optimizer.param_groups[0]["lr"] = 1e-2 if step < 600 else 1e-3
         optimizer.zero_grad()
         (parts.distortion + beta * parts.rate).mean().backward()
         optimizer.step()
-    return model.trained()
+    return model.trained()[0]
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +89,7 @@ def audiogram_vae(audiograms: Audiograms) -> PartialVAE:
     """An untrained model of audiograms that knows their mean and deviation."""
     config = PartialVAEConfig(latent=2, embedding=3, features=6, hidden=[8])
     model = PartialVAE(config, [5])
-    model.set_statistics(audiograms.values.mean(0)[None], audiograms.values.std(0)[None])
+    model.set_statistics(audiograms.values.mean(0), audiograms.values.std(0))
     return model
 
 

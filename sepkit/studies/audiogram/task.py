@@ -15,14 +15,13 @@ from torch import Tensor
 from sepkit.errors import UserError
 from sepkit.objectives.rates import Steering
 from sepkit.registry import build, register
-from sepkit.studies.acquisition import masks
-from sepkit.studies.acquisition.audiogram import Audiograms, read_audiograms
-from sepkit.studies.acquisition.calibration import low_elbos
-from sepkit.studies.acquisition.config import MissingnessConfig, PartialVAETaskConfig
-from sepkit.studies.acquisition.model import PartialVAE
-from sepkit.studies.acquisition.options import AudiogramOptions
-from sepkit.studies.acquisition.predictive import latent_draws
-from sepkit.studies.acquisition.prepare import prepare_audiograms
+from sepkit.studies.audiogram import data as masks
+from sepkit.studies.audiogram.config import AudiogramOptions, AudiogramTaskConfig, MissingnessConfig
+from sepkit.studies.audiogram.data import Audiograms, read_audiograms
+from sepkit.studies.audiogram.model import PartialVAE
+from sepkit.studies.audiogram.network import latent_draws
+from sepkit.studies.audiogram.prepare import prepare_audiograms
+from sepkit.studies.audiogram.simulation import low_elbos
 from sepkit.training.position import Monitor
 from sepkit.training.task import Task
 from sepkit.types import Losses
@@ -94,8 +93,8 @@ class PartialData:
         return values, observed & ~np.isnan(values)
 
 
-@register(PartialVAETaskConfig)
-class PartialVAETask(Task):
+@register(AudiogramTaskConfig)
+class AudiogramTask(Task):
     """Trains a stack of partial VAEs: minus the partial ELBO, summed over models, each with its own seed and beta.
 
     A model learns the same in a stack as alone: order, masks, dequantization and latent noise follow from its own seed,
@@ -110,7 +109,7 @@ class PartialVAETask(Task):
     model_type = PartialVAE
     examples = "audiograms"
 
-    def __init__(self, config: PartialVAETaskConfig, out: Path, resuming: bool = False) -> None:
+    def __init__(self, config: AudiogramTaskConfig, out: Path, resuming: bool = False) -> None:
         self.seeds = config.stack.seeds or [config.trainer.seed] * config.model.models
         self.distinct = list(dict.fromkeys(self.seeds))
         self._steering = _steerings(config)
@@ -147,7 +146,7 @@ class PartialVAETask(Task):
         for name, width in zip([d.name for d in self.config.model.dimensions], scale, strict=True):
             if not width > 0:
                 raise UserError(f"{self.config.data.train}: {name} is the same for all, expected values that differ")
-        self.model.set_statistics(center[None], scale[None])
+        self.model.set_statistics(center, scale)
 
     def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray]]) -> StackedBatch:
         """Return the batch of some items."""
@@ -229,10 +228,8 @@ class PartialVAETask(Task):
         values = self.train_data.values
         some = values[~np.isnan(values).any(1)][:_LOW_ELBO_DATA]
         if len(some):
-            draws = latent_draws(max(_LOW_ELBO_SAMPLES, 2 * self.config.model.latent + 2), self.config.model.latent)
-            self.kept_model.set_low_elbo(
-                np.stack([low_elbos(vae, some, draws) for vae in self.kept_model.trained_all()])
-            )
+            draws = latent_draws(self.config.model.latent, _LOW_ELBO_SAMPLES)
+            self.kept_model.set_low_elbo(np.stack([low_elbos(vae, some, draws) for vae in self.kept_model.trained()]))
         return super().summarize(rows)
 
     def choose_monitor(self) -> Monitor | None:
@@ -245,7 +242,7 @@ class PartialVAETask(Task):
     @classmethod
     def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
         """Train all models of a sweep at once, as stacks."""
-        from sepkit.studies.acquisition.stack import train_stacks
+        from sepkit.studies.audiogram.sweep import train_stacks
 
         return train_stacks(config, out, seeds, target_rates)
 
@@ -284,7 +281,7 @@ def _suffix(place: int, models: int) -> str:
     return f"_{place}" if models > 1 else ""
 
 
-def _steerings(config: PartialVAETaskConfig) -> list[Steering]:
+def _steerings(config: AudiogramTaskConfig) -> list[Steering]:
     """Return one steering for each model, or none."""
     steering, models = config.objective.steering, config.model.models
     if steering is not None and steering.total is None and not config.stack.target_rates:

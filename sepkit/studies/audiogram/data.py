@@ -1,4 +1,4 @@
-"""Audiograms as typed and stored by people: thresholds by ear and frequency, and CSV files of them."""
+"""Audiograms as typed and stored by people, CSV files of them, and what training hides of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
-from sepkit.studies.acquisition.config import (
+from sepkit.studies.audiogram.config import (
     EARS,
     FREQUENCIES_HZ,
+    THRESHOLDS,
     DimensionConfig,
+    MissingnessConfig,
     audiogram_dimensions,
-    threshold_name,
 )
 
 NOT_A_MEDICAL_DEVICE = "sepkit is research software, not a medical device: do not diagnose or fit hearing aids with it"
 """Every answer says this once."""
 
 _KNOWN_MISSING = frozenset({"", "nan", "na", "none"})
+_LARGEST_FILE_BYTES = 2**28
+# Streams of random numbers that one seed gives to training.
+_MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 
 
 @dataclass
@@ -54,6 +58,15 @@ class Audiograms:
         """(N,) bool, whether all values are there."""
         return np.asarray(np.isfinite(self.values).all(axis=1))
 
+    @property
+    def reference(self) -> np.ndarray:
+        """(N, D) of errors: the truth where it is known, else the values."""
+        return self.values if self.truth is None else self.truth
+
+    def complete_ones(self, first: int | None = None) -> Audiograms:
+        """Return those without missing values: the first of them, or all."""
+        return self[np.flatnonzero(self.complete)[:first]]
+
     def __getitem__(self, chosen: np.ndarray) -> Audiograms:
         """Return those that an index array or a boolean mask picks."""
         places = np.arange(len(self))[chosen]
@@ -67,26 +80,15 @@ class Audiograms:
         )
 
 
-def check_value(dimension: DimensionConfig, value: float) -> str | None:
-    """Return a note about a value off the dimension's grid, None for one on it.
-
-    Args:
-        dimension: what is measured.
-        value: in its unit.
-
-    Raises:
-        UserError: a value beyond the dimension's limits, or not finite.
-    """
+def check_value(dimension: DimensionConfig, value: float) -> list[str]:
+    """Return a note if a value is off the dimension's grid; raise UserError beyond its limits or if not finite."""
+    name, unit, step = dimension.name, dimension.unit, dimension.step
     if not math.isfinite(value) or not dimension.lowest <= value <= dimension.highest:
-        raise UserError(
-            f"{dimension.name}: found {value:g} {dimension.unit}, expected {dimension.lowest:g} to "
-            f"{dimension.highest:g} {dimension.unit}"
-        )
-    if dimension.step > 0 and not math.isclose(math.remainder(value, dimension.step), 0.0, abs_tol=1e-6):
-        return (
-            f"{dimension.name}: {value:g} {dimension.unit} is off the {dimension.step:g} {dimension.unit} grid; taken"
-        )
-    return None
+        expected = f"{dimension.lowest:g} to {dimension.highest:g} {unit}"
+        raise UserError(f"{name}: found {value:g} {unit}, expected {expected}")
+    if step > 0 and not math.isclose(math.remainder(value, step), 0.0, abs_tol=1e-6):
+        return [f"{name}: {value:g} {unit} is off the {step:g} {unit} grid; taken"]
+    return []
 
 
 def named_values(
@@ -108,9 +110,7 @@ def named_values(
     for name, value in pairs:
         if name not in known or known[name].known:
             raise UserError(_unknown(name, known))
-        note = check_value(known[name], value)
-        if note is not None:
-            notes.append(note)
+        notes += check_value(known[name], value)
         if name in values:
             notes.append(f"{name}: measured twice, {value:g} {known[name].unit} replaces {values[name]:g}")
         values[name] = value
@@ -118,10 +118,8 @@ def named_values(
 
 
 def _split_word(word: str) -> tuple[str, float]:
-    name, equals, text = word.partition("=")
+    name, _, text = word.partition("=")
     try:
-        if not equals:
-            raise ValueError
         return name.strip(), float(text)
     except ValueError:
         raise UserError(f"--measured {word}: expected NAME=NUMBER, such as right_1000=35") from None
@@ -131,35 +129,26 @@ def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
     """Describe what is wrong with a name, in the words of audiometry for dimensions of an audiogram."""
     if name in known:
         return f"{name}: is given from the beginning and never measured; give it by its own option (--{name})"
-    measurable = [other for other in known if not known[other].known]
+    if not set(THRESHOLDS) <= known.keys():
+        measurable = [other for other in known if not known[other].known]
+        return f"{name}: unknown, expected one of {', '.join(measurable)}"
     ear, _, frequency = name.partition("_")
-    if all(threshold_name(e, hz) in known for e in EARS for hz in FREQUENCIES_HZ):
-        if ear not in EARS:
-            return f"{name}: found ear {ear!r}, expected {' or '.join(EARS)}, as in right_1000"
-        return f"{name}: found frequency {frequency!r}, expected one of {', '.join(map(str, FREQUENCIES_HZ))} (Hz)"
-    return f"{name}: unknown, expected one of {', '.join(measurable)}"
+    if ear not in EARS:
+        return f"{name}: found ear {ear!r}, expected {' or '.join(EARS)}, as in right_1000"
+    return f"{name}: found frequency {frequency!r}, expected one of {', '.join(map(str, FREQUENCIES_HZ))} (Hz)"
 
 
 # ------------------------------------------------------------------------------------------------------------- the file
 
 
 def truth_file(path: str | Path) -> Path:
-    """Return the path of the noise-free values of data: dev_truth.csv for dev.csv.
-
-    Args:
-        path: of the data.
-    """
+    """Return the path of the noise-free values of data: dev_truth.csv for dev.csv."""
     path = Path(path)
     return path.with_name(f"{path.stem}_truth{path.suffix}")
 
 
 def write_audiograms(path: str | Path, data: Audiograms) -> Path:
-    """Write a CSV file (id, dimensions, split), with its truth beside it if that is known; return its path.
-
-    Args:
-        path: of the file.
-        data: its rows.
-    """
+    """Write a CSV file (id, dimensions, split), with its truth beside it if that is known; return its path."""
     tables = [(Path(path), data.values)]
     if data.truth is not None:
         tables.append((truth_file(path), data.truth))
@@ -174,9 +163,7 @@ def write_audiograms(path: str | Path, data: Audiograms) -> Path:
 
 
 def read_audiograms(
-    path: str | Path,
-    dimensions: Sequence[DimensionConfig] | None = None,
-    refused: list[str] | None = None,
+    path: str | Path, dimensions: Sequence[DimensionConfig] | None = None, refused: list[str] | None = None
 ) -> Audiograms:
     """Return the audiograms in a CSV file with the columns id, those of the dimensions, and optionally split.
 
@@ -195,23 +182,19 @@ def read_audiograms(
     names = [dimension.name for dimension in expected]
     rows = _read_rows(path, names)
     lines: list[str] = []
-    ids: list[str] = []
-    table: list[list[float]] = []
+    table: dict[str, list[float]] = {}
     splits: list[str] = []
     notes: list[str] = []
-    seen: set[str] = set()
     for number, row in rows:
         try:
             name = (row["id"] or "").strip()
-            if not name or name in seen:
+            if not name or name in table:
                 raise UserError(f"id {name!r} " + ("stands twice, expected different ones" if name else "is empty"))
             values, row_notes = _values_of(row, expected)
         except UserError as error:
             lines.append(f"{path}, line {number}: {error}")
             continue
-        seen.add(name)
-        ids.append(name)
-        table.append(values)
+        table[name] = values
         splits.append((row.get("split") or "").strip())
         notes += [f"{path}, line {number}: {note}" for note in row_notes]
     if lines and refused is None:
@@ -219,32 +202,32 @@ def read_audiograms(
         raise UserError(f"{lines[0]}{more}; `sepkit prepare audiograms --csv {path} --out DIR` leaves such rows out")
     if refused is not None:
         refused += lines
-    if not any(not math.isnan(sum(values)) for values in table):
+    if all(math.isnan(sum(values)) for values in table.values()):
         raise UserError(
             f"{path}: found no complete row among {len(rows)}{f' ({lines[0]})' if lines else ''}; expected one with "
             f"a number in each of {', '.join(names)}"
         )
-    data = Audiograms(names, ids, np.array(table), splits=splits if any(splits) else [], notes=notes)
+    splits = splits if any(splits) else []
+    data = Audiograms(names, list(table), np.array(list(table.values())), splits=splits, notes=notes)
     if truth_file(path).is_file():
         truth = {row["id"]: row for _, row in _read_rows(truth_file(path), names)}
-        if not set(ids) <= truth.keys():
+        if not table.keys() <= truth.keys():
             raise UserError(f"{truth_file(path)}: its ids are not those of {path.name}; make both again, or remove it")
-        data.truth = np.array([[float(truth[i][name] or "nan") for name in names] for i in ids])
+        data.truth = np.array([[_number(truth_file(path), truth[i][name]) for name in names] for i in table])
     return data
 
 
 def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Return line numbers and cells of the rows."""
     try:
+        if path.exists() and not (path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES):
+            raise UserError(f"{path}: expected a CSV file of at most {_LARGEST_FILE_BYTES} bytes")
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            missing = [name for name in ("id", *names) if name not in columns]
+            missing = [name for name in ("id", *names) if name not in (reader.fieldnames or [])]
             if missing:
-                raise UserError(
-                    f"{path}: found no column {', '.join(missing)}; expected id, {', '.join(names)} and, optionally, "
-                    "split"
-                )
+                found, expected = ", ".join(missing), ", ".join(names)
+                raise UserError(f"{path}: found no column {found}; expected id, {expected} and, optionally, split")
             return [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -252,23 +235,58 @@ def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, st
 
 
 def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) -> tuple[list[float], list[str]]:
-    values: list[float] = []
-    notes: list[str] = []
-    for dimension in dimensions:
-        text = (row[dimension.name] or "").strip()
-        if text.lower() in _KNOWN_MISSING:
-            values.append(math.nan)
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            raise UserError(
-                f"{dimension.name}: found {text!r}, expected a number, or nothing for a missing value"
-            ) from None
-        note = check_value(dimension, value)
-        if note is not None:
-            notes.append(note)
-        values.append(value)
-    if all(math.isnan(value) for value, dimension in zip(values, dimensions, strict=True) if not dimension.known):
+    values = [_number(dimension.name, row[dimension.name]) for dimension in dimensions]
+    pairs = list(zip(dimensions, values, strict=True))
+    if all(math.isnan(value) for dimension, value in pairs if not dimension.known):
         raise UserError("found nothing measured, expected at least one threshold")
-    return values, notes
+    return values, [note for pair in pairs if not math.isnan(pair[1]) for note in check_value(*pair)]
+
+
+def _number(where: object, text: str | None) -> float:
+    """Return the number in a cell, NaN for a missing value."""
+    text = (text or "").strip()
+    if text.lower() in _KNOWN_MISSING:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{where}: found {text!r}, expected a number, or nothing for a missing value") from None
+
+
+# ------------------------------------------------------------------------------------------ random parts of training
+# A table is drawn for a whole epoch at once. Row i depends on (seed, epoch, i) alone, not on the number of rows.
+
+
+def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
+    """Return what each datum shows in an epoch, (count, dimensions) bool; static missingness is the same in all.
+
+    For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho. Then a share of data is hidden
+    entirely and another share not at all.
+
+    Source: thesis, part A, section 3.1.
+    """
+    numbers = _generator(_MASKS, seed, 0 if config.kind == "static" else epoch).random((count, dimensions + 2))
+    rho, special, each = numbers[:, :1], numbers[:, 1], numbers[:, 2:]
+    observed = each >= rho
+    observed[special < config.nothing_observed] = False
+    observed[special >= 1 - config.everything_observed] = True
+    return observed
+
+
+def dequantization(steps: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:
+    """Return uniform numbers in +- half a step of each dimension, (count, D), for steps (D,); 0: no grid."""
+    return (_generator(_DEQUANTIZATION, seed, epoch).random((count, len(steps))) - 0.5) * steps
+
+
+def order_of(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the order of the data in an epoch, (count,)."""
+    return _generator(_ORDER, seed, epoch).permutation(count)
+
+
+def latent_noise(rows: int, latent: int, seed: int, step: int) -> np.ndarray:
+    """Return standard normal numbers of a training step, (rows, latent)."""
+    return _generator(_LATENT, seed, step).standard_normal((rows, latent))
+
+
+def _generator(stream: int, seed: int, when: int) -> np.random.Generator:
+    return np.random.default_rng([seed, stream, when])

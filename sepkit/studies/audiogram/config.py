@@ -1,9 +1,11 @@
-"""The configuration of a partial VAE and of its training; imports nothing heavy."""
+"""Configurations and options of the study; imports nothing heavy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
@@ -20,7 +22,7 @@ KIND = "audiogram"
 class DimensionConfig:
     """One number of a datum, such as the threshold of one ear at one frequency."""
 
-    name: str
+    name: str = ""
     """Its column in the CSV file."""
     noise: float = 5.0
     """Standard deviation of one measurement; the decoder's deviation is never below it."""
@@ -37,19 +39,17 @@ class DimensionConfig:
 
 
 def threshold_name(ear: str, frequency_hz: int) -> str:
-    """Return the name of a threshold: `right_1000`.
-
-    Args:
-        ear: "right" or "left".
-        frequency_hz: of the tone.
-    """
+    """Return the name of a threshold: `right_1000`."""
     return f"{ear}_{frequency_hz}"
+
+
+THRESHOLDS = tuple(threshold_name(ear, hz) for ear in EARS for hz in FREQUENCIES_HZ)
 
 
 def audiogram_dimensions() -> list[DimensionConfig]:
     """The 15 dimensions of an audiogram: age, and the thresholds of both ears from 500 Hz to 8 kHz, dB HL."""
     age = DimensionConfig(AGE, noise=5.0, step=0.0, lowest=0.0, highest=120.0, known=True, unit="years")
-    return [age, *(DimensionConfig(threshold_name(ear, hz)) for ear in EARS for hz in FREQUENCIES_HZ)]
+    return [age, *map(DimensionConfig, THRESHOLDS)]
 
 
 @dataclass
@@ -68,6 +68,24 @@ class PartialVAEConfig:
     """Widths of the hidden layers of the encoder; the decoder has them in reverse order."""
     models: int = 1
     """Models whose weights are stacked, for training; a model that is used is a stack of one."""
+
+    def check(self) -> None:
+        """Raise UserError for dimensions or widths that no model can have."""
+        names = [dimension.name for dimension in self.dimensions]
+        if len(set(names)) < len(names) or not all(names):
+            raise UserError(f"model.dimensions: found the names {', '.join(names)}; expected different ones")
+        if all(dimension.known for dimension in self.dimensions):
+            raise UserError("model.dimensions: found none that can be measured, expected at least one")
+        for dimension in self.dimensions:
+            if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
+                raise UserError(
+                    f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest"
+                )
+        for name in ("models", "latent", "embedding", "features"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name}: found {getattr(self, name)}, expected 1 or more")
+        if any(width < 1 for width in self.hidden):
+            raise UserError(f"model.hidden: found {self.hidden}, expected widths of 1 or more")
 
 
 @dataclass
@@ -101,7 +119,7 @@ class AudiogramDataConfig:
 
 
 @dataclass
-class PartialVAEObjectiveConfig:
+class AudiogramObjectiveConfig:
     """The partial evidence lower bound: distortion of the observed values plus beta times the rate."""
 
     rate_weight: ScheduleConfig = field(default_factory=lambda: LinearWarmupConfig(1.0, 24.0))
@@ -121,12 +139,12 @@ class StackConfig:
 
 
 @dataclass
-class PartialVAETaskConfig(TaskConfig, name=KIND):
-    """Train partial VAEs, one or a stack of them."""
+class AudiogramTaskConfig(TaskConfig, name=KIND):
+    """Train partial VAEs of audiograms, one or a stack of them."""
 
     model: PartialVAEConfig = field(default_factory=PartialVAEConfig)
     """The partial VAE."""
-    objective: PartialVAEObjectiveConfig = field(default_factory=PartialVAEObjectiveConfig)
+    objective: AudiogramObjectiveConfig = field(default_factory=AudiogramObjectiveConfig)
     """The rate's weight, or its target."""
     data: AudiogramDataConfig = field(default_factory=AudiogramDataConfig)
     """The data that it learns from."""
@@ -142,11 +160,7 @@ class PartialVAETaskConfig(TaskConfig, name=KIND):
     """Seeds and target rates of models that are trained together."""
 
     def steered_to(self, rate: float) -> SteeringConfig:
-        """Return steering towards a rate: the configuration's, or else from a weight of 0.05.
-
-        Args:
-            rate: nats.
-        """
+        """Return steering towards a rate in nats: the configuration's, or else from a weight of 0.05."""
         return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
 
     def check(self) -> None:
@@ -160,10 +174,8 @@ class PartialVAETaskConfig(TaskConfig, name=KIND):
         for name in ("lower_after", "lower_to"):
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"{name}: found {getattr(self, name)}, expected more than 0 and at most 1")
-        missing = self.data.missingness
-        if min(missing.nothing_observed, missing.everything_observed) < 0 or not (
-            missing.nothing_observed + missing.everything_observed <= 1
-        ):
+        shares = self.data.missingness.nothing_observed, self.data.missingness.everything_observed
+        if min(shares) < 0 or not sum(shares) <= 1:
             raise UserError("data.missingness: expected shares of 0 or more whose sum is at most 1")
         steering = self.objective.steering
         if steering is not None and (steering.encoding is not None or steering.masks is not None):
@@ -171,10 +183,58 @@ class PartialVAETaskConfig(TaskConfig, name=KIND):
         targets = [*self.stack.target_rates, *([] if steering is None or steering.total is None else [steering.total])]
         if not all(0 < target < math.inf for target in targets):
             raise UserError("objective.steering.total: expected a target of more than 0 nats")
-        for name, values in (("seeds", self.stack.seeds), ("target_rates", self.stack.target_rates)):
+        for name in ("seeds", "target_rates"):
+            values = getattr(self.stack, name)
             if values and len(values) != self.model.models:
                 raise UserError(
                     f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models"
                 )
-        if any(seed < 0 for seed in [*self.stack.seeds, self.trainer.seed]):
-            raise UserError("trainer.seed, stack.seeds: expected 0 or more")
+        if any(seed < 0 for seed in self.stack.seeds):
+            raise UserError("stack.seeds: expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudiogramOptions:
+    """Make synthetic audiograms with their noise-free truth, or divide your own, as train.csv, dev.csv and test.csv.
+
+    Args:
+        out: folder of the files
+        csv: your audiograms, with the columns id, age, right_500 ... left_8000 and, if you like, split; of the options
+            below, only --seed then has an effect
+        examples: number of audiograms
+        archetypes: number of audiograms that all others are weighted averages of
+        spread_db: standard deviation of a threshold over archetypes
+        noise_db: standard deviation of a measurement (years, for age)
+        corruption: shift archetypes by noise of this share of the data's standard deviation, for test data unlike the
+            training data (0.05 or 0.5 in the thesis); weights and measurement noise stay those of the seed
+        seed: seed of everything; with --csv, of the division into splits where the file has none
+    """
+
+    out: Path
+    csv: Path | None = None
+    examples: int = 4096
+    archetypes: int = 5
+    spread_db: float = 45.0
+    noise_db: float = 5.0
+    corruption: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NHANESOptions:
+    """Join audiometry and demographics of the NHANES survey as train.csv, dev.csv and test.csv.
+
+    Args:
+        audiometry: AUX1.XPT AUX_B.XPT AUX_C.XPT AUX_G.XPT AUX_I.XPT, those that you have
+        demographics: DEMO.XPT DEMO_B.XPT ... of the same years
+        out: folder of the files
+        keep_incomplete: also keep audiograms of which a threshold is missing; without it, only those with an age and
+            all fourteen thresholds
+        seed: seed of the division into train, dev and test
+    """
+
+    audiometry: Sequence[str]
+    demographics: Sequence[str]
+    out: Path
+    keep_incomplete: bool = False
+    seed: int = 0

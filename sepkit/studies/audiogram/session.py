@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,56 +19,43 @@ from sepkit.choices import from_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 from sepkit.studies import older_names
-from sepkit.studies.acquisition.acquisition import Reward, acquisition_value, rewards
-from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE, check_value, named_values
-from sepkit.studies.acquisition.config import AGE, KIND, DimensionConfig, PartialVAEConfig, threshold_name
-from sepkit.studies.acquisition.predictive import SAMPLES, Prediction, TrainedVAE, from_arrays, latent_draws
-from sepkit.studies.acquisition.stopping import StoppingRule, fingerprint, read_stopping
+from sepkit.studies.audiogram.config import AGE, KIND, DimensionConfig, PartialVAEConfig, threshold_name
+from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, check_value, named_values
+from sepkit.studies.audiogram.network import SAMPLES, Prediction, TrainedVAE, latent_draws
+from sepkit.studies.audiogram.stopping import StoppingRule, features_of, fingerprint, read_stopping
 
 DEFAULT_STOP_DB = 5.0
 _DESCRIPTION, _WEIGHTS = "model.yaml", "model.safetensors"
 _EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config audiogram` wrote (EXP/model)"
 
 
-def load_audiogram_model(model: str | os.PathLike[str]) -> AudiogramModel:
-    """Return the model in a folder, with its calibration beside it.
-
-    Args:
-        model: EXP or EXP/model that `sepkit train` wrote.
+def load_model(model: str | os.PathLike[str]) -> AudiogramModel:
+    """Return the model in a folder, EXP or EXP/model that `sepkit train` wrote, with its calibration beside it.
 
     Raises:
         UserError: not there, damaged, or another kind of model.
     """
     folder = _find(Path(model))
     vae = load_vae(folder)
-    return AudiogramModel(vae, read_stopping(folder, fingerprint(vae)), folder)
+    return AudiogramModel(vae, folder, read_stopping(folder, fingerprint(vae)))
 
 
-def load_vae(model: str | os.PathLike[str]) -> TrainedVAE:
-    """Return the partial VAE in a model's folder, without torch.
-
-    Args:
-        model: EXP or EXP/model that `sepkit train` wrote.
-
-    Raises:
-        UserError: not there, damaged, or another kind of model.
-    """
+def load_vae(folder: Path) -> TrainedVAE:
+    """Return the partial VAE in a model's folder, without torch; raise UserError as `load_model` does."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    folder = _find(Path(model))
     description = read_yaml(folder / _DESCRIPTION)
     if not isinstance(description, dict) or description.get("kind") not in (KIND, *older_names(KIND)):
         raise UserError(f"{folder}: found another kind of model; {_EXPECTED}")
     config = from_dict(PartialVAEConfig, description.get("model"), "model")
+    config.check()
     if config.models != 1:
         raise UserError(f"{folder}: found a stack of {config.models} models, expected one; name a folder beside it")
     try:
-        state = load_file(folder / _WEIGHTS)
-        vae = from_arrays(config, state)
+        vae = TrainedVAE.from_arrays(config, load_file(folder / _WEIGHTS))
         # Weights that do not fit their description fail at the first question.
-        places = np.zeros((1, len(config.dimensions)), bool)
-        vae.predict(np.zeros(places.shape), places, latent_draws(SAMPLES, config.latent))
+        vae.predict(np.zeros((1, len(vae.names))), vae.nothing_measured(1), latent_draws(config.latent))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
@@ -90,18 +78,18 @@ class AudiogramModel:
 
     Args:
         vae: the model.
-        stopping: predicts the error of its estimates; None: not calibrated.
         folder: where it came from.
+        stopping: predicts the error of its estimates; None: not calibrated.
     """
 
     vae: TrainedVAE
+    folder: Path
     stopping: StoppingRule | None = None
-    folder: Path | None = None
 
     @cached_property
     def draws(self) -> np.ndarray:
         """Samples of z for all answers."""
-        return latent_draws(max(SAMPLES, 4 * self.vae.config.latent), self.vae.config.latent)
+        return latent_draws(self.vae.config.latent, max(SAMPLES, 4 * self.vae.config.latent))
 
     def session(self, age: float | None = None) -> Session:
         """Return a session with nothing measured.
@@ -116,16 +104,9 @@ class AudiogramModel:
 
 
 class Session:
-    """The measurements of one person, and the model's answers.
+    """The measurements of one person, and the model's answers; see `AudiogramModel.session`.
 
     Measuring a threshold again replaces the old value. sepkit is research software, not a medical device.
-
-    Args:
-        model: that answers.
-        age: in years; None: not known.
-
-    Raises:
-        UserError: see `AudiogramModel.session`.
     """
 
     def __init__(self, model: AudiogramModel, age: float | None = None) -> None:
@@ -155,7 +136,7 @@ class Session:
         """
         return self.measured_all({threshold_name(ear, hz): float(db)})
 
-    def measured_all(self, measured: Any) -> Session:
+    def measured_all(self, measured: Mapping[str, float] | Iterable[str]) -> Session:
         """Return the session with all of these measured.
 
         Args:
@@ -178,15 +159,10 @@ class Session:
         """Number of measured thresholds."""
         return sum(not self._dimensions[name].known for name in self._values)
 
-    def next(self, reward: Reward = "largest_variance") -> str | None:
-        """Return the name of the threshold to measure next (`left_4000`); None if all are measured.
-
-        Args:
-            reward: by which the threshold is chosen.
-        """
-        vae = self.model.vae
-        worth = rewards(vae, self.prediction, reward)[0]
-        return vae.names[int(worth.argmax())] if np.isfinite(worth).any() else None
+    def next(self) -> str | None:
+        """Return the name of the threshold with the largest predictive variance; None if all are measured."""
+        place = int(self.model.vae.next_dimension(self.prediction)[0])
+        return None if place < 0 else self.model.vae.names[place]
 
     def estimate(self) -> dict[str, float]:
         """Return name -> threshold, dB HL: the measured value, or the expected one."""
@@ -200,18 +176,15 @@ class Session:
         """Return the expected root mean squared error of the estimates, dB; None if the model is not calibrated."""
         if self.model.stopping is None:
             return None
-        features = {
-            "measurements": np.array([float(self.count)]),
-            "acquisition": acquisition_value(self.model.vae, self.prediction),
-            "partial_elbo": self.prediction.partial_elbo,
-        }
+        acquisition = self.model.vae.acquisition_value(self.prediction)
+        features = features_of(np.array([self.count]), acquisition, self.prediction.partial_elbo)
         return float(self.model.stopping.predict(features)[0])
 
     def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
-        """Whether the estimates are good enough: all is measured, or some is and the expected error is small.
+        """Return whether the estimates are good enough: all is measured, or some is and the expected error is below.
 
         Args:
-            stop_at_db: the session stops when the expected error is below this, dB.
+            stop_at_db: good enough, dB.
 
         Returns:
             None if the model is not calibrated and something is left to measure.
@@ -226,12 +199,14 @@ class Session:
         limit = self.model.vae.low_elbo[len(self._values)]
         return bool(math.isfinite(limit) and self.prediction.partial_elbo[0] < limit)
 
-    def answer(self, stop_at_db: float = DEFAULT_STOP_DB, reward: Reward = "largest_variance") -> dict[str, Any]:
+    def answer(self, stop_at_db: float = DEFAULT_STOP_DB) -> dict[str, Any]:
         """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ...
 
         Args:
-            stop_at_db: the session stops when the expected error is below this, dB.
-            reward: by which the next threshold is chosen.
+            stop_at_db: see `stop`.
+
+        Raises:
+            UserError: an error that is not above 0 dB.
         """
         if not 0 < stop_at_db < math.inf:
             raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
@@ -242,7 +217,7 @@ class Session:
             notes.append("nothing is measured: estimates are those of all people of this age")
         if self.out_of_range():
             notes.append("the measurements are unlike the training data: do not rely on estimates, measure everything")
-        upcoming = self.next(reward)
+        upcoming = self.next()
         if upcoming is None:
             notes.append("everything is measured: nothing is left to choose")
         return {

@@ -15,8 +15,8 @@ from sepkit.choices import to_dict
 from sepkit.errors import UserError
 from sepkit.files import parse_json, write_text, write_yaml
 from sepkit.models.storage.checkpoints import load_checkpoint, read_description, save_model
-from sepkit.studies.acquisition.config import PartialVAETaskConfig
-from sepkit.studies.acquisition.model import PartialVAE
+from sepkit.studies.audiogram.config import AudiogramTaskConfig
+from sepkit.studies.audiogram.model import PartialVAE
 from sepkit.training.messages import say
 
 LARGEST_STACK = 48
@@ -68,7 +68,7 @@ def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Memb
 
 
 def train_stacks(
-    config: PartialVAETaskConfig, out: str | Path, seeds: Sequence[int] | None, rates: Sequence[float] | None
+    config: AudiogramTaskConfig, out: str | Path, seeds: Sequence[int] | None, rates: Sequence[float] | None
 ) -> Path:
     """Train the runs OUT/seed_0, OUT/rate_2_seed_0 ... and return their folder; another call resumes.
 
@@ -98,7 +98,7 @@ def train_stacks(
     return folder
 
 
-def _together(config: PartialVAETaskConfig, members: Sequence[Member]) -> PartialVAETaskConfig:
+def _together(config: AudiogramTaskConfig, members: Sequence[Member]) -> AudiogramTaskConfig:
     """Return the configuration of a stack."""
     made = copy.deepcopy(config)
     made.model.models = len(members)
@@ -108,7 +108,7 @@ def _together(config: PartialVAETaskConfig, members: Sequence[Member]) -> Partia
     return made
 
 
-def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig:
+def _alone(config: AudiogramTaskConfig, member: Member) -> AudiogramTaskConfig:
     """Return the configuration that trains a member alone."""
     made = copy.deepcopy(config)
     made.trainer.seed = member.seed
@@ -117,7 +117,7 @@ def _alone(config: PartialVAETaskConfig, member: Member) -> PartialVAETaskConfig
     return made
 
 
-def _take_apart(stack: Path, out: Path, config: PartialVAETaskConfig, members: Sequence[Member]) -> None:
+def _take_apart(stack: Path, out: Path, config: AudiogramTaskConfig, members: Sequence[Member]) -> None:
     """Make an experiment folder of each model of a trained stack: config.yaml, metrics.jsonl, model and last_model."""
     lines = (stack / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [parse_json(line) for line in lines if line.strip()]

@@ -5,17 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-RewardName = Literal["largest_variance", "mean_variance", "information_gain"]
 
-
-def next_(
-    *,
-    model: str,
-    measured: list[str] | None = None,
-    age: float | None = None,
-    stop_at_db: float = 5.0,
-    reward: RewardName = "largest_variance",
-) -> str:
+def next_(*, model: str, measured: list[str] | None = None, age: float | None = None, stop_at_db: float = 5.0) -> str:
     """Print as JSON what to measure next, what to expect of the rest, and whether to stop.
 
     Research software, not a medical device.
@@ -25,18 +16,15 @@ def next_(
         measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one that stands twice the later
         age: in years; default: not known
         stop_at_db: root mean squared error that is good enough, dB
-        reward: what makes a threshold worth measuring: the variance of its prediction, that variance without the part
-            that comes from the latent variable, or how much the measurement is expected to tell
 
     Returns:
         The JSON.
     """
     import json
 
-    from sepkit.studies.acquisition.session import load_audiogram_model
+    from sepkit.studies.audiogram import load_model
 
-    session = load_audiogram_model(model).session(age).measured_all(measured or [])
-    return json.dumps(session.answer(stop_at_db, reward), indent=1)
+    return json.dumps(load_model(model).session(age).measured_all(measured or []).answer(stop_at_db), indent=1)
 
 
 def simulate(
@@ -64,8 +52,8 @@ def simulate(
             the rule that `sepkit calibrate` put beside the model is shown
         training: training audiograms (train.csv), to measure rate and distortion there too, under the training's own
             masks
-        strategies: largest_variance, mean_variance, information_gain, random, single_best; rules of stopping are shown
-            for the first; default: largest_variance random, and with --dev single_best
+        strategies: largest_variance, random, single_best; rules of stopping are shown for the first; default:
+            largest_variance random, and with --dev single_best
         stop_at_db: errors that are good enough, dB (default 5 6 7)
         samples: of the latent variable
         first: only the first N audiograms of each file
@@ -73,21 +61,24 @@ def simulate(
 
     Returns:
         The folder.
+
+    Raises:
+        UserError: no such model or file, impossible settings, or rows that are left out.
     """
     import sys
 
     from sepkit.errors import UserError
-    from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
-    from sepkit.studies.acquisition.evaluate import Settings, simulate_all
+    from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
+    from sepkit.studies.audiogram.evaluate import Settings, simulate_all
 
     chosen = strategies or ["largest_variance", "random", *(["single_best"] if dev else [])]
     settings = Settings(chosen, stop_at_db or (5.0, 6.0, 7.0), samples, first, seed)
     folders, refused = simulate_all(model, manifest, out, settings, dev, training)
     print(f"{len(folders)} models simulated. {NOT_A_MEDICAL_DEVICE}")
     if refused:
-        for line in dict.fromkeys(refused):
+        for line in refused:
             print(line, file=sys.stderr)
-        raise UserError(f"{len(set(refused))} rows are left out, see above; the others are in {out}")
+        raise UserError(f"{len(refused)} rows are left out, see above; the others are in {out}")
     return Path(out)
 
 
@@ -103,7 +94,7 @@ def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rat
     Returns:
         The file.
     """
-    from sepkit.studies.acquisition.tables import write_tables
+    from sepkit.studies.audiogram.tables import write_tables
 
     print(write_tables(simulations, out, kind))
     return Path(out)
@@ -125,26 +116,37 @@ def figures(
     Returns:
         The folder.
     """
-    from sepkit.studies.acquisition.demonstration import draw_figures
+    from sepkit.studies.audiogram.report import draw_figures
 
     return draw_figures(model, manifest, dev, out, archetypes, first)
 
 
-def examples(*, model: str, out: str, stop_at_db: float = 5.0) -> Path:
-    """Write what a model measures of five people with different hearing, and when it stops.
+COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures}
+
+
+def calibrate(model: str, *, manifest: str, first: int | None = None) -> Path:
+    """Fit the prediction of a model's own error, by which `sepkit audiogram next` says when to stop.
+
+    Writes stopping.yaml into the model's folder. Research software, not a medical device.
 
     Args:
-        model: folder that `sepkit train` wrote, calibrated with `sepkit calibrate`
-        out: the file, FILE.md
-        stop_at_db: root mean squared error that is good enough, dB
+        model: MODEL that `sepkit train` wrote (EXP, EXP/model)
+        manifest: audiograms that the model was not trained on, dev.csv for example
+        first: how many audiograms, from the beginning of the manifest; default: all
 
     Returns:
-        The file.
+        The path of the file.
+
+    Raises:
+        UserError: no such model or manifest, data of other dimensions, or too few of them.
     """
-    from sepkit.studies.acquisition.demonstration import write_examples
+    from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
+    from sepkit.studies.audiogram.evaluate import calibrate
 
-    print(write_examples(model, out, stop_at_db))
-    return Path(out)
-
-
-COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures, "examples": examples}
+    rule, path = calibrate(model, manifest, first)
+    correlation = "none" if rule.correlation is None else f"{rule.correlation:.2f}"
+    print(
+        f"fitted on {rule.sessions} sessions, errors against the {rule.reference} audiogram: expected errors are off "
+        f"by {rule.error_db:.2f} dB (root mean square), correlation {correlation}. {NOT_A_MEDICAL_DEVICE}"
+    )
+    return path

@@ -4,38 +4,71 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sepkit.choices import from_dict
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, read_json, read_yaml, write_json
-from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE, Audiograms
-from sepkit.studies.acquisition.calibration import complete_data, read_for
-from sepkit.studies.acquisition.config import MissingnessConfig
-from sepkit.studies.acquisition.masks import observed_in
-from sepkit.studies.acquisition.measures import area, stopping_index
-from sepkit.studies.acquisition.predictive import TrainedVAE, latent_draws
-from sepkit.studies.acquisition.session import AudiogramModel, load_audiogram_model
-from sepkit.studies.acquisition.simulation import STRATEGIES, Sessions, greedy_order, play
-from sepkit.studies.acquisition.stopping import (
+from sepkit.studies.audiogram.config import MissingnessConfig
+from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, Audiograms, observed_in, read_audiograms
+from sepkit.studies.audiogram.network import TrainedVAE, latent_draws
+from sepkit.studies.audiogram.session import AudiogramModel, load_model
+from sepkit.studies.audiogram.simulation import STRATEGIES, Sessions, area, greedy_order, play
+from sepkit.studies.audiogram.stopping import (
+    BASELINE,
     FEATURES,
+    StoppingRule,
     best_index,
-    features_of,
+    fingerprint,
     fit_stopping,
+    stopping_index,
     stopping_scores,
+    write_stopping,
 )
 
 SIMULATION = "simulation.json"
-_FORMAT = 1
-_ORDER_SAMPLES = 16
-_ORDER_DATA = 256
+AUDIOGRAMS = "audiograms.csv"
+"""File of sessions to draw: id, ear, frequency_hz, measured, reference_db, estimate_db, deviation_db."""
+
+_ORDER_SAMPLES, _ORDER_DATA = 16, 256
+_RATE_SAMPLES, _RATE_CHUNK = 16, 1024
 # Masks per test datum. With one mask each, a rate of half a nat on 512 data has a deviation of 4.5 % over draws.
 _MASK_DRAWS = 16
 _SHOWN_SESSIONS = 4
-_BASELINE = ("measurements",)
+
+
+def calibrate(model: str | Path, manifest: str | Path, first: int | None = None) -> tuple[StoppingRule, Path]:
+    """Fit a model's stopping rule on sessions with audiograms; return it, and its path beside the model.
+
+    Errors are measured against the noise-free values if these are known, else against the data.
+
+    Args:
+        model: folder that `sepkit train` wrote.
+        manifest: CSV file, dev.csv for example, that the model was not trained on.
+        first: number of its audiograms, from the beginning; None: all.
+
+    Raises:
+        UserError: no such model or file, data of other dimensions, or too few of them.
+    """
+    loaded = load_model(model)
+    data = read_audiograms(manifest, loaded.vae.config.dimensions).complete_ones(first)
+    sessions = play(loaded.vae, data, loaded.draws)
+    rule = _fit(sessions, FEATURES)
+    rule.manifest, rule.weights = str(manifest), fingerprint(loaded.vae)
+    return rule, write_stopping(rule, loaded.folder)
+
+
+def _fit(sessions: Sessions, names: Sequence[str]) -> StoppingRule:
+    return fit_stopping(sessions.features, sessions.rmse, sessions.reference, names)
+
+
+def fit_rules(validation: Sessions) -> dict[str, StoppingRule]:
+    """Return the rules that are compared: with all features, and with the number of measurements alone."""
+    return {"ridge": _fit(validation, FEATURES), "number": _fit(validation, BASELINE)}
 
 
 @dataclass(frozen=True)
@@ -50,7 +83,7 @@ class Settings:
         seed: of random orders and masks.
     """
 
-    strategies: Sequence[str] = ("largest_variance", "single_best", "random")
+    strategies: Sequence[str]
     thresholds_db: Sequence[float] = (5.0, 6.0, 7.0)
     samples: int = 64
     first: int | None = None
@@ -100,96 +133,72 @@ def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: A
         UserError: settings that are not possible, or "single_best" without validation data.
     """
     settings.check()
-    vae = model.vae
-    draws = latent_draws(_even(settings.samples, vae.config.latent), vae.config.latent)
-    order: list[int] | None = None
+    vae, latent = model.vae, model.vae.config.latent
+    draws = latent_draws(latent, settings.samples)
+    order: list[int] = []
     if "single_best" in settings.strategies:
         if dev is None:
             raise UserError("--dev: not given, expected validation data, on which the single best order is found")
-        few = latent_draws(_even(_ORDER_SAMPLES, vae.config.latent), vae.config.latent)
-        order = greedy_order(vae, dev[np.arange(min(_ORDER_DATA, len(dev)))], few)
-    sessions = {name: play(vae, data, name, draws, order, settings.seed) for name in settings.strategies}
+        order = greedy_order(vae, dev[np.arange(min(_ORDER_DATA, len(dev)))], latent_draws(latent, _ORDER_SAMPLES))
+    sessions = {name: play(vae, data, draws, name, order, settings.seed) for name in settings.strategies}
     first = sessions[settings.strategies[0]]
-    validation = None if dev is None else play(vae, dev, settings.strategies[0], draws, order, settings.seed)
-    stopping, stops = _stopping(model, first, validation, settings.thresholds_db)
+    validation = None if dev is None else play(vae, dev, draws, settings.strategies[0], order, settings.seed)
+    scores, stops = _stopping(model, first, validation, settings.thresholds_db)
     summary = {
-        "format": _FORMAT,
         "notice": NOT_A_MEDICAL_DEVICE,
         "data": len(data),
         "reference": first.reference,
-        "latent": vae.config.latent,
-        "samples": settings.samples,
+        "latent": latent,
         "strategies": {name: _curves(played) for name, played in sessions.items()},
-        "single_best_order": None if order is None else [vae.names[place] for place in order],
-        "stopping": stopping,
+        "single_best_order": [vae.names[place] for place in order],
+        "stopping": scores,
     }
     return Simulation(summary, sessions, stops, data)
 
 
-def _even(samples: int, latent: int) -> int:
-    return max(samples + samples % 2, 2 * latent + 2)
-
-
 def _curves(sessions: Sessions) -> dict[str, Any]:
-    """Return information curves and the areas below them, means and standard deviations over the data."""
+    """Return information curves and the areas below them, means over the data."""
     curves = {"rmse_db": sessions.rmse, "rmse_measured_db": sessions.rmse_measured, "nll_nats": sessions.nll}
-    found: dict[str, Any] = {}
-    for name, values in curves.items():
-        areas = area(values)
-        found[name] = _rounded(values.mean(0))
-        found[f"{name}_std"] = _rounded(values.std(0))
-        found[f"area_{name}"] = float(areas.mean())
-        found[f"area_{name}_std"] = float(areas.std())
-    return found
-
-
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 5) for value in values]
+    means = {name: [round(float(value), 5) for value in values.mean(0)] for name, values in curves.items()}
+    return means | {f"area_{name}": float(area(values).mean()) for name, values in curves.items()}
 
 
 def _stopping(
     model: AudiogramModel, sessions: Sessions, validation: Sessions | None, thresholds: Sequence[float]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return scores of each rule at each threshold, and where the rules stop at the first threshold."""
-    rules = {}
+    rules = {} if model.stopping is None else {"ridge": model.stopping}
     if validation is not None:
-        rules = {"ridge": fit_stopping(validation, FEATURES), "number": fit_stopping(validation, _BASELINE)}
-    elif model.stopping is not None:
-        rules = {"ridge": model.stopping}
-    predicted = {name: rule.predict(features_of(sessions)) for name, rule in rules.items()}
+        rules = fit_rules(validation)
+    predicted = {name: rule.predict(sessions.features) for name, rule in rules.items()}
     scores: dict[str, Any] = {}
     stops: dict[str, np.ndarray] = {}
     for threshold in thresholds:
         found = {name: stopping_index(values, threshold) for name, values in predicted.items()}
         found["oracle"] = stopping_index(sessions.rmse, threshold)
         if validation is not None:
-            found["best_index"] = np.full(len(sessions.rmse), best_index(validation, threshold))
+            found["best_index"] = np.full(len(sessions.rmse), best_index(validation.rmse, threshold))
         scores[f"{threshold:g}"] = {
-            name: stopping_scores(sessions, indices, threshold, predicted.get(name)) for name, indices in found.items()
+            name: stopping_scores(sessions.rmse, indices, threshold, predicted.get(name))
+            for name, indices in found.items()
         }
         stops = stops or found
-    for name, values in predicted.items():
-        measured = values[:, 1:].ravel()
-        correlation = np.corrcoef(measured, sessions.rmse[:, 1:].ravel())[0, 1] if np.ptp(measured) > 0 else None
-        scores.setdefault("correlation", {})[name] = None if correlation is None else float(correlation)
     return scores, stops
 
 
-def rate_and_distortion(
-    vae: TrainedVAE, values: np.ndarray, observed: np.ndarray, samples: int = 16
-) -> dict[str, float]:
+def rate_and_distortion(vae: TrainedVAE, values: np.ndarray, shown: np.ndarray) -> dict[str, float]:
     """Return mean rate, partial distortion and negative partial ELBO of partly observed data, nats.
 
     Args:
         vae: the model.
-        values: (N, D).
-        observed: (N, D) bool.
-        samples: of z for each datum; rounded up to an even number above twice the latents.
+        values: (N, D), NaN where missing.
+        shown: (N, D) bool, what the model may see if it is there.
     """
-    draws = latent_draws(_even(samples, vae.config.latent), vae.config.latent)
+    observed, values = shown & ~np.isnan(values), np.nan_to_num(values)
+    draws = latent_draws(vae.config.latent, _RATE_SAMPLES)
     rates, distortions = [], []
-    for start in range(0, len(values), 1024):
-        rows = slice(start, start + 1024)
+    for start in range(0, len(values), _RATE_CHUNK):
+        rows = slice(start, start + _RATE_CHUNK)
         prediction = vae.predict(values[rows], observed[rows], draws)
         rates.append(prediction.rate)
         distortions.append(prediction.distortion)
@@ -230,24 +239,30 @@ def simulate_all(
         raise UserError(f"--model: found several that would be {repeated[0]} below {out}; simulate them separately")
     folders: list[Path] = []
     refused: list[str] = []
-    read: dict[tuple[str, str], Audiograms] = {}
-    for model_path, name in zip(models, names, strict=True):
+    known: dict[str, Audiograms] = {}
+
+    def read(file: str | Path, vae: TrainedVAE) -> Audiograms:
+        key = f"{file} {vae.names}"
+        if key not in known:
+            known[key] = read_audiograms(file, vae.config.dimensions, refused)
+        return known[key]
+
+    for path, name in zip(models, names, strict=True):
         folder = Path(out) / name if len(models) > 1 else Path(out)
         folders.append(folder)
-        asked = _asked(model_path, manifest, settings, dev, training)
+        files = {"model": path, "manifest": manifest, "dev": dev, "training": training}
+        asked = {name: None if file is None else str(file) for name, file in files.items()}
+        asked |= asdict(settings) | {name: list(getattr(settings, name)) for name in ("strategies", "thresholds_db")}
         if _is_done(folder, asked):
             continue
-        model = load_audiogram_model(model_path)
-        key = ",".join(model.vae.names)
-        for what, file in (("test", manifest), ("dev", dev), ("training", training)):
-            if file is not None and (what, key) not in read:
-                read[what, key] = read_for(model.vae, file, refused)
-        tests = complete_data(read["test", key], settings.first)
-        validation = None if dev is None else complete_data(read["dev", key], settings.first)
-        simulation = simulate(model, tests, settings, validation)
-        simulation.summary |= {"asked": asked, "training": _training_of(Path(model_path))}
-        simulation.summary["rate_distortion"] = _rates(model.vae, simulation, read, key, settings)
-        write_simulation(folder, simulation, model)
+        model, trained = load_model(path), _training_of(Path(path))
+        tests = read(manifest, model.vae)
+        validation = None if dev is None else read(dev, model.vae).complete_ones(settings.first)
+        learned = None if training is None else read(training, model.vae)
+        simulation = simulate(model, tests.complete_ones(settings.first), settings, validation)
+        rates = _rates(model.vae, tests, learned, trained, settings.seed)
+        simulation.summary |= {"asked": asked, "training": trained, "rate_distortion": rates}
+        _write(folder, simulation, model)
     return folders, refused
 
 
@@ -256,23 +271,10 @@ def _name_of(model: Path) -> str:
     return path.parent.name if path.name in ("model", "last_model") else path.name
 
 
-def _asked(model: str | Path, manifest: str | Path, settings: Settings, *more: str | Path | None) -> dict[str, Any]:
-    return {
-        "model": str(model),
-        "manifest": str(manifest),
-        "dev": None if more[0] is None else str(more[0]),
-        "training": None if more[1] is None else str(more[1]),
-        "strategies": list(settings.strategies),
-        "thresholds_db": list(settings.thresholds_db),
-        "samples": settings.samples,
-        "first": settings.first,
-        "seed": settings.seed,
-    }
-
-
 def _is_done(folder: Path, asked: Mapping[str, Any]) -> bool:
     file = folder / SIMULATION
-    return file.is_file() and read_json(file).get("asked") == asked
+    done = read_json(file, "delete it") if file.is_file() else None
+    return isinstance(done, dict) and done.get("asked") == asked
 
 
 def _training_of(model: Path) -> dict[str, Any]:
@@ -281,55 +283,40 @@ def _training_of(model: Path) -> dict[str, Any]:
         if (folder / "config.yaml").is_file():
             config = read_yaml(folder / "config.yaml")
             data, objective, trainer = (config.get(part) or {} for part in ("data", "objective", "trainer"))
-            missingness = data.get("missingness") or {}
-            steering = objective.get("steering") or {}
             return {
                 "seed": trainer.get("seed"),
                 "epochs": trainer.get("max_epochs"),
-                "missingness": missingness,
-                "target_rate": steering.get("total"),
+                "missingness": data.get("missingness") or {},
+                "target_rate": (objective.get("steering") or {}).get("total"),
             }
     return {}
 
 
 def _rates(
-    vae: TrainedVAE, simulation: Simulation, read: Mapping[tuple[str, str], Audiograms], key: str, settings: Settings
+    vae: TrainedVAE, tests: Audiograms, learned: Audiograms | None, training: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
     """Measure rate and distortion on test data, and on training and test data under the training's own masks."""
-    dimensions = len(vae.names)
-    training = simulation.summary["training"]
-    missing = MissingnessConfig(**training["missingness"]) if training.get("missingness") else MissingnessConfig()
-    whole = read["test", key]
-    repeated = np.tile(whole.values, (_MASK_DRAWS, 1))
-    fresh = observed_in(missing, len(repeated), dimensions, settings.seed, 10**6) & ~np.isnan(repeated)
-    found: dict[str, Any] = {"test": rate_and_distortion(vae, np.nan_to_num(repeated), fresh)}
-    if ("training", key) in read:
-        data = read["training", key]
-        own = observed_in(missing, len(data), dimensions, training.get("seed") or 0, 0) & ~np.isnan(data.values)
-        found["train"] = rate_and_distortion(vae, np.nan_to_num(data.values), own)
+    missing = from_dict(MissingnessConfig, training.get("missingness") or {}, "data.missingness")
+    repeated = np.tile(tests.values, (_MASK_DRAWS, 1))
+    fresh = observed_in(missing, len(repeated), len(vae.names), seed, 10**6)
+    found: dict[str, Any] = {"test": rate_and_distortion(vae, repeated, fresh)}
+    if learned is not None:
+        own = observed_in(missing, len(learned), len(vae.names), training.get("seed") or 0, 0)
+        found["train"] = rate_and_distortion(vae, learned.values, own)
         # Means over a few random masks vary more than over data, so the same masks are used again.
-        again = np.resize(whole.values, data.values.shape)
-        found["test_same_masks"] = rate_and_distortion(vae, np.nan_to_num(again), own & ~np.isnan(again))
+        found["test_same_masks"] = rate_and_distortion(vae, np.resize(tests.values, learned.values.shape), own)
     return found
 
 
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def write_simulation(folder: Path, simulation: Simulation, model: AudiogramModel) -> Path:
-    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json; return the folder.
-
-    Args:
-        folder: made if absent.
-        simulation: what is written.
-        model: the one that played.
-    """
-    names = model.vae.names
+def _write(folder: Path, simulation: Simulation, model: AudiogramModel) -> None:
+    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json."""
     _write_rows(folder / "information.csv", _information_rows(simulation))
-    _write_rows(folder / "sequences.csv", _sequence_rows(simulation, names))
-    _write_rows(folder / "audiograms.csv", _audiogram_rows(simulation, model))
+    _write_rows(folder / "sequences.csv", _sequence_rows(simulation, model.vae.names))
+    _write_rows(folder / AUDIOGRAMS, _audiogram_rows(simulation, model))
     write_json(folder / SIMULATION, simulation.summary)
-    return folder
 
 
 def _write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
@@ -347,17 +334,14 @@ def _information_rows(simulation: Simulation) -> Iterator[dict[str, Any]]:
 
 
 def _sequence_rows(simulation: Simulation, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for strategy, sessions in simulation.sessions.items():
-        areas = area(sessions.rmse)
-        is_first = sessions is next(iter(simulation.sessions.values()))
+    for place, (strategy, sessions) in enumerate(simulation.sessions.items()):
         for row, identifier in enumerate(simulation.data.ids):
-            stops = {f"stop_{rule}": int(s[row]) if is_first else "" for rule, s in simulation.stops.items()}
             yield {
                 "id": identifier,
                 "strategy": strategy,
-                "order": " ".join([names[int(place)] for place in sessions.orders[row]]),
-                "area_rmse_db": f"{areas[row]:.4f}",
-                **stops,
+                "order": " ".join(names[int(dimension)] for dimension in sessions.orders[row]),
+                "area_rmse_db": f"{area(sessions.rmse[row]):.4f}",
+                **{f"stop_{rule}": "" if place else int(stops[row]) for rule, stops in simulation.stops.items()},
                 **{f"rmse_{m}_db": f"{error:.4f}" for m, error in enumerate(sessions.rmse[row])},
             }
 
@@ -368,11 +352,9 @@ def _audiogram_rows(simulation: Simulation, model: AudiogramModel) -> Iterator[d
     sessions = next(iter(simulation.sessions.values()))
     stops = simulation.stops.get("ridge", np.full(len(data), min(5, sessions.orders.shape[1])))
     for row in range(min(_SHOWN_SESSIONS, len(data))):
-        observed = np.ones((1, len(vae.names)), bool)
-        observed[:, vae.measurable] = False
+        observed = vae.nothing_measured(1)
         observed[0, sessions.orders[row, : stops[row]]] = True
         prediction = vae.predict(data.values[row : row + 1], observed, model.draws)
-        truth = data.values if data.truth is None else data.truth
         for place in vae.measurable:
             ear, _, frequency = vae.names[place].partition("_")
             yield {
@@ -380,7 +362,7 @@ def _audiogram_rows(simulation: Simulation, model: AudiogramModel) -> Iterator[d
                 "ear": ear,
                 "frequency_hz": frequency,
                 "measured": int(observed[0, place]),
-                "reference_db": f"{truth[row, place]:.2f}",
+                "reference_db": f"{data.reference[row, place]:.2f}",
                 "estimate_db": f"{prediction.estimate[0, place]:.2f}",
                 "deviation_db": f"{prediction.deviation[0, place]:.2f}",
             }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import read_curve
@@ -17,23 +16,12 @@ from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.markdown import escaped, markdown_table
-from sepkit.studies.acquisition.audiogram import NOT_A_MEDICAL_DEVICE
-from sepkit.studies.acquisition.evaluate import SIMULATION
-from sepkit.studies.acquisition.figures import gap_figure, information_figure
+from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
+from sepkit.studies.audiogram.evaluate import SIMULATION
+from sepkit.studies.audiogram.report import RULES, gap_figure, information_figure, save_figure
 
-_NAMES = {
-    "largest_variance": "largest variance",
-    "mean_variance": "mean of variances (eq. 3 as printed)",
-    "information_gain": "information gain",
-    "single_best": "single best order",
-    "random": "random",
-    "ridge": "ridge with uncertainty",
-    "number": "number alone",
-    "best_index": "best single index",
-    "oracle": "oracle",
-}
-_RULES = ("ridge", "number", "best_index", "oracle")
-_DPI = 110
+_STRATEGIES = {"largest_variance": "largest variance", "random": "random", "single_best": "single best order"}
+_RULES = {"ridge": RULES["ridge"], "number": RULES["number"], "best_index": "best single index", "oracle": "oracle"}
 
 
 @dataclass
@@ -48,36 +36,46 @@ class Group:
 
     name: str
     folders: list[Path]
-    summaries: list[dict[str, Any]]
+    summaries: list[Any]
 
-    def values(self, *keys: str) -> np.ndarray:
-        """Return the values of each summary under some keys, (models, ...).
-
-        Args:
-            keys: one after the other, from the outside in.
-        """
+    def get(self, *keys: str) -> list[Any]:
+        """Return what each summary has under some keys, one after the other, from the outside in; else UserError."""
         found = []
-        for folder, summary in zip(self.folders, self.summaries, strict=True):
-            value: Any = summary
+        for folder, value in zip(self.folders, self.summaries, strict=True):
             for key in keys:
-                if not isinstance(value, dict) or value.get(key) is None:
+                value = value.get(key) if isinstance(value, dict) else None
+                if value is None:
                     raise UserError(
                         f"{folder / SIMULATION}: found no {'.'.join(keys)}; simulate again with all options"
                     )
-                value = value[key]
             found.append(value)
-        return np.array(found, float)
+        return found
+
+    def values(self, *keys: str) -> np.ndarray:
+        """Return the numbers of each summary under some keys, (models, ...)."""
+        try:
+            return np.array(self.get(*keys), float)
+        except (TypeError, ValueError, OverflowError):
+            where = self.folders[0].parent if len(self.folders) > 1 else self.folders[0]
+            raise UserError(f"{where}: {'.'.join(keys)} in {SIMULATION}: expected numbers; simulate again") from None
+
+    def keys(self, *keys: str) -> list[str]:
+        """Return the names under some keys of the first summary."""
+        found = self.get(*keys)[0]
+        if not isinstance(found, dict):
+            raise UserError(f"{self.folders[0] / SIMULATION}: {'.'.join(keys)}: expected a mapping; simulate again")
+        return list(found)
+
+    def curves(self, strategy: str, measure: str = "rmse_db") -> np.ndarray:
+        """Return (models, M + 1)."""
+        found = self.values("strategies", strategy, measure)
+        if found.ndim != 2 or found.shape[1] < 2:
+            raise UserError(f"{self.folders[0] / SIMULATION}: {measure}: expected a list; simulate again")
+        return found
 
 
 def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
-    """Return a group for each folder.
-
-    Args:
-        simulations: folders; each is one simulation, or holds several.
-
-    Raises:
-        UserError: a folder without any.
-    """
+    """Return a group for each folder; each is one simulation, or holds several. Raise UserError if one has none."""
     groups = []
     for path in map(Path, simulations):
         found = [path] if (path / SIMULATION).is_file() else [p.parent for p in sorted(path.glob(f"*/{SIMULATION}"))]
@@ -102,54 +100,40 @@ def write_tables(
         UserError: a folder without simulations, or ones that lack values for the tables.
     """
     path = Path(out)
-    groups = load_groups(simulations)
-    sections = {"strategies": _strategies, "rates": _rates, "gap": _gap}[kind](groups, path)
+    sections = {"strategies": _strategies, "rates": _rates, "gap": _gap}[kind](load_groups(simulations), path)
     text = "\n".join([*sections, f"{NOT_A_MEDICAL_DEVICE}.\n"])
     write_text(path, text)
     return text
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file and return its path.
-
-    Args:
-        figure: what is written.
-        path: of the PNG.
-    """
-    with atomic_output(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI)
-    return path
 
 
 # ---------------------------------------------------------------------------------------------------------- strategies
 
 
 def _strategies(groups: Sequence[Group], path: Path) -> Iterator[str]:
-    strategies = list(groups[0].summaries[0]["strategies"])
-    reference = groups[0].summaries[0]["reference"]
+    strategies = [name for name in groups[0].keys("strategies") if name in _STRATEGIES]
+    reference = groups[0].get("reference")[0]
     yield f"### Area below the information curve [dB], against the {reference} audiogram\n"
     yield _area_table(groups, strategies)
     if {"largest_variance", "single_best"} <= set(strategies):
         yield "### Largest variance minus single best order, paired over data\n"
         yield _paired_table(groups)
     yield "### RMSE [dB] by number of measurements\n"
-    yield _curve_table(groups, strategies)
-    figure = information_figure(
-        {_NAMES[name]: _curves_of(groups, name, "rmse_db") for name in strategies},
-        "single best order" if "single_best" in strategies else None,
-    )
+    curves = {_STRATEGIES[name]: np.concatenate([group.curves(name) for group in groups]) for name in strategies}
+    columns = dict(curves)
+    if reference == "noise-free" and strategies:
+        measured = [group.curves(strategies[0], "rmse_measured_db") for group in groups]
+        columns[f"{_STRATEGIES[strategies[0]]}, against the measured data"] = np.concatenate(measured)
+    steps = min((curve.shape[1] for curve in columns.values()), default=0)
+    rows = [[str(m), *(_mean(curve[:, m]) for curve in columns.values())] for m in range(steps)]
+    yield markdown_table(["measured", *columns], rows)
+    figure = information_figure(curves, _STRATEGIES["single_best"] if "single_best" in strategies else None)
     yield f"![Information curves]({save_figure(figure, path.with_name(f'{path.stem}_information.png')).name})\n"
     yield "### Stopping\n"
     yield _stopping_table(groups)
 
 
-def _curves_of(groups: Sequence[Group], strategy: str, measure: str) -> np.ndarray:
-    """Return (models of all groups, M + 1)."""
-    return np.concatenate([group.values("strategies", strategy, measure) for group in groups])
-
-
 def _area_table(groups: Sequence[Group], strategies: Sequence[str]) -> str:
-    header = ["data", "models", *(_NAMES[name] for name in strategies)]
+    header = ["data", "models", *(_STRATEGIES[name] for name in strategies)]
     compared = {"largest_variance", "random"} <= set(strategies)
     if compared:
         header.append("largest variance below random")
@@ -173,75 +157,55 @@ def _area_table(groups: Sequence[Group], strategies: Sequence[str]) -> str:
 
 def _paired_table(groups: Sequence[Group]) -> str:
     rows = []
+    pair = ("largest_variance", "single_best")
     for group in groups:
         areas = [_areas_by_id(folder) for folder in group.folders]
-        ids = list(areas[0]["largest_variance"])
-        first, second = (
-            np.mean([[part[name][i] for i in ids] for part in areas], axis=0)
-            for name in ("largest_variance", "single_best")
-        )
+        ids = [key for name, key in areas[0] if name == pair[0]]
+        try:
+            first, second = (np.mean([[part[name, key] for key in ids] for part in areas], axis=0) for name in pair)
+        except KeyError as error:
+            raise UserError(f"{group.name}: a sequences.csv lacks {error.args[0]}; simulate again") from None
         found = paired_difference(first, second)
-        adaptive, fixed = (_curves_of([group], name, "rmse_db")[:, 2:] for name in ("largest_variance", "single_best"))
         low, high = found.ci95 or (np.nan, np.nan)
-        ahead = sum(a["largest_variance"] < a["single_best"] for a in _mean_areas(group))
+        adaptive, fixed = (group.values("strategies", name, "area_rmse_db") for name in pair)
+        later = [group.curves(name)[:, 2:].sum(1) for name in pair]
         rows.append(
             [
                 escaped(group.name),
                 f"{found.mean:+.2f}",
                 f"{low:+.2f} to {high:+.2f}",
-                f"{ahead} of {len(group.folders)}",
-                f"{(adaptive - fixed).sum(1).mean():+.2f}",
+                f"{int((adaptive < fixed).sum())} of {len(group.folders)}",
+                f"{(later[0] - later[1]).mean():+.2f}",
             ]
         )
-    header = [
-        "data",
-        "difference of areas [dB]",
-        "95 % interval over data",
-        "models ahead",
-        "after the first measurement",
-    ]
-    return markdown_table(header, rows)
+    header = ["data", "difference of areas [dB]", "95 % interval over data", "models ahead"]
+    return markdown_table([*header, "after the first measurement"], rows)
 
 
-def _areas_by_id(folder: Path) -> dict[str, dict[str, float]]:
-    """Return strategy -> id -> area below the information curve."""
-    areas: dict[str, dict[str, float]] = {}
-    with (folder / "sequences.csv").open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            areas.setdefault(row["strategy"], {})[row["id"]] = float(row["area_rmse_db"])
-    return areas
-
-
-def _mean_areas(group: Group) -> list[dict[str, float]]:
-    return [{name: part["area_rmse_db"] for name, part in summary["strategies"].items()} for summary in group.summaries]
-
-
-def _curve_table(groups: Sequence[Group], strategies: Sequence[str]) -> str:
-    """Return means over data sets and models, and the standard deviation over all of them."""
-    header = ["measured", *(_NAMES[name] for name in strategies)]
-    curves = [_curves_of(groups, name, "rmse_db") for name in strategies]
-    noisy = groups[0].summaries[0]["reference"] == "noise-free"
-    if noisy:
-        header.append(f"{_NAMES[strategies[0]]}, against the measured data")
-        curves.append(_curves_of(groups, strategies[0], "rmse_measured_db"))
-    rows = [[str(m), *(_mean(curve[:, m]) for curve in curves)] for m in range(curves[0].shape[1])]
-    return markdown_table(header, rows)
+def _areas_by_id(folder: Path) -> dict[tuple[str, str], float]:
+    """Return (strategy, id) -> area below the information curve."""
+    file = folder / "sequences.csv"
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            return {(row["strategy"], row["id"]): float(row["area_rmse_db"]) for row in csv.DictReader(stream)}
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise UserError(f"{file}: cannot be read ({error}); simulate again") from error
 
 
 def _stopping_table(groups: Sequence[Group]) -> str:
-    thresholds = [key for key in groups[0].summaries[0]["stopping"] if key != "correlation"]
     rows = []
-    for threshold in thresholds:
-        scores = groups[0].summaries[0]["stopping"][threshold]
-        for rule in (r for r in _RULES if r in scores):
+    for threshold in (key for key in groups[0].keys("stopping") if key != "correlation"):
+        known = groups[0].keys("stopping", threshold)
+        for rule in (rule for rule in _RULES if rule in known):
             cells = []
             for what in ("offset", "index", "error_db", "predicted_db"):
-                of_groups = [
-                    group.values("stopping", threshold, rule, what) for group in groups if what in scores[rule]
-                ]
+                if what not in groups[0].keys("stopping", threshold, rule):
+                    cells.append("")
+                    continue
+                of_groups = [group.values("stopping", threshold, rule, what) for group in groups]
                 values = of_groups[0] if len(of_groups) == 1 else np.array([part.mean() for part in of_groups])
-                cells.append(_mean(values) if len(values) else "")
-            rows.append([f"{threshold} dB", _NAMES[rule], *cells])
+                cells.append(_mean(values))
+            rows.append([f"{threshold} dB", _RULES[rule], *cells])
     spread = "data sets" if len(groups) > 1 else "models"
     header = ["threshold", "rule", "offset O", "stopping index", "error there [dB]", "predicted there [dB]"]
     return markdown_table(header, rows, words=(0, 1)) + f"\nMean and standard deviation over {spread}.\n"
@@ -254,19 +218,14 @@ def _mean(values: np.ndarray) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- rates
 
+_STOP = {name: f"stopping_{name}" for name in ("offset", "index", "error_db")}
 _MEASURES = {
     "distortion_nats": ("rate_distortion", "test", "distortion_nats"),
     "negative_elbo_nats": ("rate_distortion", "test", "negative_elbo_nats"),
     "rmse_area_db": ("strategies", "largest_variance", "area_rmse_db"),
-    "stopping_offset": ("stopping", "5", "ridge", "offset"),
-    "stopping_index": ("stopping", "5", "ridge", "index"),
-    "stopping_error_db": ("stopping", "5", "ridge", "error_db"),
+    **{column: ("stopping", "5", "ridge", name) for name, column in _STOP.items()},
 }
-_NUMBER_ALONE = {
-    "stopping_offset": ("stopping", "5", "number", "offset"),
-    "stopping_index": ("stopping", "5", "number", "index"),
-    "stopping_error_db": ("stopping", "5", "number", "error_db"),
-}
+_NUMBER_ALONE = {column: ("stopping", "5", "number", name) for name, column in _STOP.items()}
 
 
 def _rates(groups: Sequence[Group], path: Path) -> Iterator[str]:
@@ -276,26 +235,23 @@ def _rates(groups: Sequence[Group], path: Path) -> Iterator[str]:
     for group in groups:
         yield f"### {group.name}\n"
         yield _target_table(group)
-    shown = {
-        "distortion": (("distortion_nats", "negative_elbo_nats"), _MEASURES, "Rate and distortion"),
-        "acquisition": (("rmse_area_db", "stopping_offset", "stopping_index"), _MEASURES, "Acquisition against rate"),
-    }
-    for name, (measures, keys, title) in shown.items():
+    by_group = {group.name: (group, _MEASURES) for group in groups}
+    by_rule = {RULES["number"]: (groups[0], _NUMBER_ALONE), RULES["ridge"]: (groups[0], _MEASURES)}
+    acquisition = ("rmse_area_db", "stopping_offset", "stopping_index")
+    for name, curves, measures, title in (
+        ("distortion", by_group, ("distortion_nats", "negative_elbo_nats"), "Rate and distortion"),
+        ("acquisition", by_group, acquisition, "Acquisition against rate"),
+        ("stopping", by_rule, tuple(_NUMBER_ALONE), f"Stopping against rate, {groups[0].name}"),
+    ):
         file = path.with_name(f"{path.stem}_{name}.csv")
-        _write_curves(file, {group.name: (group, keys) for group in groups}, measures)
+        _write_curves(file, curves, measures)
         figure = rate_distortion_curve(read_curve(file))
         yield f"![{title}]({save_figure(figure, file.with_suffix('.png')).name})\n"
-    file = path.with_name(f"{path.stem}_stopping.csv")
-    first = groups[0]
-    rules = {"number alone": (first, _NUMBER_ALONE), "ridge with uncertainty": (first, _MEASURES)}
-    _write_curves(file, rules, tuple(_NUMBER_ALONE))
-    figure = rate_distortion_curve(read_curve(file))
-    yield f"![Stopping against rate, {first.name}]({save_figure(figure, file.with_suffix('.png')).name})\n"
     yield "A dot is a model, lines are running means over three models in order of rate, stars the best.\n"
 
 
 def _write_curves(
-    path: Path, curves: dict[str, tuple[Group, dict[str, tuple[str, ...]]]], measures: Sequence[str]
+    path: Path, curves: Mapping[str, tuple[Group, Mapping[str, tuple[str, ...]]]], measures: Sequence[str]
 ) -> None:
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -329,7 +285,7 @@ def _optimum_table(groups: Sequence[Group]) -> str:
 
 def _target_table(group: Group) -> str:
     targets, rates = group.values("training", "target_rate"), _test_rates(group)
-    has_train = all("train" in summary["rate_distortion"] for summary in group.summaries)
+    has_train = "train" in group.keys("rate_distortion")
     rows = []
     for target in np.unique(targets):
         mine = targets == target
@@ -354,19 +310,18 @@ def _gap(groups: Sequence[Group], path: Path) -> Iterator[str]:
     rows = []
     curves: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
-        targets = group.values("training", "target_rate")
-        training = group.summaries[0]["training"]
-        kind, epochs = training["missingness"].get("kind", "dynamic"), str(training["epochs"])
+        targets, epochs = group.values("training", "target_rate"), float(group.values("training", "epochs")[0])
+        missingness = group.get("training", "missingness")[0]
+        kind = str(missingness.get("kind", "dynamic")) if isinstance(missingness, dict) else "dynamic"
         train = group.values("rate_distortion", "train", "distortion_nats")
         test = group.values("rate_distortion", "test_same_masks", "distortion_nats")
         areas = group.values("strategies", "largest_variance", "area_rmse_db")
         for target in np.unique(targets):
             mine = targets == target
             gap = test[mine] - train[mine]
-            curves.setdefault(f"{kind}, {target:g} nats", []).append((float(epochs), float(gap.mean())))
+            curves.setdefault(f"{kind}, {target:g} nats", []).append((epochs, float(gap.mean())))
             cells = (train[mine], test[mine], gap, areas[mine])
-            rows.append([kind, epochs, f"{target:g}", *(_mean(values) for values in cells)])
-    header = ["missingness", "epochs", "target", "training data", "test data"]
-    header += ["gap", "area [dB]"]
+            rows.append([kind, f"{epochs:g}", f"{target:g}", *(_mean(values) for values in cells)])
+    header = ["missingness", "epochs", "target", "training data", "test data", "gap", "area [dB]"]
     yield markdown_table(header, rows)
     yield f"![Gap]({save_figure(gap_figure(curves), path.with_name(f'{path.stem}.png')).name})\n"

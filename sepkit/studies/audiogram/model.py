@@ -11,17 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sepkit.errors import UserError
 from sepkit.models.latents import Gaussian
 from sepkit.models.saved import SavedModel
-from sepkit.models.stacked import StackedLinear, join, split, uniform
+from sepkit.models.stacked import StackedLinear, split, uniform
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies import older_names
-from sepkit.studies.acquisition import network
-from sepkit.studies.acquisition.config import KIND, PartialVAEConfig
-from sepkit.studies.acquisition.predictive import TrainedVAE, from_arrays
-
-_HALF_LOG_2PI = 0.9189385332046727
+from sepkit.studies.audiogram import network
+from sepkit.studies.audiogram.config import KIND, PartialVAEConfig
+from sepkit.studies.audiogram.network import TrainedVAE
 
 
 @dataclass
@@ -70,7 +67,7 @@ class PartialVAE(SavedModel):
 
     def __init__(self, config: PartialVAEConfig, seeds: Sequence[int] | None = None) -> None:
         super().__init__()
-        _check(config)
+        config.check()
         self.config = config
         seeds = [0] * config.models if seeds is None else seeds
         count, dimensions = config.models, len(config.dimensions)
@@ -103,24 +100,14 @@ class PartialVAE(SavedModel):
         return len(self.center)
 
     def draw(self, seeds: Sequence[int]) -> None:
-        """Draw the weights of each model anew.
-
-        Args:
-            seeds: S, one for each model.
-        """
+        """Draw the weights of each of S models anew, from S seeds."""
         fresh = PartialVAE(self.config, seeds)
         self.load_state_dict(dict(fresh.named_parameters()), strict=False)
 
     def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
-        """Set the mean and the deviation of the training data, in the data's units.
-
-        Args:
-            center: mean, (S or 1, D).
-            scale: deviation, (S or 1, D).
-        """
-        for name, values in (("center", center), ("scale", scale)):
-            buffer = getattr(self, name)
-            buffer.copy_(torch.as_tensor(np.asarray(values), dtype=buffer.dtype).unsqueeze(1).expand_as(buffer))
+        """Set the mean and the deviation of the training data, in their units, (D,) each."""
+        for buffer, values in ((self.center, center), (self.scale, scale)):
+            buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype).expand_as(buffer))
 
     def forward(self, values: Tensor, observed: Tensor, noise: Tensor | None = None) -> PartialELBO:
         """Return the parts of the partial ELBO.
@@ -139,7 +126,7 @@ class PartialVAE(SavedModel):
         means, deviations = network.decode(weights, z.squeeze(-1), self.noise / self.scale, torch)
         deviations = deviations * self.scale
         residuals = (known - (means * self.scale + self.center)) / deviations
-        nll = 0.5 * residuals.square() + deviations.log() + _HALF_LOG_2PI
+        nll = 0.5 * residuals.square() + deviations.log() + network.HALF_LOG_2PI
         rate = elementwise_rate(posterior, self.family.standard_prior(), None, "analytic")
         return PartialELBO((nll * seen).sum(-1), rate.sum((-2, -1)))
 
@@ -152,57 +139,12 @@ class PartialVAE(SavedModel):
             models.append(model)
         return models
 
-    @classmethod
-    def stacked(cls, models: Sequence[PartialVAE]) -> PartialVAE:
-        """Return all models of several stacks as one.
-
-        Args:
-            models: the stacks, in order.
-
-        Raises:
-            ValueError: models of different shapes.
-        """
-        states = [model.state_dict() for model in models]
-        made = cls(replace(models[0].config, models=sum(map(len, models))))
-        made.load_state_dict(join(states))
-        return made
-
     def set_low_elbo(self, values: np.ndarray) -> None:
-        """Set the partial ELBOs that 1 % of the training data are below.
-
-        Args:
-            values: (S, D + 1) nats, by the number of observed dimensions.
-        """
+        """Set the partial ELBOs that 1 % of the training data are below, (S, D + 1) nats, see `TrainedVAE`."""
         self.low_elbo.copy_(torch.as_tensor(values, dtype=self.low_elbo.dtype))
 
-    def trained(self) -> TrainedVAE:
-        """Return the only model of a stack of one, ready for use.
-
-        Raises:
-            ValueError: a stack of several.
-        """
-        if len(self) != 1:
-            raise ValueError(f"found a stack of {len(self)} models, expected one; see trained_all")
-        return self.trained_all()[0]
-
-    def trained_all(self) -> list[TrainedVAE]:
+    def trained(self) -> list[TrainedVAE]:
         """Return each model of the stack, ready for use."""
         single = replace(self.config, models=1)
         states = split({name: tensor.detach().cpu() for name, tensor in self.state_dict().items()})
-        return [from_arrays(single, {name: tensor.numpy() for name, tensor in state.items()}) for state in states]
-
-
-def _check(config: PartialVAEConfig) -> None:
-    names = [dimension.name for dimension in config.dimensions]
-    if len(set(names)) < len(names):
-        raise UserError(f"model.dimensions: found names that stand twice, expected different ones: {', '.join(names)}")
-    if all(dimension.known for dimension in config.dimensions):
-        raise UserError("model.dimensions: found none that can be measured, expected at least one")
-    for dimension in config.dimensions:
-        if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
-            raise UserError(f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest")
-    for name in ("models", "latent", "embedding", "features"):
-        if getattr(config, name) < 1:
-            raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
-    if any(width < 1 for width in config.hidden):
-        raise UserError(f"model.hidden: found {config.hidden}, expected widths of 1 or more")
+        return [TrainedVAE.from_arrays(single, {k: tensor.numpy() for k, tensor in state.items()}) for state in states]

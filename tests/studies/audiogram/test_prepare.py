@@ -1,0 +1,313 @@
+"""Audiograms as data: CSV files, synthetic ones, those of NHANES, masks; and what is refused in them."""
+
+from __future__ import annotations
+
+import csv
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+from sepkit.studies.audiogram import data as masks
+from sepkit.studies.audiogram.config import THRESHOLDS, AudiogramOptions, MissingnessConfig, audiogram_dimensions
+from sepkit.studies.audiogram.data import Audiograms, named_values, read_audiograms, write_audiograms
+from sepkit.studies.audiogram.prepare import (
+    archetype_correlation,
+    nhanes_column,
+    prepare_audiograms,
+    read_nhanes,
+    synthetic_audiograms,
+)
+
+NAMES = [dimension.name for dimension in audiogram_dimensions()]
+SPLITS = ("train", "dev", "test")
+
+
+def _write(path: Path, rows: list[dict[str, object]], columns: Sequence[str] = ("id", *NAMES)) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _row(identifier: object, **changes: object) -> dict[str, object]:
+    return {"id": identifier, "age": 50} | dict.fromkeys(THRESHOLDS, 30) | changes
+
+
+# ---------------------------------------------------------------------------------------------------------------- masks
+
+
+def test_masks_are_functions_of_seed_epoch_and_index() -> None:
+    config = MissingnessConfig()
+    whole = masks.observed_in(config, 500, 15, seed=3, epoch=7)
+    assert (masks.observed_in(config, 90, 15, 3, 7) == whole[:90]).all()
+    assert (masks.observed_in(config, 500, 15, 3, 8) != whole).any()
+    assert (masks.observed_in(config, 500, 15, 4, 7) != whole).any()
+    first, later = (masks.observed_in(MissingnessConfig("static"), 500, 15, 3, epoch) for epoch in (0, 9))
+    assert (first == later).all()
+    noise = masks.dequantization(np.array([0.0, 5.0, 5.0]), 400, 1, 2)
+    assert (noise[:, 0] == 0).all() and np.abs(noise).max() <= 2.5
+    assert noise[:, 1].std() == pytest.approx(5 / 12**0.5, rel=0.1)
+
+
+def test_missingness_has_the_shares_of_the_thesis() -> None:
+    observed = masks.observed_in(MissingnessConfig(), 20_000, 15, 0, 0)
+    shares = np.bincount(observed.sum(1), minlength=16) / len(observed)
+    # Uniform rho leaves every number of the 16 equally likely; a tenth each is moved to none and to all.
+    expected = np.full(16, 0.8 / 16)
+    expected[[0, 15]] += 0.1
+    np.testing.assert_allclose(shares, expected, atol=0.01)
+    assert observed.mean(0) == pytest.approx(0.5, abs=0.02)
+
+
+# ------------------------------------------------------------------------------------------------------------ synthetic
+
+
+def test_synthetic_audiograms_lie_in_the_hull_and_are_those_of_their_seed() -> None:
+    correlation = archetype_correlation()
+    np.testing.assert_allclose(correlation, correlation.T)
+    np.testing.assert_allclose(np.diag(correlation), 1)
+    assert np.linalg.eigvalsh(correlation).min() > 0
+    data, corners = synthetic_audiograms(examples=300, seed=4)
+    assert data.truth is not None and corners.shape == (5, 15)
+    assert (data.truth <= corners.max(0) + 1e-9).all() and (data.truth >= corners.min(0) - 1e-9).all()
+    assert (data.values - data.truth).std() == pytest.approx(5.0, rel=0.05)
+    again, _ = synthetic_audiograms(examples=300, seed=4)
+    assert (again.values == data.values).all()
+    near, far = (synthetic_audiograms(examples=300, seed=4, corruption=c)[0] for c in (0.05, 0.5))
+    assert 0 < 3 * np.abs(near.reference - data.truth).mean() < np.abs(far.reference - data.truth).mean()
+
+
+def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_audiograms(AudiogramOptions(out=tmp_path, examples=64, seed=1))
+    assert "train 48 (48 complete), dev 8 (8 complete), test 8 (8 complete)" in capsys.readouterr().out
+    parts = [read_audiograms(tmp_path / f"{split}.csv") for split in SPLITS]
+    assert all(part.truth is not None for part in parts)
+    assert len({name for part in parts for name in part.ids}) == 64
+    expected, corners = synthetic_audiograms(64, seed=1)
+    place = expected.ids.index(parts[2].ids[0])
+    np.testing.assert_allclose(parts[2].values[0], expected.values[place], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(read_audiograms(tmp_path / "archetypes.csv").values, corners, rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    values = np.array([[50.0, *range(10, 150, 10)], [np.nan, *range(0, 70, 5)]])[:, :15].clip(None, 120)
+    data = Audiograms(NAMES, ["a", "b"], values, splits=["train", "test"])
+    read = read_audiograms(write_audiograms(tmp_path / "x.csv", data))
+    np.testing.assert_array_equal(read.values, values)
+    assert read.ids == ["a", "b"] and read.splits == ["train", "test"] and read.truth is None
+    assert read.complete.tolist() == [True, False] and read.complete_ones().ids == ["a"]
+    off = read_audiograms(_write(tmp_path / "y.csv", [_row("a", right_2000=33, age=50.5)]))
+    assert off.values[0, 3] == 33 and len(off.notes) == 1 and "line 2: right_2000: 33 dB is off the 5" in off.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"right_500": "loud"}, "right_500: found 'loud'"),
+        ({"right_500": 666}, "right_500: found 666 dB"),
+        ({"age": 130}, "age: found 130 years"),
+        ({"age": "nan", "right_500": "inf"}, "right_500: found inf"),
+        ({"id": "a"}, "id 'a'"),
+        ({"id": ""}, "id ''"),
+        (dict.fromkeys(THRESHOLDS, ""), "nothing measured"),
+    ],
+)
+def test_bad_rows_are_named_and_the_others_go_on(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    file = _write(tmp_path / "x.csv", [_row("a"), _row("b", **changes), _row("c")])
+    with pytest.raises(UserError, match=f"line 3: .*{message}"):
+        read_audiograms(file)
+    refused: list[str] = []
+    assert read_audiograms(file, refused=refused).ids == ["a", "c"]
+    assert len(refused) == 1 and message in refused[0]
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
+    _write(tmp_path / "column.csv", [_row("a")], [name for name in ("id", *NAMES) if name != "left_3000"])
+    _write(tmp_path / "incomplete.csv", [_row("a", age=""), _row("b", right_1000="")])
+    for name, truth in (("other", _row("other")), ("text", _row("a", age="old"))):
+        write_audiograms(tmp_path / f"{name}.csv", Audiograms(NAMES, ["a"], np.full((1, 15), 30.0)))
+        _write(tmp_path / f"{name}_truth.csv", [truth])
+    with (tmp_path / "large.csv").open("wb") as stream:
+        stream.truncate(2**40)
+    for name, message in (
+        ("absent", "cannot be read"),
+        ("binary", "cannot be read"),
+        ("column", "found no column left_3000"),
+        ("incomplete", "no complete row among 2"),
+        ("other", "its ids are not those of"),
+        ("text", "_truth.csv: found 'old'"),
+        ("large", "at most"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_audiograms(tmp_path / f"{name}.csv")
+    with pytest.raises(UserError, match="at most"):
+        read_audiograms("/dev/zero")
+
+
+def test_own_audiograms_are_divided_or_keep_their_splits(tmp_path: Path) -> None:
+    def prepare(name: str, rows: list[dict[str, object]], *columns: str) -> dict[str, list[str]]:
+        file = _write(tmp_path / f"{name}.csv", rows, ["id", *NAMES, *columns])
+        folder = prepare_audiograms(AudiogramOptions(out=tmp_path / name, csv=file))
+        return {split: read_audiograms(folder / f"{split}.csv").ids for split in SPLITS}
+
+    rows = [_row(number, right_500=5 * (number % 9)) for number in range(40)]
+    divided, again = prepare("once", rows), prepare("reversed", rows[::-1])
+    assert [len(ids) for ids in divided.values()] == [30, 5, 5]
+    assert all(set(divided[split]) == set(again[split]) for split in SPLITS)
+    given = [row | {"split": split} for row, split in zip(rows, ["test", "train", "dev"] * 13, strict=False)]
+    assert prepare("given", given, "split")["test"] == [str(number) for number in range(0, 39, 3)]
+
+
+def test_prepare_csv_writes_the_good_rows_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [_row(number) for number in range(20)] + [_row("bad", right_500=700), _row(3)]
+    file = _write(tmp_path / "x.csv", rows)
+    assert main(["prepare", "audiograms", "--csv", str(file), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "line 22: right_500: found 700 dB" in error and "line 23: id '3'" in error and "2 rows" in error
+    assert sum(len(read_audiograms(tmp_path / "out" / f"{split}.csv")) for split in SPLITS) == 20
+    assert len((tmp_path / "out" / "refused.txt").read_text().splitlines()) == 2
+
+
+def test_typed_values_and_what_is_refused() -> None:
+    values, notes = named_values(["right_1000=35", "left_4000=61", "right_1000=40"], audiogram_dimensions())
+    assert values == {"right_1000": 40.0, "left_4000": 61.0}
+    assert notes == ["left_4000: 61 dB is off the 5 dB grid; taken", "right_1000: measured twice, 40 dB replaces 35"]
+    for word, message in (
+        ("right_1001=30", "found frequency '1001', expected one of 500"),
+        ("middle_1000=30", "found ear 'middle', expected right or left"),
+        ("right_1000=125", "found 125 dB, expected -10 to 120 dB"),
+        ("right_1000=nan", "found nan dB"),
+        ("right_1000", "expected NAME=NUMBER"),
+        ("right_1000=low", "expected NAME=NUMBER"),
+        ("age=30", "given from the beginning"),
+    ):
+        with pytest.raises(UserError, match=message):
+            named_values([word], audiogram_dimensions())
+    for name, value in (("examples", 3), ("archetypes", 1), ("spread_db", -1.0), ("noise_db", np.inf)):
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')}: found {value:g}"):
+            synthetic_audiograms(**{name: value})  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------------- NHANES
+
+COLUMNS = [nhanes_column(name) for name in THRESHOLDS]
+
+
+def _ibm(value: float) -> bytes:
+    """A double in IBM's format: sign, exponent of 16 plus 64, 56 bits of fraction; a missing value is a point."""
+    if np.isnan(value):
+        return b"." + bytes(7)
+    if value == 0:
+        return bytes(8)
+    exponent, fraction = 64, abs(value)
+    while fraction >= 1:
+        fraction, exponent = fraction / 16, exponent + 1
+    while fraction < 1 / 16:
+        fraction, exponent = fraction * 16, exponent - 1
+    return bytes([(0x80 if value < 0 else 0) | exponent]) + int(fraction * 2**56).to_bytes(7, "big")
+
+
+def _write_xpt(path: Path, table: Mapping[str, Sequence[float]]) -> Path:
+    """A SAS transport file, version 5, of numbers (SAS technical note TS-140)."""
+
+    def blocks(content: bytes) -> bytes:
+        return content.ljust(-(-len(content) // 80) * 80)
+
+    header, zeros, stamp = "HEADER RECORD*******{} HEADER RECORD!!!!!!!{}", "0" * 30, "01JAN20:00:00:00"
+    cards = [
+        header.format("LIBRARY", zeros),
+        f"{'SAS':8}{'SAS':8}{'SASLIB':8}{'9.4':8}{'X64':8}{'':24}{stamp}",
+        stamp,
+        header.format("MEMBER ", "000000000000000001600000000140"),
+        header.format("DSCRPTR", zeros),
+        f"{'SAS':8}{'DATA':8}{'SASDATA':8}{'9.4':8}{'X64':8}{'':24}{stamp}",
+        stamp,
+        header.format("NAMESTR", f"000000{len(table):04d}00000000000000000000"),
+    ]
+    names = b""
+    for number, name in enumerate(table):
+        names += struct.pack(">hhhh8s40s8s", 1, 0, 8, number + 1, name.encode().ljust(8), b" " * 40, b" " * 8)
+        names += struct.pack(">hhh2s8shhl52s", 0, 0, 0, b"  ", b" " * 8, 0, 0, 8 * number, b"")
+    rows = b"".join(_ibm(value) for row in zip(*table.values(), strict=True) for value in row)
+    head = b"".join(blocks(card.encode()) for card in cards)
+    path.write_bytes(head + blocks(names) + blocks(header.format("OBS    ", zeros).encode()) + blocks(rows))
+    return path
+
+
+def _audiometry(path: Path, people: Sequence[int], **changes: Sequence[float]) -> Path:
+    table: dict[str, Sequence[float]] = {"SEQN": people}
+    table |= {column: [20.0 + 5 * (k % 7)] * len(people) for k, column in enumerate(COLUMNS)}
+    return _write_xpt(path, table | changes)
+
+
+def _demographics(path: Path, people: Sequence[int]) -> Path:
+    return _write_xpt(path, {"SEQN": people, "RIDAGEYR": [20 + p % 60 for p in people]})
+
+
+def test_codes_of_nhanes_are_missing_values(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    codes = {
+        "AUXU500R": [0.0, 666.0, 35.0, 35.0, -10.0],
+        "AUXU8KL": [60.0, 60.0, 888.0, 60.0, np.nan],
+        "AUXU1K2R": [25.0, 30.0, 888.0, 25.0, 25.0],
+    }
+    audiometry = _audiometry(tmp_path / "AUX1.XPT", [1, 2, 3, 4, 5], **codes)
+    data, found = read_nhanes([audiometry], [_demographics(tmp_path / "DEMO.XPT", [1, 2, 3, 5, 9])])
+    assert data.ids == ["nhanes_1"] and not np.isnan(data.values).any()
+    assert data.values[0, :3].tolist() == [21, 0, 25]
+    assert "5 audiograms; 1 thresholds without response (666) and 1 not obtained (888)" in found[0]
+    assert "4 people with demographics (1 without are left out), 1 complete" in found[1]
+    kept, _ = read_nhanes([audiometry], [tmp_path / "DEMO.XPT"], keep_incomplete=True)
+    assert kept.ids == [f"nhanes_{p}" for p in (1, 2, 3, 5)]
+    assert np.isnan(kept.values[1, 1]) and np.isnan(kept.values[2, 14]) and np.isnan(kept.values[3, 14])
+
+
+def test_prepare_nhanes_from_several_years(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    files = [_audiometry(tmp_path / f"AUX{k}.XPT", range(100 * k, 100 * k + 30)) for k in (1, 2)]
+    demographics = [_demographics(tmp_path / f"DEMO{k}.XPT", range(100 * k, 100 * k + 40)) for k in (1, 2)]
+    command = ["prepare", "nhanes", "--audiometry", *files, "--demographics", *demographics, "--out", tmp_path / "out"]
+    assert main(list(map(str, command))) == 0
+    assert sum(len(read_audiograms(tmp_path / "out" / f"{split}.csv")) for split in SPLITS) == 60
+
+
+def test_bad_files_of_nhanes_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    whole = _audiometry(tmp_path / "AUX1.XPT", range(1, 10))
+    demographics, others = (_demographics(tmp_path / f"D{k}.XPT", range(k, k + 9)) for k in (1, 70))
+    missing = {"SEQN": [1.0]} | {key: [20.0] for key in COLUMNS[1:]}
+    cases = [
+        ("half.XPT", whole.read_bytes()[:-40], "is cut short"),
+        ("rows.XPT", whole.read_bytes()[:-240], "is cut short"),
+        ("head.XPT", whole.read_bytes()[:400], "is cut short"),
+        ("text.XPT", b"id,age\n1,2\n", "no XPT header"),
+        ("seqn.XPT", _write_xpt(tmp_path / "x.XPT", {"A": [1.0]}).read_bytes(), "no column SEQN"),
+        ("tone.XPT", _write_xpt(tmp_path / "x.XPT", missing).read_bytes(), "no column AUXU500R"),
+        (
+            "loud.XPT",
+            _audiometry(tmp_path / "x.XPT", [1, 2], AUXU500R=[20.0, 300.0]).read_bytes(),
+            r"\(SEQN\) 2: .*300",
+        ),
+        ("none.XPT", _audiometry(tmp_path / "x.XPT", [1, 2], AUXU500R=[666.0, 888.0]).read_bytes(), "no complete row"),
+    ]
+    for name, content, message in cases:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_nhanes([tmp_path / name], [demographics])
+    for files, wanted, message in (
+        ([tmp_path / "absent.XPT"], demographics, "cannot be read"),
+        ([whole], others, "none of its people"),
+        ([whole, whole], demographics, "stands twice"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_nhanes(files, [wanted])
