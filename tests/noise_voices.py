@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
 from sepkit.config import SpeakerEncoderConfig
+from sepkit.data import audio
+from sepkit.models import save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
 
 RATE = 8000
@@ -33,3 +38,30 @@ def noise_encoder() -> SpeakerEncoder:
         model.train()(torch.from_numpy(np.stack([voice(k % 3, 1.5, k) for k in range(12)])))
     model.info = {"counting": {"threshold": 0.75}}
     return model.eval()
+
+
+@pytest.fixture(scope="session")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three speakers with three recordings of about 2 s each, SPEAKER/TAKE.wav."""
+    folder = tmp_path_factory.mktemp("voices")
+    for speaker in range(3):
+        for take in range(3):
+            audio.write(folder / f"{speaker}" / f"{take}.wav", voice(speaker, 1.8 + 0.2 * take, take), RATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an encoder that tells noise-like voices apart."""
+    return save_model(noise_encoder(), tmp_path_factory.mktemp("encoder"), {"counting": {"threshold": 0.65}})
+
+
+@pytest.fixture(scope="session")
+def meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Speakers 2, 0, 2, 1, each for 2 s, with pauses of half a second: talk/meeting.wav."""
+    folder = tmp_path_factory.mktemp("meeting") / "talk"
+    parts = [
+        np.concatenate([voice(k, 2.0, 5 + n), np.zeros(RATE // 2, np.float32)]) for n, k in enumerate((2, 0, 2, 1))
+    ]
+    audio.write(folder / "meeting.wav", np.concatenate(parts), RATE)
+    return folder.parent

@@ -244,16 +244,14 @@ project() {
 clusters() {
   local out="$exp/hour/$1"
   shift
-  sepkit cluster "$data/hour/separated" --out "$out" "$@"
-  sepkit evaluate --clusters "$out" --reference "$data/hour/conversation.rttm" --out "$out/evaluation"
+  sepkit cluster "$data/hour/separated" --out "$out" --reference "$data/hour/conversation.rttm" "$@"
 }
 
 # linked PEOPLE: one file for each person of the hour, by one command, with the error of who speaks when.
 linked() {
   sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --link-encoder "$exp/box_projected" \
     --rttm --no-predict --out "$data/hour/linked_$1"
-  sepkit evaluate --clusters "$data/hour/linked_$1" --reference "$data/hour/conversation.rttm" \
-    --out "$exp/hour/linked_$1/evaluation"
+  sepkit cluster "$data/hour/linked_$1/mixture.rttm" --reference "$data/hour/conversation.rttm" --out "$exp/hour/linked_$1"
 }
 
 cluster_hour() {

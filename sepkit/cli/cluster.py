@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 def main(
@@ -12,64 +12,88 @@ def main(
     out: str,
     model: str | None = None,
     speakers: Literal["auto"] | int = "auto",
-    adapt: bool = False,
-    adapt_epochs: int | None = None,
-    rule: Literal["embedding", "features", "gate", "posterior"] | None = None,
+    reference: str | None = None,
     seed: int = 0,
     json: bool = False,
 ) -> Path | None:
     """Find who speaks when in recordings, in folders of them, or in what `sepkit separate` wrote.
 
-    Stretches of speech are embedded by an encoder of voices, counted and clustered. Speakers are named in the order
-    in which they appear.
+    Segments of speech are embedded by a speaker encoder, counted and clustered. Speakers are named in the order in
+    which they appear.
 
     Args:
-        inputs: audio files, and folders that are searched for them
+        inputs: audio files, and folders that are searched for them; with --reference also RTTM files or segments.csv,
+            which are scored as they are
         out: folder of segments.csv, summary.json and <relative path>.rttm
         model: folder that `sepkit train --config speaker_encoder` wrote, or the name of an encoder that ships; to
             compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
         speakers: their number, or auto: it is found
-        adapt: train the encoder on these recordings first (MiCE), from where it is; a killed training continues
-        adapt_epochs: length of that training; default: 40, or fewer in long recordings, about 2,000 steps
-        rule: what clusters come of: embeddings, features of the trunk, MiCE's gate or MiCE's posterior; default: the
-            one that the encoder names
-        seed: of k-means and of the training
+        reference: who really speaks, to score against: FILE.rttm, or a CSV file with the columns path and speaker
+        seed: of k-means
         json: print the summary as JSON instead of sentences
 
     Returns:
         The folder. Exits with 1 if some recordings could not be used.
 
     Raises:
-        UserError: an input, encoder or number of speakers that cannot be used.
+        UserError: an input, encoder, reference or number of speakers that cannot be used.
     """
     import sys
 
-    from sepkit.inference.inputs import find_recordings
+    from sepkit.errors import UserError
+    from sepkit.files import write_json
 
-    # All mistakes in the arguments are reported before torch is imported.
-    find_recordings(inputs, Path(out))
-    from sepkit.studies.clustering.cluster import ClusterOptions, cluster_recordings
+    tables = [given for given in inputs if Path(given).suffix.lower() in (".rttm", ".csv")]
+    if tables and (reference is None or len(tables) < len(inputs)):
+        raise UserError(f"{tables[0]}: is a table, which --reference FILE scores; expected recordings to cluster")
+    known = None
+    if reference is not None:
+        from sepkit.evaluation.clusters import read_reference
 
-    summary = cluster_recordings(inputs, out, ClusterOptions(model, speakers, adapt, adapt_epochs, rule, seed))
-    for item in summary["skipped"]:
+        known = read_reference(reference)
+    if tables:
+        summary: dict[str, Any] = {"tables": tables}
+    else:
+        from sepkit.inference.inputs import find_recordings
+
+        # All mistakes in the arguments are reported before torch is imported.
+        find_recordings(inputs, Path(out))
+        from sepkit.inference.diarization.cluster import cluster_recordings
+
+        summary = cluster_recordings(inputs, out, model=model, speakers=speakers, seed=seed)
+    if known is not None:
+        from sepkit.evaluation.clusters import score_clusters
+
+        summary["scores"] = score_clusters(tables or [Path(out) / "segments.csv"], known)
+        write_json(Path(out) / "summary.json", summary)
+    for item in summary.get("skipped", ()):
         print(f"sepkit cluster: {item['reason']}", file=sys.stderr)
     if json:
         from json import dumps
 
         print(dumps(summary, indent=1), flush=True)
     else:
-        print(_sentence(summary))
-        print(out, flush=True)
-    if summary["n_skipped"]:
+        print("\n".join([*_sentences(summary), out]), flush=True)
+    if summary.get("n_skipped"):
         raise SystemExit(1)
     return None
 
 
-def _sentence(summary: dict) -> str:
-    count, counting, recordings = summary["n_speakers"], summary["counting"], summary["n_recordings"]
-    text = f"{count} speaker{'s' * (count != 1)} in {summary['n_stretches']} stretches of {recordings} recordings"
-    if counting is not None:
-        text += f"; next best: {counting['runner_up']}"
-    if summary["n_short"]:
-        text += f"; {summary['n_short']} stretches are too short to tell (see summary.json)"
-    return text
+def _sentences(summary: dict[str, Any]) -> list[str]:
+    lines = []
+    if "n_recordings" in summary:
+        count, counting, recordings = summary["n_speakers"], summary["counting"], summary["n_recordings"]
+        text = f"{count} speaker{'s' * (count != 1)} in {summary['n_segments']} segments of {recordings} recordings"
+        if counting is not None:
+            text += f"; next best: {counting['runner_up']}"
+        if summary["n_short"]:
+            text += f"; {summary['n_short']} segments are too short to tell (see summary.json)"
+        lines.append(text)
+    if scores := summary.get("scores"):
+        lines += [f"{path}: in {scores['reference']}, but in no cluster" for path in scores["unknown_paths"]]
+        text = ", ".join(f"{name.upper()} {100 * scores[name]:.1f} %" for name in ("nmi", "acc", "ari", "purity"))
+        lines.append(f"{text}; {scores['n_clusters']} clusters, {scores['n_speakers']} speakers")
+        if "der" in scores:
+            der, collar = 100 * scores["der"], 100 * scores["der_collar_0.25"]
+            lines.append(f"DER {der:.1f} %, with a collar of 0.25 s {collar:.1f} %")
+    return lines

@@ -10,8 +10,8 @@ from sepkit.cli._parser import DEVICE
 
 def main(
     *,
+    manifest: list[str],
     out: str,
-    manifest: list[str] | None = None,
     model: str | None = None,
     estimates: str | None = None,
     metrics: list[str] | None = None,
@@ -25,8 +25,6 @@ def main(
     processes: int | None = None,
     no_predict: bool = False,
     oracle: bool = False,
-    clusters: str | None = None,
-    reference: str | None = None,
     depth_steps: list[int] | None = None,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
@@ -55,9 +53,6 @@ def main(
         depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
             in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
             of the middle one).
-        clusters: In place of a model and manifests: what `sepkit cluster` or `sepkit separate --rttm` wrote: a folder,
-            a CSV or an RTTM file, to measure against --reference.
-        reference: Who really speaks: FILE.rttm, or a CSV file with the columns path and speaker.
 
     Returns:
         The folder of the results. Exits with 1 if some mixtures were left out.
@@ -68,12 +63,6 @@ def main(
     """
     from sepkit.errors import UserError
 
-    if clusters is not None or reference is not None:
-        if clusters is None or reference is None or manifest is not None or model is not None or estimates is not None:
-            raise UserError("--clusters: expected with --reference, and without --manifest, --model and --estimates")
-        return _clusters(clusters, reference, Path(out))
-    if manifest is None:
-        raise UserError("--manifest is missing, expected one or more manifests (or --clusters with --reference)")
     if model is not None and estimates is not None:
         raise UserError("--model, --estimates: expected one of the two")
     if model is None and estimates is None:
@@ -342,16 +331,3 @@ def _default_processes(manifests: list[str], device: str | None, world_size: int
     if sum(len(read_manifest(path)) for path in manifests) < 100:
         return 0
     return cpus // 2 if device == "cpu" else cpus
-
-
-def _clusters(clusters: str, reference: str, out: Path) -> Path:
-    from sepkit.evaluation.clusters import evaluate_clusters
-
-    summary = evaluate_clusters(clusters, reference, out)
-    for path in summary["unknown_paths"]:
-        print(f"{path}: in {reference}, but in no cluster")
-    scores = ", ".join(f"{name.upper()} {100 * summary[name]:.1f} %" for name in ("nmi", "acc", "ari", "purity"))
-    print(f"{scores}; {summary['n_clusters']} clusters, {summary['n_speakers']} speakers")
-    if "der" in summary:
-        print(f"DER {100 * summary['der']:.1f} %, with a collar of 0.25 s {100 * summary['der_collar_0.25']:.1f} %")
-    return out

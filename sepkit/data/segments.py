@@ -13,6 +13,9 @@ from sepkit.errors import UserError, shown
 from sepkit.files import write_text
 from sepkit.limits import RECORDING_SECONDS
 
+EMBEDDINGS = "embeddings.csv"
+"""File of the embeddings of segments in two dimensions, beside their table."""
+
 COLUMNS = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +12,61 @@ from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
 from sepkit.evaluation.diarization import DiarizationErrors, Turns, diarization_errors, read_rttm
-from sepkit.files import write_json
 
 COLLARS_SECONDS = (0.0, 0.25)
 
 
-def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Path) -> dict[str, Any]:
-    """Write OUT/summary.json with the scores of clusters, and return it.
+@dataclass(frozen=True)
+class Reference:
+    """Who really speaks.
+
+    Args:
+        path: of the file.
+        segments: recording -> segments with their speakers.
+        turns: recording -> turns, of an RTTM file; empty without error rates.
+    """
+
+    path: Path
+    segments: dict[str, list[Segment]]
+    turns: Mapping[str, Turns]
+
+
+def read_reference(path: str | Path) -> Reference:
+    """Return who really speaks.
+
+    Args:
+        path: FILE.rttm, or a CSV file with the columns path and speaker, and perhaps start_seconds and
+            duration_seconds.
+
+    Raises:
+        UserError: an unreadable file, or a row without a speaker.
+    """
+    if Path(path).suffix.lower() == ".rttm":
+        turns = read_rttm(path)
+        return Reference(Path(path), {name: _segments_of(name, own) for name, own in turns.items()}, turns)
+    known: dict[str, list[Segment]] = {}
+    for row in read_segments(path):
+        if row.speaker is None:
+            raise UserError(f"{path}: {row.path} has no speaker, expected one in every row")
+        known.setdefault(_name(row.path), []).append(row)
+    return Reference(Path(path), known, {})
+
+
+def score_clusters(tables: Sequence[str | Path], reference: Reference) -> dict[str, Any]:
+    """Return the scores of clusters.
 
     NMI, ACC, ARI and purity are of the segments, each with the speaker who has most of it. With an RTTM reference there
     is the diarization error rate, too, of all recordings together and of each; overlapping speech is counted.
 
     Args:
-        clusters: folder that `sepkit cluster` or `sepkit separate --rttm` wrote, its segments.csv, or an RTTM file.
-        reference: FILE.rttm, or a CSV file with the columns path and speaker, and perhaps start_seconds and
-            duration_seconds.
-        out: folder of the result.
+        tables: segments.csv of `sepkit cluster`, or RTTM files.
+        reference: who really speaks.
 
     Raises:
         UserError: files that cannot be read, or nothing of the clusters is in the reference.
     """
-    table = Path(clusters)
-    if table.is_dir() and (table / "segments.csv").is_file():
-        table = table / "segments.csv"
-    segments = _read_clusters(table)
-    if Path(reference).suffix.lower() == ".rttm":
-        turns = read_rttm(reference)
-        known = {name: _segments_of(name, own) for name, own in turns.items()}
-    else:
-        turns = {}
-        known = {}
-        for row in read_segments(reference):
-            if row.speaker is None:
-                raise UserError(f"{reference}: {row.path} has no speaker, expected one in every row")
-            known.setdefault(_name(row.path), []).append(row)
+    known = reference.segments
+    segments = [segment for table in tables for segment in _read_clusters(Path(table))]
     labels, found, unlabeled = [], [], 0
     for segment in segments:
         speaker = _speaker_of(segment, known.get(_recording_of(segment, known), []))
@@ -54,11 +76,10 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
         labels.append(speaker)
         found.append(segment.speaker)
     if not labels:
-        raise UserError(f"{reference}: names none of the recordings of {table}, such as {segments[0].path}")
+        raise UserError(f"{reference.path}: names none of the recordings of {tables[0]}, such as {segments[0].path}")
     names = {_recording_of(segment, known) for segment in segments}
-    summary: dict[str, Any] = {
-        "clusters": str(table),
-        "reference": str(reference),
+    scores: dict[str, Any] = {
+        "reference": str(reference.path),
         "n_segments": len(labels),
         "n_without_label": unlabeled,
         "unknown_paths": sorted(set(known) - names),
@@ -66,20 +87,14 @@ def evaluate_clusters(clusters: str | Path, reference: str | Path, out: str | Pa
         "n_speakers": len({row.speaker for rows in known.values() for row in rows}),
         "n_clusters": len({segment.speaker for segment in segments}),
     }
-    if turns:
-        summary |= _error_rates(turns, segments, known)
-    write_json(Path(out) / "summary.json", summary)
-    return summary
+    return scores | (_error_rates(reference.turns, segments, known) if reference.turns else {})
 
 
 def _read_clusters(path: Path) -> list[Segment]:
-    """Return the segments of a table, of an RTTM file, or of all RTTM files in a folder."""
-    files = sorted(path.rglob("*.rttm")) if path.is_dir() else [path]
-    if not files:
-        raise UserError(f"{path}: found no segments.csv and no RTTM file, expected what `sepkit cluster` wrote")
-    if files[0].suffix.lower() != ".rttm":
+    """Return the segments of a table or an RTTM file."""
+    if path.suffix.lower() != ".rttm":
         return read_segments(path)
-    found = [segment for file in files for name, own in read_rttm(file).items() for segment in _segments_of(name, own)]
+    found = [segment for name, own in read_rttm(path).items() for segment in _segments_of(name, own)]
     if not found:
         raise UserError(f"{path}: nobody speaks in it, expected turns")
     return found

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data.manifest import MixtureEntry, read_manifest
+from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
@@ -37,9 +38,6 @@ _NOT_PROPERTIES = frozenset(
 _MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
-
-EMBEDDINGS = "embeddings.csv"
-"""File of `sepkit cluster`: recording, start_seconds, duration_seconds, speaker, x, y of each stretch of speech."""
 
 CURVES = ("rate_distortion", "calibration", "risk_coverage", "information")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
@@ -259,7 +257,7 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
 
 
 def _is_of_clusters(folder: Path) -> bool:
-    """Return whether a summary is of what `sepkit cluster` found, or of its evaluation, which have no mixtures."""
+    """Return whether a summary is of `sepkit cluster`, which has no mixtures."""
     return (folder / EMBEDDINGS).is_file() or (
         not (folder / "utterances.csv").exists()
         and '"n_clusters"' in (folder / "summary.json").read_text("utf-8", "ignore")

@@ -11,13 +11,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from sepkit.errors import UserError, shown
-from sepkit.evaluation.run_folder import EMBEDDINGS
 from sepkit.limits import RECORDING_SECONDS
 from sepkit.reporting.figures import COLORS
 
 _COLUMNS = ("recording", "start_seconds", "duration_seconds", "speaker", "x", "y")
-__all__ = ["EMBEDDINGS", "DrawnStretch", "embedding_figure", "read_embeddings", "timeline_figure"]
-
 _ROW_INCHES, _MARGIN_INCHES = 0.28, 0.8
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
-from sepkit.reporting.clusters import EMBEDDINGS, embedding_figure, read_embeddings, timeline_figure
+from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
 from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html

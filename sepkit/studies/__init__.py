@@ -61,10 +61,10 @@ STUDIES: dict[str, Study] = {
         },
         report_sections="report:sections",
     ),
-    "clustering": Study(
+    "speaker_clustering": Study(
         commands={"voices": "measure encoders of voices on collections with known speakers"},
         tasks={"speaker_clustering": StudyTask(("contrastive",))},
-        preparations={"voices": ("options:VoicesOptions", "collections:prepare_voices")},
+        preparations={"voices": ("commands:VoicesOptions", "collections:prepare_voices")},
     ),
     "continuous_depth": Study(
         tasks={"cdvae": StudyTask(("image_vae",), {"evaluate": "commands:evaluate"})},

@@ -62,7 +62,7 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     counts = json.loads((tmp_path / "exp" / "counts" / "box_projected_with_meetings.json").read_text())
     assert counts["dev"]["meetings"]["collections"] == 1
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
-    linked = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "evaluation" / "summary.json").read_text())
+    linked = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())["scores"]
     assert linked["n_clusters"] == 2
 
 

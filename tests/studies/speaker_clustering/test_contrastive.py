@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from sepkit.errors import UserError
-from sepkit.objectives.contrastive import (
+from sepkit.studies.speaker_clustering.contrastive import (
     NOBODY,
     ContrastiveQueue,
     InfoNCE,

@@ -84,7 +84,7 @@ class ContrastiveObjectiveConfig:
 
 
 @dataclass
-class ContrastiveTaskConfig(TaskConfig, name="speaker_clustering"):
+class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
     """Train an encoder of voices without labels."""
 
     model: SpeakerEncoderConfig = field(default_factory=SpeakerEncoderConfig)

@@ -18,14 +18,19 @@ import numpy as np
 from sepkit.evaluation.diarization import read_rttm
 from sepkit.files import write_json
 from sepkit.inference.counting import VoiceGains, VoiceTree
+from sepkit.inference.diarization.baselines import BASELINES
+from sepkit.inference.diarization.cluster import find_speech
 from sepkit.inference.stretches import Stretch, blend_turns
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.checkpoints import find_checkpoint, save_model
-from sepkit.studies.clustering.hearing import hear
-from sepkit.studies.clustering.measures import BASELINES
-from sepkit.studies.clustering.trials import Collection, embeddings_of, embeddings_of_waveforms, read_collection
+from sepkit.studies.speaker_clustering.measures import (
+    Collection,
+    embeddings_of,
+    embeddings_of_waveforms,
+    read_collection,
+)
 
 _THRESHOLDS = [(float(value),) for value in np.round(np.arange(0.05, 1.2, 0.025), 3)]
 _GAINS = [
@@ -185,15 +190,15 @@ def read_meetings(model: str, folders: Sequence[str | Path]) -> list[Meeting]:
     meetings = []
     for folder in map(Path, folders):
         truth = next(iter(read_rttm(folder / "conversation.rttm").values()))
-        heard = hear([folder / "separated"], folder / "separated" / "clusters")
-        stretches = [stretch for _, stretch in heard.all]
+        speech = find_speech([folder / "separated"], folder / "separated" / "clusters")
+        stretches = [stretch for _, stretch in speech.all]
         ends = [start + length for turns in truth.values() for start, length in turns]
         end = max(*ends, *(stretch.start_seconds + stretch.duration_seconds for stretch in stretches))
         spoken = np.zeros((len(truth), int(end / _STEP_SECONDS) + 1), bool)
         for row, turns in zip(spoken, truth.values(), strict=True):
             for start, length in turns:
                 row[round(start / _STEP_SECONDS) : round((start + length) / _STEP_SECONDS)] = True
-        meetings.append(Meeting(stretches, embeddings_of_waveforms(model, heard.waveforms), spoken))
+        meetings.append(Meeting(stretches, embeddings_of_waveforms(model, speech.waveforms), spoken))
     return meetings
 
 

@@ -1,4 +1,4 @@
-"""`sepkit evaluate --clusters`: tables and RTTM as references."""
+"""`sepkit cluster --reference`: tables and RTTM, scored as they are."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def clusters(tmp_path: Path) -> Path:
         Segment("in/a_s1.wav", 2.0, 1.0, "speaker_1", 0.9),
         Segment("in/b.wav", 0.0, 1.0, "speaker_2", 0.9),
     ]
-    return write_segments(tmp_path / "clusters" / "segments.csv", rows).parent
+    return write_segments(tmp_path / "clusters" / "segments.csv", rows)
 
 
-def evaluate(clusters: Path, reference: Path, out: Path) -> int:
-    return main(["evaluate", "--clusters", str(clusters), "--reference", str(reference), "--out", str(out)])
+def score(clusters: Path, reference: Path, out: Path) -> int:
+    return main(["cluster", str(clusters), "--reference", str(reference), "--out", str(out)])
 
 
 def test_rttm(clusters: Path, tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_rttm(clusters: Path, tmp_path: Path) -> None:
         f"SPEAKER {name} 1 {start} {length} <NA> <NA> {who} <NA> <NA>\n" for name, start, length, who in lines
     )
     (tmp_path / "truth.rttm").write_text(text)
-    assert evaluate(clusters, tmp_path / "truth.rttm", tmp_path / "out") == 0
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert score(clusters, tmp_path / "truth.rttm", tmp_path / "out") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["scores"]
     assert summary["acc"] == pytest.approx(0.75) and summary["n_segments"] == 4 and summary["count_error"] == 0
     assert summary["der"] == pytest.approx(1.5 / 4.5)
     assert summary["recordings"]["a"]["der"] == pytest.approx(1 / 3)
@@ -45,14 +45,13 @@ def test_rttm(clusters: Path, tmp_path: Path) -> None:
 def test_rttm_against_rttm(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "SPEAKER a 1 {} 1.0 <NA> <NA> {} <NA> <NA>\n"
     (tmp_path / "truth.rttm").write_text(line.format(0.0, "x") + line.format(1.0, "y"))
-    (tmp_path / "found").mkdir()
-    (tmp_path / "found" / "a.rttm").write_text(line.format(0.0, "s1") + line.format(1.0, "s1"))
-    for found in (tmp_path / "found", tmp_path / "found" / "a.rttm"):
-        assert evaluate(found, tmp_path / "truth.rttm", tmp_path / "out") == 0
-        assert json.loads((tmp_path / "out" / "summary.json").read_text())["der"] == pytest.approx(0.5)
-    (tmp_path / "empty").mkdir()
-    assert evaluate(tmp_path / "empty", tmp_path / "truth.rttm", tmp_path / "out") == 2
-    assert "found no segments.csv and no RTTM file" in capsys.readouterr().err
+    found = tmp_path / "a.rttm"
+    found.write_text(line.format(0.0, "s1") + line.format(1.0, "s1"))
+    assert score(found, tmp_path / "truth.rttm", tmp_path / "out") == 0
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["scores"]["der"] == pytest.approx(0.5)
+    found.write_text("")
+    assert score(found, tmp_path / "truth.rttm", tmp_path / "out") == 2
+    assert "nobody speaks in it" in capsys.readouterr().err
 
 
 def test_table(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,8 +61,8 @@ def test_table(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         Segment("absent.wav", speaker="z"),
     ]
     reference = write_segments(tmp_path / "truth.csv", rows)
-    assert evaluate(clusters, reference, tmp_path / "out") == 0
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert score(clusters, reference, tmp_path / "out") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["scores"]
     assert (summary["nmi"], summary["n_segments"], summary["n_without_label"]) == (1.0, 3, 1)
     assert summary["unknown_paths"] == ["absent"] and "der" not in summary
     assert "absent: in " in capsys.readouterr().out
@@ -73,12 +72,10 @@ def test_one_line_for_what_cannot_be_measured(
     clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = write_segments(tmp_path / "other.csv", [Segment("elsewhere.wav", speaker="x")])
-    assert evaluate(clusters, other, tmp_path / "out") == 2
+    assert score(clusters, other, tmp_path / "out") == 2
     assert "names none of the recordings" in capsys.readouterr().err
     nobody = write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")])
-    assert evaluate(clusters, nobody, tmp_path / "out") == 2
+    assert score(clusters, nobody, tmp_path / "out") == 2
     assert "in/b.wav has no speaker" in capsys.readouterr().err
-    assert main(["evaluate", "--clusters", str(clusters), "--out", str(tmp_path / "out")]) == 2
-    assert "expected with --reference" in capsys.readouterr().err
-    assert main(["evaluate", "--out", str(tmp_path / "out")]) == 2
-    assert "--manifest is missing" in capsys.readouterr().err
+    assert main(["cluster", str(clusters), "--out", str(tmp_path / "out")]) == 2
+    assert "is a table" in capsys.readouterr().err

@@ -1,27 +1,33 @@
-"""Measure encoders of voices on collections with known speakers: the clusters of each rule."""
+"""Measure speaker encoders on collections with known speakers: what clusters come of, by each rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
 from sepkit.files import read_json
+from sepkit.inference.diarization.baselines import BASELINES, mean_spectra, standardized
 from sepkit.inference.stretches import WINDOW_SECONDS
-from sepkit.inference.voices import spherical_k_means
+from sepkit.inference.voices import Clusters, mean_directions, spherical_k_means, unit_rows
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.studies.clustering.measures import BASELINES, cluster_by, listen, plain_features
+from sepkit.studies.speaker_clustering.contrastive import NOBODY, ContrastiveQueue, MixtureOfContrastiveExperts
 
-_RESTARTS_SEEDS = 3
+Rule = Literal["embedding", "features", "gate", "posterior"]
+"""embedding: k-means on embeddings. features: k-means on what the trunk gives. gate: k-means on MiCE's gate embeddings.
+posterior: MiCE's own clusters."""
+
+_SEEDS = 3
 _RULES = ("embedding", "features", "gate", "posterior")
 _RATE = 8000
 _FRAME_SECONDS, _LOUD_PERCENTILE, _BELOW_LOUD_DB = 0.02, 95, 20.0
@@ -99,7 +105,7 @@ def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
     return [part for part in parts if len(part) >= length / 2]
 
 
-def score_encoder(model: str, collection: Collection, seeds: int = _RESTARTS_SEEDS) -> dict[str, Any]:
+def score_encoder(model: str, collection: Collection, seeds: int = _SEEDS) -> dict[str, Any]:
     """Return NMI, ACC, ARI and purity, %, of each rule that the encoder has, their number of speakers known.
 
     Args:
@@ -109,7 +115,7 @@ def score_encoder(model: str, collection: Collection, seeds: int = _RESTARTS_SEE
     """
     count = len(set(collection.speakers))
     if model in BASELINES:
-        values = plain_features(model, collection.waveforms, _RATE)
+        values = mean_spectra(model, collection.waveforms, _RATE)
         found = {"embedding": [spherical_k_means(values, count, seed) for seed in range(seeds)]}
     else:
         encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
@@ -156,7 +162,7 @@ def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.n
         waveforms: gives those of the segments at a rate in Hz.
     """
     if model in BASELINES:
-        return plain_features(model, waveforms(_RATE), _RATE)
+        return mean_spectra(model, waveforms(_RATE), _RATE)
     encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
     return listen(encoder, waveforms(encoder.sample_rate)).embeddings
 
@@ -181,3 +187,102 @@ def table_of(files: Sequence[str | Path]) -> str:
             cells.append(f"{np.mean(values):.1f}{spread}")
         lines.append(f"| {method} | {rule} | {' | '.join(cells)} | {len(rows)} |")
     return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Voices:
+    """What an encoder says of N stretches.
+
+    Args:
+        embeddings: (N, D).
+        features: (N, C).
+        experts: (N, H, D).
+        gate: (N, D); None without a gate.
+    """
+
+    embeddings: np.ndarray
+    features: np.ndarray
+    experts: np.ndarray
+    gate: np.ndarray | None
+
+
+@torch.inference_mode()
+def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> Voices:
+    """Return what an encoder says of waveforms, one by one.
+
+    Args:
+        encoder: of voices.
+        waveforms: (T,) each, at its rate.
+    """
+    embeddings, features, experts, gates = [], [], [], []
+    for waveform in waveforms:
+        spectra = encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None])
+        trunk = encoder.features(spectra)
+        features.append(trunk[0].numpy())
+        experts.append(encoder.expert_embeddings(trunk)[0].numpy())
+        embeddings.append(encoder.project(encoder.embed_features(trunk), spectra)[0].numpy())
+        gate = encoder.gate_embedding(trunk)
+        if gate is not None:
+            gates.append(gate[0].numpy())
+    return Voices(np.array(embeddings), np.array(features), np.array(experts), np.array(gates) if len(gates) else None)
+
+
+def cluster_by(
+    rule: Rule,
+    encoder: SpeakerEncoder,
+    voices: Voices,
+    speakers: int,
+    temperatures: tuple[float, float],
+    seed: int = 0,
+) -> Clusters:
+    """Return the clusters that a rule finds.
+
+    Args:
+        rule: see `Rule`.
+        encoder: that heard the stretches.
+        voices: what it said.
+        speakers: K; of the rule `posterior` the encoder's experts.
+        temperatures: tau and kappa of the encoder's training, for `posterior`.
+        seed: of k-means.
+    """
+    if rule == "posterior":
+        posterior = posterior_of_experts(encoder, voices, *temperatures)
+        labels = posterior.argmax(-1)
+        points = unit_rows(voices.embeddings)
+        centers = mean_directions(points, labels, np.zeros((posterior.shape[1], points.shape[1])))
+        return Clusters(labels, centers, posterior)
+    values = {"embedding": voices.embeddings, "features": voices.features, "gate": voices.gate}[rule]
+    assert values is not None
+    if rule == "features":
+        values = standardized(values)
+    return spherical_k_means(values, speakers, seed)
+
+
+@torch.inference_mode()
+def posterior_of_experts(
+    encoder: SpeakerEncoder, voices: Voices, temperature: float, gate_temperature: float
+) -> np.ndarray:
+    """Return MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10), (N, K).
+
+    Args:
+        encoder: with K experts.
+        voices: what the encoder says of N stretches.
+        temperature: of the experts.
+        gate_temperature: of the gate.
+    """
+    experts = torch.from_numpy(voices.experts)
+    count, heads, dimensions = experts.shape
+    queue = ContrastiveQueue(max(1, count), heads, dimensions)
+    numbers = torch.arange(count)
+    queue.add(experts, numbers)
+    assert NOBODY not in queue.instances.tolist()
+    mixture = MixtureOfContrastiveExperts(temperature, gate_temperature)(
+        experts,
+        experts,
+        queue,
+        numbers,
+        None if voices.gate is None else torch.from_numpy(voices.gate),
+        encoder.unit_centers(),
+        encoder.unit_prototypes(),
+    )
+    return mixture.posterior.numpy()

@@ -6,7 +6,7 @@ import numpy as np
 
 from sepkit.inference.stretches import Stretch
 from sepkit.inference.voices import unit_rows
-from sepkit.studies.clustering.counting import Countable, Meeting, calibrate, sets_of_meetings
+from sepkit.studies.speaker_clustering.counting import Countable, Meeting, calibrate, sets_of_meetings
 
 
 def meeting() -> Meeting:

@@ -238,10 +238,9 @@ def mix(log_experts: Tensor, log_gate: Tensor | None) -> MixtureLoss:
         log_experts: (B, K) log phi_k.
         log_gate: (B, K) log pi_k; None: uniform.
     """
-    if log_gate is None:
-        log_gate = torch.full_like(log_experts, -math.log(log_experts.shape[-1]))
-    log_experts, log_gate = torch.broadcast_tensors(log_experts, log_gate)
-    return MixtureLoss(-(log_gate + log_experts).logsumexp(-1), log_gate, log_experts)
+    uniform = torch.full_like(log_experts, -math.log(log_experts.shape[-1]))
+    log_experts, gate = torch.broadcast_tensors(log_experts, uniform if log_gate is None else log_gate)
+    return MixtureLoss(-(gate + log_experts).logsumexp(-1), gate, log_experts)
 
 
 class PrototypeSums(nn.Module):

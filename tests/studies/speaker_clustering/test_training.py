@@ -19,18 +19,17 @@ from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.studies.clustering.config import ContrastiveTaskConfig
-from sepkit.studies.clustering.data import Stretches
-from sepkit.studies.clustering.starting import head_outputs, procrustes
-from sepkit.studies.clustering.task import ContrastiveTask, masked
+from sepkit.studies.speaker_clustering.config import SpeakerClusteringConfig
+from sepkit.studies.speaker_clustering.data import Stretches
+from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, head_outputs, masked, procrustes
 from sepkit.training.run import train
 
 
-def with_trainer(config: ContrastiveTaskConfig, **changes: Any) -> ContrastiveTaskConfig:
+def with_trainer(config: SpeakerClusteringConfig, **changes: Any) -> SpeakerClusteringConfig:
     return replace(config, trainer=replace(config.trainer, **changes))
 
 
-def with_objective(config: ContrastiveTaskConfig, **changes: Any) -> ContrastiveTaskConfig:
+def with_objective(config: SpeakerClusteringConfig, **changes: Any) -> SpeakerClusteringConfig:
     return replace(config, objective=replace(config.objective, **changes))
 
 
@@ -41,7 +40,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 # --------------------------------------------------------------------------------------------------------------- views
 
 
-def test_views_follow_from_seed_epoch_instance_and_view(moco: ContrastiveTaskConfig) -> None:
+def test_views_follow_from_seed_epoch_instance_and_view(moco: SpeakerClusteringConfig) -> None:
     def stretches(seed: int = 0) -> Stretches:
         return Stretches(str(moco.data.train), moco.data, 8000, 3, seed)
 
@@ -56,7 +55,7 @@ def test_views_follow_from_seed_epoch_instance_and_view(moco: ContrastiveTaskCon
         assert not np.isclose(changed, waveforms).all(-1).any()
 
 
-def test_noise_of_a_view_has_its_level(moco: ContrastiveTaskConfig) -> None:
+def test_noise_of_a_view_has_its_level(moco: SpeakerClusteringConfig) -> None:
     """Without color, room and gain, what a view adds to its crop is noise at the drawn ratio."""
     clean = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(200.0, 200.0))
     noisy = replace(clean, snr_db=(10.0, 10.0))
@@ -67,7 +66,7 @@ def test_noise_of_a_view_has_its_level(moco: ContrastiveTaskConfig) -> None:
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
 
 
-def test_noise_can_be_left_out_of_views(moco: ContrastiveTaskConfig) -> None:
+def test_noise_can_be_left_out_of_views(moco: SpeakerClusteringConfig) -> None:
     plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
     made = Stretches(str(moco.data.train), replace(moco.data, views=replace(plain, clean_probability=0.5)), 8000, 40, 0)
     views, whole = made[0, 0][0], made.waveforms[0].astype(np.float32) / 32767
@@ -77,7 +76,7 @@ def test_noise_can_be_left_out_of_views(moco: ContrastiveTaskConfig) -> None:
     assert 8 < sum(clean) < 32
 
 
-def test_views_come_from_separated_estimates_too(moco: ContrastiveTaskConfig, tmp_path: Path) -> None:
+def test_views_come_from_separated_estimates_too(moco: SpeakerClusteringConfig, tmp_path: Path) -> None:
     """Estimates that are tones show which views are of them, at the same place in a recording."""
     for path in Path(str(moco.data.train)).rglob("*.wav"):
         tone = 0.3 * np.sin(np.arange(audio.info(path).num_samples, dtype=np.float32))
@@ -103,25 +102,25 @@ def test_masks_hide_bands_and_frames() -> None:
 
 
 @pytest.fixture(params=["moco", "mice"])
-def config(request: pytest.FixtureRequest) -> ContrastiveTaskConfig:
+def config(request: pytest.FixtureRequest) -> SpeakerClusteringConfig:
     return request.getfixturevalue(request.param)
 
 
-def train_killed(config: ContrastiveTaskConfig, out: Path, at_batch: int) -> None:
+def train_killed(config: SpeakerClusteringConfig, out: Path, at_batch: int) -> None:
     """Train, and get kill -9 just before a batch is used."""
-    step = ContrastiveTask.training_step
+    step = SpeakerClusteringTask.training_step
 
-    def dies(self: ContrastiveTask, batch: Any, batch_idx: int) -> None:
+    def dies(self: SpeakerClusteringTask, batch: Any, batch_idx: int) -> None:
         if self.position.batches == at_batch:
             os.kill(os.getpid(), signal.SIGKILL)
         step(self, batch, batch_idx)
 
-    ContrastiveTask.training_step = dies  # type: ignore[method-assign]
+    SpeakerClusteringTask.training_step = dies  # type: ignore[method-assign]
     train(config, out)
 
 
 def test_a_killed_training_ends_the_same(
-    config: ContrastiveTaskConfig, tmp_path: Path, in_process: Callable[..., int]
+    config: SpeakerClusteringConfig, tmp_path: Path, in_process: Callable[..., int]
 ) -> None:
     """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
     config = with_trainer(config, checkpoint_every_steps=3)
@@ -141,9 +140,9 @@ def test_a_killed_training_ends_the_same(
     assert not torch.equal(states[0]["teacher.heads.weight"], states[0]["model.heads.weight"])
 
 
-def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: ContrastiveTaskConfig, tmp_path: Path) -> None:
+def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: SpeakerClusteringConfig, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    task = ContrastiveTask(mice, tmp_path)
+    task = SpeakerClusteringTask(mice, tmp_path)
     batch = task.collate([task.train_data[0, index] for index in (3, 7)])
     queue, teacher = task.queue.embeddings.clone(), task.teacher.heads.weight.clone()
     task.scores(task.model.eval(), batch)
@@ -171,17 +170,17 @@ def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: ContrastiveTas
     ],
 )
 def test_how_prototypes_learn(
-    mice: ContrastiveTaskConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
+    mice: SpeakerClusteringConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
 ) -> None:
     config = with_trainer(with_objective(mice, **changes), max_epochs=1, seed=3)
-    task = ContrastiveTask(config, tmp_path / "begin")
+    task = SpeakerClusteringTask(config, tmp_path / "begin")
     begin = task.model.prototypes.detach().clone()
     train(config, tmp_path / "out")
     assert torch.equal(weights(tmp_path / "out")["prototypes"], begin) is not moves
 
 
-def test_steps_on_one_batch_lower_its_loss(config: ContrastiveTaskConfig, tmp_path: Path) -> None:
-    task = ContrastiveTask(config, tmp_path)
+def test_steps_on_one_batch_lower_its_loss(config: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    task = SpeakerClusteringTask(config, tmp_path)
     batch = task.collate([task.train_data[0, index] for index in range(4)])
     optimizer = torch.optim.SGD(task.model.parameters(), 0.1)
     values = []
@@ -195,11 +194,11 @@ def test_steps_on_one_batch_lower_its_loss(config: ContrastiveTaskConfig, tmp_pa
 
 
 def test_mice_starts_from_the_clusters_of_moco(
-    moco: ContrastiveTaskConfig, mice: ContrastiveTaskConfig, tmp_path: Path
+    moco: SpeakerClusteringConfig, mice: SpeakerClusteringConfig, tmp_path: Path
 ) -> None:
     source = train(with_trainer(moco, max_epochs=1), tmp_path / "moco")
     started = replace(with_objective(mice, start_from_clusters=True), init_from=str(source))
-    task, encoder = ContrastiveTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
+    task, encoder = SpeakerClusteringTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
     heads = task.model.heads.weight.detach().unflatten(0, (3, 6))
     for head in heads:
         torch.testing.assert_close(head, encoder.heads.weight.detach())
@@ -210,7 +209,7 @@ def test_mice_starts_from_the_clusters_of_moco(
     assert (gate.argmax(-1) == class_term.argmax(-1)).float().mean() > 0.8
 
 
-def test_mice_starts_from_the_clusters_of_the_projection(mice: ContrastiveTaskConfig, tmp_path: Path) -> None:
+def test_mice_starts_from_the_clusters_of_the_projection(mice: SpeakerClusteringConfig, tmp_path: Path) -> None:
     """A projection of the spectra alone tells the voices apart; the head has not learned to."""
     torch.manual_seed(0)
     source = SpeakerEncoder(replace(mice.model, experts=1, gate="none", projected=40))
@@ -220,7 +219,7 @@ def test_mice_starts_from_the_clusters_of_the_projection(mice: ContrastiveTaskCo
         source.projection.bias.zero_()
     folder = save_model(source, tmp_path / "source")
     started = replace(with_objective(mice, start_from_clusters=True), init_from=str(folder))
-    task = ContrastiveTask(started, tmp_path / "mice")
+    task = SpeakerClusteringTask(started, tmp_path / "mice")
     outputs, _ = head_outputs(source.eval(), task.train_data)
     speakers = np.array([segment.speaker for segment in task.train_data.segments])
     rows = torch.nn.functional.normalize(outputs.detach(), dim=-1)
@@ -252,7 +251,9 @@ def test_procrustes_finds_a_rotation() -> None:
         ({"views": {"crop_seconds": 0.1}}, "crop_seconds: found 0.1"),
     ],
 )
-def test_configurations_that_cannot_be_trained(moco: ContrastiveTaskConfig, changes: dict[str, Any], line: str) -> None:
+def test_configurations_that_cannot_be_trained(
+    moco: SpeakerClusteringConfig, changes: dict[str, Any], line: str
+) -> None:
     if "views" in changes:
         moco.data.views = replace(moco.data.views, **changes["views"])
     for part in ("objective", "trainer"):
@@ -265,22 +266,22 @@ def test_configurations_that_cannot_be_trained(moco: ContrastiveTaskConfig, chan
         moco.check()
 
 
-def test_too_many_experts_are_refused(mice: ContrastiveTaskConfig) -> None:
+def test_too_many_experts_are_refused(mice: SpeakerClusteringConfig) -> None:
     mice.model.experts = 8
     with pytest.raises(UserError, match=r"model\.experts: found 8, expected at most 7"):
         mice.check()
 
 
-def test_one_stretch_is_refused(moco: ContrastiveTaskConfig, tmp_path: Path) -> None:
+def test_one_stretch_is_refused(moco: SpeakerClusteringConfig, tmp_path: Path) -> None:
     moco.data.train = str(write_segments(tmp_path / "one.csv", [Segment(f"{moco.data.train}/0/0.wav")]))
     with pytest.raises(UserError, match="found one stretch"):
-        ContrastiveTask(moco, tmp_path)
+        SpeakerClusteringTask(moco, tmp_path)
 
 
 def test_a_long_queue_is_shortened_and_said(
-    moco: ContrastiveTaskConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    moco: SpeakerClusteringConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = ContrastiveTask(with_objective(moco, queue=100), tmp_path)
+    task = SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path)
     assert len(task.queue) == 9
     printed = capsys.readouterr()
     assert "found 100, shortened to the 9 stretches" in printed.out + printed.err

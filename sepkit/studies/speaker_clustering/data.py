@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.data.coloring import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
-from sepkit.studies.clustering.config import StretchDataConfig, ViewConfig
+from sepkit.studies.speaker_clustering.config import StretchDataConfig, ViewConfig
 from sepkit.training.messages import say
 
 _ROOM_SECONDS = 0.3

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from sepkit.cli.main import main
 from sepkit.config import ModelConfig
@@ -21,6 +15,7 @@ from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
+from sepkit.inference.diarization.cluster import cluster_recordings, join_turns
 from sepkit.inference.inputs import find_recordings
 from sepkit.inference.stretches import (
     Source,
@@ -35,7 +30,6 @@ from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
-from sepkit.studies.clustering.cluster import ClusterOptions, cluster_recordings, join_turns
 from tests.noise_voices import voice
 
 RATE = 8000
@@ -72,24 +66,23 @@ def test_json_is_printed(meeting: Path, encoder: Path, tmp_path: Path, capsys: p
 
 
 def test_one_speaker_is_an_answer(encoder: Path, voices: Path, tmp_path: Path) -> None:
-    summary = cluster_recordings([voices / "1"], tmp_path, ClusterOptions(str(encoder)))
+    summary = cluster_recordings([voices / "1"], tmp_path, model=str(encoder))
     assert summary["n_speakers"] == 1 and summary["counting"]["runner_up"] == 2
 
 
 @pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])
 def test_plain_spectra_to_compare_with(voices: Path, tmp_path: Path, model: str) -> None:
-    cluster_recordings([voices], tmp_path, ClusterOptions(model, 3))
+    cluster_recordings([voices], tmp_path, model=model, speakers=3)
     rows = read_segments(tmp_path / "segments.csv")
     assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3
 
 
 def test_a_report_draws_voices_and_turns(meeting: Path, encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "clusters"
-    assert cluster(meeting, encoder, out, "--speakers", "3") == 0
     truth = tmp_path / "truth.rttm"
     truth.write_text("SPEAKER meeting 1 0 2 <NA> <NA> a <NA> <NA>\nSPEAKER meeting 1 2.5 2 <NA> <NA> b <NA> <NA>\n")
-    evaluation = ["--reference", str(truth), "--out", str(out / "evaluation")]
-    assert main(["evaluate", "--clusters", str(out), *evaluation]) == 0
+    assert cluster(meeting, encoder, out, "--speakers", "3", "--reference", str(truth)) == 0
+    assert json.loads((out / "summary.json").read_text())["scores"]["n_clusters"] == 3
     stretches = read_embeddings(out / "embeddings.csv")
     rows = read_segments(out / "segments.csv")
     assert [s.speaker for s in stretches] == [row.speaker for row in rows]
@@ -134,7 +127,7 @@ def test_estimates_of_a_recording_belong_together(separated: Path, tmp_path: Pat
 
 def test_people_who_speak_at_once_are_different(separated: Path, encoder: Path, tmp_path: Path) -> None:
     (separated / "other_s1.wav").unlink()
-    cluster_recordings([separated], tmp_path / "out", ClusterOptions(str(encoder), 2))
+    cluster_recordings([separated], tmp_path / "out", model=str(encoder), speakers=2)
     rows = read_segments(tmp_path / "out" / "segments.csv")
     for row in rows:
         at_once = [o for o in rows if o.path != row.path and abs(o.start_seconds - row.start_seconds) < 0.1]
@@ -149,7 +142,7 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_person(encode
     audio.write(tmp_path / "in" / "a_s1.wav", talk, RATE)
     audio.write(tmp_path / "in" / "a_s2.wav", 0.3 * talk, RATE)
     write_json(tmp_path / "in" / "a.json", {"estimates": ["a_s1.wav", "a_s2.wav"]})
-    cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 2))
+    cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=2)
     found = read_rttm(tmp_path / "out" / "a.rttm")["a"]
     assert diarization_errors({"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)]}, found).rate < 0.05
 
@@ -227,17 +220,16 @@ def test_short_stretches_are_counted_and_listed(encoder: Path, tmp_path: Path) -
         [noise, np.zeros(RATE, np.float32), noise[: round(0.22 * RATE)], np.zeros(RATE, np.float32)]
     )
     audio.write(tmp_path / "in" / "a.wav", waveform, RATE)
-    summary = cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 1))
+    summary = cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=1)
     assert summary["n_short"] == 1 and summary["short"][0]["start_seconds"] == pytest.approx(2, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--speakers", "99"], "--speakers: found 99 for 8 stretches of speech"),
+        (["--speakers", "99"], "--speakers: found 99 for 8 segments of speech"),
         (["--speakers", "0"], "--speakers: found 0"),
-        (["--speakers", "3", "--rule", "gate"], "has no gate"),
-        (["--speakers", "3", "--rule", "posterior"], "has 1 experts for 3 speakers"),
+        (["--model", "mean_mfcc"], "give --speakers N"),
     ],
 )
 def test_one_line_for_what_cannot_be_done(
@@ -256,53 +248,9 @@ def test_models_of_other_kinds(
     assert "expected one of kind speaker_encoder" in capsys.readouterr().err
     assert main(["separate", str(meeting), "--model", str(encoder), "--out", str(tmp_path / "out")]) == 2
     assert "found a model of kind speaker_encoder" in capsys.readouterr().err
-    assert main(["cluster", str(meeting), "--model", "mean_mfcc", "--out", str(tmp_path / "out")]) == 2
-    assert "give --speakers N" in capsys.readouterr().err
 
 
 def test_nothing_heard_anywhere(encoder: Path, tmp_path: Path) -> None:
     audio.write(tmp_path / "in" / "a.wav", np.zeros(RATE, np.float32), RATE)
     with pytest.raises(UserError, match=r"no recording can be used; the first: .*a\.wav"):
-        cluster_recordings([tmp_path / "in"], tmp_path / "out", ClusterOptions(str(encoder), 1))
-
-
-# ---------------------------------------------------------------------------------------------------------- adaptation
-
-
-@pytest.mark.slow
-def test_a_killed_adaptation_continues_to_the_same_weights(meeting: Path, encoder: Path, tmp_path: Path) -> None:
-    def command(name: str) -> list[str]:
-        words = ["cluster", str(meeting), "--model", str(encoder), "--out", str(tmp_path / name), "--speakers", "3"]
-        return [sys.executable, "-m", "sepkit", *words, "--adapt", "--adapt-epochs", "25"]
-
-    subprocess.run(command("whole"), check=True, capture_output=True)
-    state, records = tmp_path / "cut" / "adapted" / "resume" / "last.ckpt", tmp_path / "cut/adapted/metrics.jsonl"
-    process = subprocess.Popen(command("cut"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (state.is_file() and len(records.read_text().splitlines()) >= 5):
-        time.sleep(0.02)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert len(records.read_text().splitlines()) < 25
-    subprocess.run(command("cut"), check=True, capture_output=True)
-    whole, cut = (
-        load_file(tmp_path / name / "adapted" / "last_model" / "model.safetensors") for name in ("whole", "cut")
-    )
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
-    assert (tmp_path / "whole/segments.csv").read_text() == (tmp_path / "cut/segments.csv").read_text()
-
-
-def test_adaptation_continues_and_is_repeatable(meeting: Path, encoder: Path, tmp_path: Path) -> None:
-    options = ClusterOptions(str(encoder), 3, adapt=True, adapt_epochs=2)
-    summary = cluster_recordings([meeting], tmp_path / "a", options)
-    assert summary["n_speakers"] == 3 and summary["adapted"] == str(tmp_path / "a" / "adapted" / "model")
-    again = cluster_recordings([meeting], tmp_path / "a", options)
-    assert again["mean_confidence"] == summary["mean_confidence"]
-    adapted = load_checkpoint(tmp_path / "a" / "adapted", of=SpeakerEncoder)
-    assert adapted.config.experts == 3 and adapted.config.gate == "fixed"
-    before = load_checkpoint(encoder, of=SpeakerEncoder)
-    assert not torch.equal(adapted.trunk[0][0].weight, before.trunk[0][0].weight)
-    for rule in ("gate", "posterior"):
-        result = cluster_recordings(
-            [meeting], tmp_path / rule, ClusterOptions(str(tmp_path / "a/adapted"), 3, rule=rule)
-        )  # type: ignore[arg-type]
-        assert result["rule"] == rule
+        cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=1)

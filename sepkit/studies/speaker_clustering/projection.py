@@ -23,7 +23,7 @@ from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder, beside_spectra
 from sepkit.models.storage.checkpoints import save_model
-from sepkit.studies.clustering.trials import read_collection
+from sepkit.studies.speaker_clustering.measures import read_collection
 
 _SHRINKAGE = 0.1
 _DOMAIN_WEIGHT = 10.0

@@ -16,8 +16,8 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder, beside_spectra
-from sepkit.studies.clustering.measures import listen
-from sepkit.studies.clustering.projection import discriminants
+from sepkit.studies.speaker_clustering.measures import listen
+from sepkit.studies.speaker_clustering.projection import discriminants
 from tests.noise_voices import RATE, noise_encoder, voice
 
 

@@ -1,0 +1,250 @@
+"""`sepkit cluster`: who speaks when in recordings, folders of them, or what `sepkit separate` wrote."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sepkit.data.activity import rttm_lines
+from sepkit.data.segments import EMBEDDINGS, Segment, write_segments
+from sepkit.errors import UserError
+from sepkit.files import atomic_output, check_writable, write_json, write_text
+from sepkit.inference.counting import Counted, count_speakers
+from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
+from sepkit.inference.inputs import find_recordings
+from sepkit.inference.reports import failure_reason
+from sepkit.inference.stretches import (
+    SHORTEST_SECONDS,
+    WINDOW_SECONDS,
+    Source,
+    Stretch,
+    blend_turns,
+    embed,
+    find_stretches,
+    group_estimates,
+    waveforms_of,
+)
+from sepkit.inference.voices import in_order_of_appearance, spherical_k_means, unit_rows
+from sepkit.models import load_checkpoint
+from sepkit.models.published.shipped import encoder_folder
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.version import __version__
+
+# Segments of one speaker that are nearer than this are one turn in the RTTM file.
+_PAUSE_SECONDS = 0.3
+
+
+@dataclass
+class Speech:
+    """The segments of speech in all recordings, and what was left out.
+
+    Args:
+        sources: recordings with at least one segment.
+        stretches: segments of each of them, in order of time.
+        short: (relative path, segment) of segments too short to use.
+        skipped: path -> why a recording was left out.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    stretches: list[list[Stretch]] = field(default_factory=list)
+    short: list[tuple[str, Stretch]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
+        """Yield the samples of all segments, (T,) each, at a rate in Hz."""
+        for source, own in zip(self.sources, self.stretches, strict=True):
+            yield from waveforms_of(source, own, sample_rate)
+
+    @property
+    def all(self) -> list[tuple[Source, Stretch]]:
+        """Every segment, with the recording that it is of."""
+        return [(source, s) for source, own in zip(self.sources, self.stretches, strict=True) for s in own]
+
+    @property
+    def separated(self) -> bool:
+        """Whether estimates of a separated recording are among the inputs."""
+        return any(len(source.paths) > 1 for source in self.sources)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """(N,) lengths of the segments."""
+        return np.array([stretch.duration_seconds for _, stretch in self.all])
+
+    def blend(self, values: np.ndarray) -> np.ndarray:
+        """Return (N, D) values of the segments as unit vectors with their neighbors' added, see `blend_turns`."""
+        rows = np.cumsum([len(own) for own in self.stretches])[:-1]
+        parts = zip(np.split(values, rows), self.stretches, strict=True)
+        return np.concatenate([blend_turns(part, own) for part, own in parts])
+
+
+def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
+    """Return the segments of all inputs; a recording that cannot be used is noted, and the rest goes on.
+
+    Args:
+        inputs: recordings, folders of them, or what `sepkit separate` wrote.
+        out: folder of the outputs, which is no input.
+
+    Raises:
+        UserError: an input that does not exist, or no speech in any of them.
+    """
+    speech = Speech()
+    for source in group_estimates(find_recordings(inputs, out)):
+        path = source.paths[0]
+        try:
+            stretches, short = find_stretches(source)
+        except UserError as error:
+            speech.skipped[str(path)] = failure_reason(error, path)
+            continue
+        speech.short += [(source.relative[stretch.track], stretch) for stretch in short]
+        if not stretches:
+            speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
+            continue
+        speech.sources.append(source)
+        speech.stretches.append(stretches)
+    if not speech.sources:
+        reason = next(iter(speech.skipped.values()), "no recordings")
+        raise UserError(f"no recording can be used; the first: {reason}")
+    return speech
+
+
+def cluster_recordings(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    model: str | None = None,
+    speakers: int | Literal["auto"] = "auto",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Find who speaks when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
+
+    OUT/embeddings.csv holds the embeddings in two dimensions, which `sepkit report OUT` draws.
+
+    Args:
+        inputs: recordings, folders of them, or what `sepkit separate` wrote.
+        out: folder of the results.
+        model: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
+        speakers: their number; auto: it is found.
+        seed: of k-means.
+
+    Returns:
+        The summary.
+
+    Raises:
+        UserError: inputs, an encoder or a number of speakers that cannot be used.
+    """
+    began, out = time.perf_counter(), Path(out)
+    if speakers != "auto" and speakers < 1:
+        raise UserError(f"--speakers: found {speakers}, expected auto or 1 or more")
+    encoder = None if model in BASELINES else load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
+    if encoder is None and speakers == "auto":
+        raise UserError(f"--model {model}: has no threshold to count with; give --speakers N")
+    speech = find_speech(inputs, out)
+    check_writable(out)
+    stretches = speech.all
+    if speakers != "auto" and speakers > len(stretches):
+        raise UserError(
+            f"--speakers: found {speakers} for {len(stretches)} segments of speech, expected at most as many"
+        )
+    if encoder is None:
+        points = mean_spectra(str(model), speech.waveforms(8000), 8000)
+    else:
+        points = embed(encoder, speech.waveforms(encoder.sample_rate))
+        if not np.isfinite(points).all():
+            raise UserError("--model: the encoder gives embeddings that are not finite; train it again")
+    blended, counted = speech.blend(points), None
+    if speakers == "auto":
+        assert encoder is not None
+        counted = count_speakers(blended, speech.seconds, encoder.info.get("counting"), speech.separated)
+    clusters = spherical_k_means(blended, counted.speakers if counted else int(speakers), seed)
+    labels = in_order_of_appearance(clusters.labels.tolist())
+    confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
+    names = [f"speaker_{label + 1}" for label in labels]
+    write_segments(out / "segments.csv", _segments(stretches, names, confidence))
+    _write_rttms(speech, labels, out)
+    _write_embeddings(out / EMBEDDINGS, speech, names, points)
+    summary = {
+        "n_recordings": len(speech.sources),
+        "n_segments": len(stretches),
+        "n_speakers": len(set(labels)),
+        "counting": _counting(counted),
+        "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
+        "mean_confidence": float(confidence.mean()),
+        "model": model or str(encoder_folder(None).name),
+        "window_seconds": WINDOW_SECONDS,
+        "n_short": len(speech.short),
+        "short": [
+            {"path": path, "start_seconds": s.start_seconds, "duration_seconds": s.duration_seconds}
+            for path, s in speech.short
+        ],
+        "n_skipped": len(speech.skipped),
+        "skipped": [{"path": path, "reason": reason} for path, reason in speech.skipped.items()],
+        "seed": seed,
+        "wall_seconds": time.perf_counter() - began,
+        "sepkit": __version__,
+    }
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def _counting(counted: Counted | None) -> dict[str, Any] | None:
+    if counted is None:
+        return None
+    return asdict(counted) | {"margin": counted.margin if math.isfinite(counted.margin) else None}
+
+
+def _segments(
+    stretches: Sequence[tuple[Source, Stretch]], names: Sequence[str], confidence: np.ndarray
+) -> Iterator[Segment]:
+    for (source, stretch), name, sure in zip(stretches, names, confidence.tolist(), strict=True):
+        path = source.relative[stretch.track]
+        yield Segment(path, stretch.start_seconds, stretch.duration_seconds, name, min(1.0, sure))
+
+
+def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
+    rest = iter(labels)
+    count = max(labels) + 1
+    for source, own in zip(speech.sources, speech.stretches, strict=True):
+        turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+        for stretch in own:
+            turns[next(rest)].append((stretch.start_seconds, stretch.duration_seconds))
+        joined = [join_turns(own_turns) for own_turns in turns]
+        lines = rttm_lines(source.name.name, joined, [f"speaker_{k + 1}" for k in range(count)])
+        write_text(out / source.name.with_name(f"{source.name.name}.rttm"), "".join(lines))
+
+
+def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: np.ndarray) -> None:
+    """Write where each segment is drawn: the first two principal components of its embedding."""
+    points = unit_rows(np.asarray(points, np.float64))
+    centered = points - points.mean(0)
+    values, axes = np.linalg.eigh(centered.T @ centered)
+    places = centered @ axes[:, np.argsort(-values)[:2]]
+    places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"])
+        for (source, stretch), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
+            times = f"{stretch.start_seconds:.3f}", f"{stretch.duration_seconds:.3f}"
+            writer.writerow([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
+
+
+def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return turns with those joined that overlap or have hardly a pause between them.
+
+    Args:
+        turns: of one speaker: beginnings and lengths, seconds.
+    """
+    joined: list[tuple[float, float]] = []
+    for start, length in sorted(turns):
+        if joined and start <= joined[-1][0] + joined[-1][1] + _PAUSE_SECONDS:
+            first, before = joined[-1]
+            joined[-1] = first, max(before, start + length - first)
+        else:
+            joined.append((start, length))
+    return joined
