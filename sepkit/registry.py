@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _builders: dict[type, Callable[..., Any]] = {}
+_modules: dict[type, str] = {}
 _imported: dict[str, ModuleType] = {}
 
 
@@ -53,6 +55,36 @@ def register(config: type) -> Callable[[C], C]:
         return builder
 
     return decorate
+
+
+def offer(modules: Mapping[type, str]) -> None:
+    """Say which module of sepkit registers a builder, so that it is imported when it is needed.
+
+    Args:
+        modules: type of a configuration -> full name of the module.
+    """
+    _modules.update(modules)
+
+
+def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
+    """Return an attribute of a package from the module that defines it, for the package's `__getattr__`.
+
+    Args:
+        package: full name.
+        name: of the attribute, or of a module of the package.
+        modules: name of an attribute -> module below the package.
+
+    Raises:
+        AttributeError: no such attribute.
+    """
+    if name in modules:
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{package}.{name}":
+            raise
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
@@ -110,7 +142,10 @@ def registered(config: Choice) -> Any:
     Args:
         config: of that type.
     """
-    builder = _builders.get(type(config))
+    kind = type(config)
+    if kind not in _builders and kind in _modules:
+        importlib.import_module(_modules[kind])
+    builder = _builders.get(kind)
     if builder is None:
         raise UserError(
             f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"

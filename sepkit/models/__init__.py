@@ -1,9 +1,25 @@
-"""Separation models: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them."""
+"""Separation models: filterbanks, maskers, latent families, and the encoder-masker-decoder that joins them.
 
-from sepkit.models import maskers
-from sepkit.models.emd import EncoderMaskerDecoder, build_model
-from sepkit.models.published.pretrained import load_pretrained, load_weights_into, model_folder
-from sepkit.models.storage.checkpoints import load_checkpoint, save_model
+>>> import torch
+>>> from sepkit.config import ModelConfig, RecurrentConfig
+>>> from sepkit.models import build_model
+>>> model = build_model(ModelConfig(hypotheses=2, masker=RecurrentConfig(hidden_size=8, num_layers=1)))
+>>> separation = model.eval()(torch.randn(1, 8000))
+>>> separation.estimates.shape
+torch.Size([1, 2, 8000])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sepkit.registry import import_from
+
+if TYPE_CHECKING:
+    from sepkit.models import maskers
+    from sepkit.models.emd import EncoderMaskerDecoder, build_model
+    from sepkit.models.published.pretrained import load_pretrained, load_weights_into, model_folder
+    from sepkit.models.storage.checkpoints import load_checkpoint, save_model
 
 __all__ = [
     "EncoderMaskerDecoder",
@@ -15,3 +31,17 @@ __all__ = [
     "model_folder",
     "save_model",
 ]
+
+_MODULES = {
+    "EncoderMaskerDecoder": "emd",
+    "build_model": "emd",
+    "load_checkpoint": "storage.checkpoints",
+    "load_pretrained": "published.pretrained",
+    "load_weights_into": "published.pretrained",
+    "model_folder": "published.pretrained",
+    "save_model": "storage.checkpoints",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return import_from(__name__, name, _MODULES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from asteroid_filterbanks import Decoder, FreeFB
@@ -15,9 +15,11 @@ from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput, ToDecode
 from sepkit.models.parts import parts_of
-from sepkit.models.priors import Prior
 from sepkit.models.saved import SavedModel
 from sepkit.types import Latent, ModelTraits, Separation
+
+if TYPE_CHECKING:
+    from sepkit.models.priors import Prior
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sepkit.models.stft_filterbank  # noqa: F401  It registers itself.
-from sepkit.config import ModelConfig, PriorConfig
+import sepkit.models.maskers  # noqa: F401  It offers the maskers.
+from sepkit.config import ModelConfig, PriorConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import SAMPLE_RATES
 from sepkit.models.latents import LatentFamily
-from sepkit.models.priors import Prior
-from sepkit.models.scoring import ScoringHead
-from sepkit.registry import build
+from sepkit.registry import build, offer
+
+if TYPE_CHECKING:
+    from sepkit.models.priors import Prior
+    from sepkit.models.scoring import ScoringHead
+
+offer({STFTFilterbankConfig: "sepkit.models.stft_filterbank"})
+offer(dict.fromkeys(PriorConfig.choices.values(), "sepkit.models.priors"))
 
 
 def parts_of(config: ModelConfig) -> dict[str, Any]:
@@ -45,12 +50,20 @@ def parts_of(config: ModelConfig) -> dict[str, Any]:
         "mask_family": mask_family,
         "sample_rate": config.sample_rate,
         "pad": config.pad,
-        "scoring_head": config.scoring and ScoringHead(filterbank.mask_dim, config.scoring.hidden_size),
+        "scoring_head": _build_scoring_head(config, filterbank.mask_dim),
         "encoding_prior": _build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
         "mask_prior": _build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
         "estimate_scales": config.estimate_scales,
         "level": config.level,
     }
+
+
+def _build_scoring_head(config: ModelConfig, mask_dim: int) -> ScoringHead | None:
+    if config.scoring is None:
+        return None
+    from sepkit.models.scoring import ScoringHead
+
+    return ScoringHead(mask_dim, config.scoring.hidden_size)
 
 
 def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:

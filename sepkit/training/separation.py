@@ -14,7 +14,7 @@ from torch import Tensor
 from sepkit.config import TrainConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
-from sepkit.models import EncoderMaskerDecoder, load_weights_into
+from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
@@ -115,6 +115,8 @@ class SeparationTask(Task):
         """Measure the deviation of the training mixtures, unless it comes with the weights, and their spread."""
         measured = False
         if self.config.init_from is not None:
+            from sepkit.models import load_weights_into
+
             report = load_weights_into(self.model, self.config.init_from)
             say(str(report))
             measured = "signal_std" in report.loaded

@@ -24,7 +24,6 @@ from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.training.averaging import average_of
-from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.position import Position, TrainingDiverged
 from sepkit.training.task_definition import TaskDefinition
 from sepkit.types import Losses
@@ -140,6 +139,8 @@ class Task(TaskDefinition):
         """Make blocks keep only their inputs, if the configuration asks for it."""
         if self.config.trainer.gradient_checkpointing:
             with self.trainer.precision_plugin.forward_context():
+                from sepkit.training.checkpointing import checkpoint_blocks
+
                 checkpoint_blocks(self.model)
 
     def on_train_start(self) -> None:

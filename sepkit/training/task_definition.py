@@ -11,7 +11,6 @@ from lightning.pytorch import LightningModule
 from torch.utils.data import default_collate
 
 from sepkit.errors import UserError
-from sepkit.models import load_weights_into
 from sepkit.models.saved import SavedModel
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor, Position
@@ -79,6 +78,8 @@ class TaskDefinition(LightningModule):
             UserError: weights that do not fit, or data that cannot be trained with.
         """
         if self.config.init_from is not None:
+            from sepkit.models import load_weights_into
+
             say(str(load_weights_into(self.model, self.config.init_from)))
 
     def before_epoch(self) -> None:

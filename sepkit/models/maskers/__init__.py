@@ -1,17 +1,28 @@
-"""Maskers: features (B, K, F) -> raw mask values (B, n, P, K, F). Adding one is one file and one line here."""
+"""Maskers: features (B, K, F) -> raw mask values (B, n, P, K, F). Adding one is one file and one line here.
 
-from sepkit.models.maskers import fast
-from sepkit.models.maskers.band_split_rnn import BandSplitRNNMasker
-from sepkit.models.maskers.base import Masker
-from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker
-from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
-from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
-from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
-from sepkit.models.maskers.recurrent import RecurrentMasker
-from sepkit.models.maskers.sepformer import SepFormerMasker
-from sepkit.models.maskers.sepreformer import SepReformerMasker
-from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
-from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
+A masker's file is imported when the masker is asked for, by its class or by its configuration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sepkit import config
+from sepkit.registry import import_from, offer
+
+if TYPE_CHECKING:
+    from sepkit.models.maskers import fast
+    from sepkit.models.maskers.band_split_rnn import BandSplitRNNMasker
+    from sepkit.models.maskers.base import Masker
+    from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker
+    from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
+    from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
+    from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
+    from sepkit.models.maskers.recurrent import RecurrentMasker
+    from sepkit.models.maskers.sepformer import SepFormerMasker
+    from sepkit.models.maskers.sepreformer import SepReformerMasker
+    from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+    from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
 
 __all__ = [
     "BandSplitRNNMasker",
@@ -28,3 +39,23 @@ __all__ = [
     "TFLocoformerMasker",
     "fast",
 ]
+
+_MASKERS = {
+    "BandSplitRNNMasker": ("band_split_rnn", config.BandSplitRNNConfig),
+    "ContinuousDepthMasker": ("continuous_depth", config.ContinuousDepthConfig),
+    "ConvTasNetMasker": ("conv_tasnet", config.ConvTasNetConfig),
+    "DualPathRNNMasker": ("dual_path_rnn", config.DualPathRNNConfig),
+    "GatedRecurrenceMasker": ("gated_recurrence", config.GatedRecurrenceConfig),
+    "ImprovedSuDoRMRFMasker": ("sudormrf", config.ImprovedSuDoRMRFConfig),
+    "RecurrentMasker": ("recurrent", config.RecurrentConfig),
+    "SepFormerMasker": ("sepformer", config.SepFormerConfig),
+    "SepReformerMasker": ("sepreformer", config.SepReformerConfig),
+    "SuDoRMRFMasker": ("sudormrf", config.SuDoRMRFConfig),
+    "TFLocoformerMasker": ("tf_locoformer", config.TFLocoformerConfig),
+}
+
+offer({config_type: f"{__name__}.{module}" for module, config_type in _MASKERS.values()})
+
+
+def __getattr__(name: str) -> Any:
+    return import_from(__name__, name, {name: module for name, (module, _) in _MASKERS.items()} | {"Masker": "base"})

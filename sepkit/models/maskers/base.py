@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class Masker(nn.Module, ABC):
     small_steps: ClassVar[bool] = False
     """Whether the work is cut into steps so small that threads wait for each other longer than they work."""
 
+    fast: ClassVar[tuple[str, ...]] = ()
+    """Modules of `sepkit.models.maskers.fast` with functions that replace methods of this masker."""
+
     hypothesis_layers: ClassVar[tuple[str, ...]] = ()
     """Names of the layers that hold all parameters of single hypotheses. Along the first axis of each parameter come
     those of hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
@@ -105,9 +109,18 @@ class Masker(nn.Module, ABC):
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
         require_at_least(1, encoding_dim=encoding_dim, hypotheses=hypotheses, values_per_dimension=values_per_dimension)
+        self._import_fast()
         self.encoding_dim = encoding_dim
         self.hypotheses = hypotheses
         self.values_per_dimension = values_per_dimension
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._import_fast()
+
+    def _import_fast(self) -> None:
+        for module in self.fast:
+            importlib.import_module(f"sepkit.models.maskers.fast.{module}")
 
     @property
     def output_channels(self) -> int:

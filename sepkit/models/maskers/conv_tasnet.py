@@ -89,6 +89,7 @@ class ConvTasNetMasker(Masker):
         UserError: a size below 1, or `causal` with a norm that sees the future.
     """
 
+    fast = ("folded", "recomputed")
     hypothesis_layers = ("output",)
 
     def __init__(

@@ -154,6 +154,7 @@ class DualPathRNNMasker(Masker):
         UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
     """
 
+    fast = ("time_major",)
     hypothesis_layers = ("spread.1",)
 
     def __init__(

@@ -152,6 +152,8 @@ class _SuDoRMRF(Masker):
 
     block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
 
+    fast = ("folded",)
+
     def __init__(
         self,
         encoding_dim: int,
