@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
 SIMULATIONS = {
     REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
-    for recipe in ("annealed_vi", "cclvq", "quantization", "uci")
+    for recipe in ("annealed_inference", "cclvq", "quantization", "uci")
     for name in ("cpu", "paper")
 } | {REPOSITORY / "egs" / "cclvq" / "conf" / "gpu.yaml"}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)

@@ -33,7 +33,7 @@ PACKAGES = {
     "sepkit.schedules": "Values as functions of progress.",
     "sepkit.data": "Audio, manifests, mixing and data sets.",
     "sepkit.corpora": "How a corpus becomes a manifest.",
-    "sepkit.annealing": "The theory of cooling.",
+    "sepkit.annealing": "Temperatures of annealed matching.",
     "sepkit.training": "Training of every task.",
     "sepkit.evaluation": "Measuring.",
     "sepkit.reporting": "Figures, tables and pages.",

@@ -1,2 +1,1 @@
-"""The theory of cooling: splits of free hypotheses and the temperatures that follow, Gaussian mixtures under annealed
-variational inference, and schedules planned from theory."""
+"""Temperatures of annealed multiple choice learning: find the critical one, and plan a schedule."""

@@ -1,37 +1,33 @@
-"""Plan schedules from theory: plain numbers in, initial temperature, length and expected outcome out. No torch.
+"""Plan the cooling of annealed MCL: the temperature at which hypotheses will be seen to part. No torch.
 
-Each function returns a `Plan`: the numbers by name, lines that state them, warnings, and the YAML lines for
-`sepkit train`.
+Around the merged state a gradient step multiplies the distance of two hypotheses along the top eigenvector by
+1 + 2 eta (T_c / T - 1), with eta the step on one hypothesis. The split is seen once the distance has grown by the
+factor e^Lambda. Below T_c this takes time, and a start above T_c delays it further, because distances shrink there.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sepkit.annealing import collapse, linear_vae
-from sepkit.annealing.order_parameters import bias
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import root_scalar
+
 from sepkit.errors import UserError
-from sepkit.schedules import (
-    InverseTemperature,
-    LinearInverseTemperature,
-    SaturatingInverseTemperature,
-    Schedule,
-    StepInverseTemperature,
-)
 
-Shape = Literal["exponential", "linear", "saturating", "step"]
-
-_NAMES = {
-    "exponential": "inverse_temperature",
-    "linear": "linear_inverse_temperature",
-    "saturating": "saturating_inverse_temperature",
-    "step": "step_inverse_temperature",
-}
-# After this many time constants 1 - exp(-t / time) is 1 to six digits.
-_SATURATED = 20.0
+# The distance has then grown so far that nine free hypotheses for three Gaussians are seen apart.
+_SEEN = math.log(120.0)
+# A split in this last share of a run leaves no time to train the separate hypotheses.
+_LATE = 0.9
+# A start this many times the critical temperature only delays the split.
+_HOT = 1.5
+_LARGEST_STEP = 1e6
+# Epochs that are added up at once.
+_BLOCK = 65_536
 
 
 @dataclass
@@ -50,266 +46,228 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     yaml: list[str] = field(default_factory=list)
 
-
-def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Schedule, float]:
-    """Return beta(t) of this shape, and the number of steps after which it is 1.
-
-    Args:
-        shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
-            with time constant t0; "step" from beta_i to 1 at t0.
-        initial_beta: beta_i.
-        steps: t0, the length of the schedule.
-    """
-    if shape == "saturating":
-        return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
-    kinds = {"exponential": InverseTemperature, "linear": LinearInverseTemperature, "step": StepInverseTemperature}
-    return kinds[shape](initial_beta, steps), steps
-
-
-def plan_inverse_temperature(
-    dimension: int,
-    radius: float,
-    heavy_weight: float,
-    *,
-    initial_beta: float | None = None,
-    steps: float | None = None,
-    target_probability: float | None = None,
-    step_size: float = 0.05,
-    shape: Shape = "exponential",
-    alpha: float = collapse.PAPER_ALPHA,
-    limit_steps: float = 1e6,
-    steps_per_epoch: int = 1,
-) -> Plan:
-    """Return how likely annealed variational inference loses one of two modes, and the beta_i and t0 that avoid it.
-
-    Args:
-        dimension: d.
-        radius: R, distance of the two modes from their center in units of their standard deviation.
-        heavy_weight: w*, weight of the heavy mode.
-        initial_beta: beta_i; None: the optimum.
-        steps: t0; None: the one that `target_probability` needs.
-        target_probability: of collapse, instead of `steps`.
-        step_size: eta.
-        shape: of the schedule.
-        alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum.
-        limit_steps: longest t0 to propose.
-        steps_per_epoch: of the training, for the YAML lines, whose unit is the epoch.
-
-    Raises:
-        UserError: a number out of its range, or a target that no t0 below the limit reaches.
-    """
-    positive(
-        dimension=dimension, radius=radius, step_size=step_size, alpha=alpha, limit_steps=limit_steps,
-        steps_per_epoch=steps_per_epoch,
-    )  # fmt: skip
-    if dimension < 2:
-        raise UserError(f"--dimension: found {dimension}, expected 2 or more")
-    inside("heavy-weight", heavy_weight)
-    if (steps is None) == (target_probability is None):
-        raise UserError("--steps, --target-probability: expected exactly one of the two")
-    optimum = collapse.optimal_initial_beta(radius, alpha)
-    beta = optimum if initial_beta is None else initial_beta
-    inside("initial-beta", beta)
-    stable_alpha = collapse.stability_alpha(radius, heavy_weight)
-    warnings = _warnings(beta, radius, heavy_weight, alpha)
-    if target_probability is not None:
-        inside("target-probability", target_probability)
-        if shape != "exponential":
-            raise UserError("--target-probability: only for --schedule exponential; give --steps for other schedules")
-        steps = _steps_for(
-            target_probability, beta, step_size, dimension, radius, heavy_weight, stable_alpha, limit_steps
-        )
-    assert steps is not None
-    positive(steps=steps)
-    schedule, end = rising_schedule(shape, beta, steps)
-    growth_paper = collapse.growth_of_schedule(schedule, end, step_size, radius, alpha)
-    growth = collapse.growth_of_schedule(schedule, end, step_size, radius, stable_alpha)
-    start = collapse.start_probability(dimension, radius, heavy_weight)
-    unbiased = bias(radius, heavy_weight) == 0
-    probability = collapse.collapse_probability(growth, dimension, radius, heavy_weight, repelled=True)
-    if growth == 0 and not unbiased:
-        probability = start
-    data = {
-        "dimension": dimension,
-        "radius": radius,
-        "heavy_weight": heavy_weight,
-        "schedule": shape,
-        "initial_beta": beta,
-        "optimal_initial_beta": optimum,
-        "steps": steps,
-        "step_size": step_size,
-        "flow_time": step_size * steps,
-        "rate": beta ** (-1 / steps) if shape == "exponential" else None,
-        "alpha": alpha,
-        "stability_alpha": stable_alpha,
-        "growth_exponent_paper": growth_paper,
-        "growth_exponent": growth,
-        "collapse_probability_paper": collapse.collapse_probability(growth_paper, dimension, radius, heavy_weight),
-        "collapse_probability": probability,
-        "start_probability": start,
-    }
-    lines = [
-        f"initial beta          {beta:.6g}  (temperature {1 / beta:.4g}; the optimum is {optimum:.6g})",
-        f"steps                 {steps:.6g}  (flow time {step_size * steps:.4g})",
-        f"collapse probability  {probability:.3f}  (paper's form {data['collapse_probability_paper']:.3f},"
-        f" without annealing {start:.3f})",
-    ]
-    length = "time" if shape == "saturating" else "end"
-    yaml = [
-        "objective:",
-        "  rates:",
-        f"    tempering: {{name: {_NAMES[shape]}, initial: {beta:.6g}, {length}: {steps / steps_per_epoch:.6g}}}",
-    ]
-    return Plan(data, lines, warnings, yaml)
-
-
-def _warnings(beta: float, radius: float, heavy_weight: float, alpha: float) -> list[str]:
-    warnings = []
-    if heavy_weight == 0.5:
-        warnings.append("heavy-weight .5: neither mode attracts both means, so that the probability of collapse is 0")
-    if radius**2 * beta >= alpha:
-        warnings.append(
-            f"initial beta {beta:.6g} is not below alpha / R^2 = {alpha / radius**2:.6g}: there is no hot phase, and"
-            " the probability is that of the start"
-        )
-    return warnings
-
-
-def _steps_for(
-    target: float, beta: float, step_size: float, d: int, radius: float, heavy: float, alpha: float, limit: float
-) -> float:
-    steps = collapse.steps_for_probability(target, beta, step_size, d, radius, heavy, alpha, repelled=True)
-    # t0 = 0 is no schedule; if the start is good enough, one step is.
-    steps = max(1.0, float(math.ceil(steps))) if math.isfinite(steps) else steps
-    if steps > limit:
-        raise UserError(
-            f"--target-probability: found {target:g}, which no schedule of up to {limit:g} steps from beta {beta:.6g}"
-            " reaches; raise --limit-steps or --step-size, or begin at the optimal --initial-beta"
-        )
-    return steps
-
-
-def growth_curve(
-    radius: float, steps: float, step_size: float, alpha: float, shape: Shape = "exponential", points: int = 121
-) -> tuple[list[float], list[float]]:
-    """Return beta_i from 1e-6 to 1, and I for each, as `--figure` draws them.
-
-    Args:
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        steps: t0, the length of the schedule.
-        step_size: eta.
-        alpha: R^2 beta at the end of the hot phase.
-        shape: of the schedule.
-        points: how many beta_i there are.
-    """
-    betas = [10 ** (-6 * (1 - k / points)) for k in range(points)]
-    values = []
-    for beta in betas:
-        schedule, end = rising_schedule(shape, beta, steps)
-        values.append(collapse.growth_of_schedule(schedule, end, step_size, radius, alpha))
-    return betas, values
-
-
-def plan_kl_warmup(
-    variances: Sequence[float],
-    noise_variance: float,
-    epochs: float,
-    *,
-    final_weight: float = 1.0,
-    initial_beta: float | None = None,
-) -> Plan:
-    """Return which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
-
-    The warm-up of the KL weight is linear from 0 to `final_weight`; tempering multiplies the log joint by
-    min(beta_i^(1 - t / epochs), 1).
-
-    Args:
-        variances: of the data along its principal axes.
-        noise_variance: of the decoder.
-        epochs: of either schedule.
-        final_weight: of the rate, after the warm-up.
-        initial_beta: beta_i of tempering; None: where the first latent comes to life.
-
-    Raises:
-        UserError: a number out of its range.
-    """
-    positive(noise_variance=noise_variance, epochs=epochs, final_weight=final_weight)
-    if not variances:
-        raise UserError("--variances: none given, expected the variances of the data along its principal axes")
-    largest = max(variances)
-    positive(variances=min(variances))
-    first = noise_variance / largest
-    beta = initial_beta if initial_beta is not None else first
-    warnings = []
-    if first >= 1:
-        warnings.append(
-            f"no variance is above the decoder's noise variance {noise_variance:g}: tempering brings no latent to life"
-        )
-        beta = 0.1 if initial_beta is None else initial_beta
-    inside("initial-beta", beta)
-    latents = []
-    for variance in variances:
-        dies = linear_vae.threshold_beta(variance, noise_variance, "kl")
-        born = linear_vae.threshold_beta(variance, noise_variance, "tempered")
-        latents.append(
-            {
-                "variance": variance,
-                "kl_dies_at_beta": dies if dies < final_weight else None,
-                "kl_dies_at_epoch": epochs * dies / final_weight if dies < final_weight else None,
-                "tempered_alive_from_beta": born if born < 1 else None,
-                "tempered_alive_from_epoch": _birth(born, beta, epochs) if born < 1 else None,
-            }
-        )
-    data = {
-        "noise_variance": noise_variance,
-        "epochs": epochs,
-        "final_weight": final_weight,
-        "initial_beta": beta,
-        "alive_after_kl_warmup": sum(linear_vae.alive(v, noise_variance, final_weight, "kl") for v in variances),
-        "alive_after_tempering": sum(linear_vae.alive(v, noise_variance, 1.0, "tempered") for v in variances),
-        "latents": latents,
-    }
-    lines = ["variance   KL warm-up: dies at epoch   tempering: alive from epoch"]
-    lines += [
-        f"{latent['variance']:<10.4g} {_or_never(latent['kl_dies_at_epoch']):<27}"
-        f" {_or_never(latent['tempered_alive_from_epoch'])}"
-        for latent in latents
-    ]
-    yaml = [
-        "objective:",
-        "  rates:",
-        f"    encoding: {{weight: {{name: linear_warmup, value: {final_weight:g}, end: {epochs:g}}}}}",
-        f"    # or: tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {epochs:g}}}",
-    ]
-    return Plan(data, lines, warnings, yaml)
-
-
-def _birth(born: float, initial: float, epochs: float) -> float:
-    """Return the epoch at which initial^(1 - t / epochs) is `born`; 0 if it begins above."""
-    return max(0.0, epochs * (1 - math.log(born) / math.log(initial)))
-
-
-def _or_never(epoch: float | None) -> str:
-    return "never" if epoch is None else f"{epoch:.4g}"
+    def shown(self, kind: str, as_json: bool) -> str:
+        """Return what `sepkit plan-schedule KIND` prints; warnings go to standard error."""
+        for warning in self.warnings:
+            print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
+        return json.dumps(self.data, allow_nan=False) if as_json else "\n".join([*self.lines, *self.yaml])
 
 
 def positive(**values: float) -> None:
-    """Raise UserError unless every number is positive and finite.
-
-    Args:
-        **values: by the names of their options.
-    """
+    """Raise UserError unless every number, given by the name of its option, is positive and finite."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise UserError(f"--{name.replace('_', '-')}: found {value:g}, expected a positive number")
 
 
-def inside(name: str, value: float) -> None:
-    """Raise UserError unless a number lies between 0 and 1.
+def inside(**values: float) -> None:
+    """Raise UserError unless every number, given by the name of its option, lies between 0 and 1."""
+    for name, value in values.items():
+        if not 0 < value < 1:
+            raise UserError(f"--{name.replace('_', '-')}: found {value:g}, expected a number between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """A schedule of temperatures, constant within an epoch.
 
     Args:
-        name: of its option.
-        value: the number.
+        kind: "linear", T0 (1 - t / epochs), or "exponential", T0 decay^t.
+        initial: T0, in the unit of the critical temperature.
+        epochs: E, where linear cooling ends.
+        decay: of a temperature in one epoch, for exponential cooling.
     """
-    if not 0 < value < 1:
-        raise UserError(f"--{name}: found {value:g}, expected a number between 0 and 1")
+
+    kind: Literal["linear", "exponential"]
+    initial: float
+    epochs: float
+    decay: float = 0.9
+
+    def temperatures(self, epochs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the temperature at each epoch; 0 is the start."""
+        if self.kind == "linear":
+            return self.initial * np.maximum(1 - epochs / self.epochs, 0.0)
+        return self.initial * self.decay**epochs
+
+    def epoch_of(self, temperature: float) -> float:
+        """Return the epoch at which the schedule has a temperature, at most T0."""
+        if self.kind == "linear":
+            return self.epochs * (1 - temperature / self.initial)
+        return math.log(self.initial / temperature) / math.log(1 / self.decay)
+
+
+def split_time(cooling: Cooling, critical: float, step_size: float, growth: float = _SEEN) -> float | None:
+    """Return the epoch at which the split is seen: where sum_t ln |1 + 2 eta (T_c / T(t) - 1)| reaches Lambda.
+
+    Args:
+        cooling: the schedule.
+        critical: T_c.
+        step_size: eta, of one step an epoch.
+        growth: Lambda.
+
+    Returns:
+        Epochs since the start, with a fraction; the split is seen at the temperature of the epoch that this lies in.
+        None if linear cooling ends before.
+    """
+    total, first = 0.0, 0
+    while cooling.kind == "exponential" or first < cooling.epochs:
+        sums = total + np.cumsum(_growth(cooling, critical, step_size, first, first + _BLOCK))
+        reached = np.flatnonzero(sums >= growth)
+        if len(reached):
+            place = int(reached[0])
+            before = sums[place - 1] if place else total
+            return first + place + float((growth - before) / (sums[place] - before))
+        total, first = float(sums[-1]), first + _BLOCK
+    return None
+
+
+def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: float = _SEEN) -> float:
+    """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`.
+
+    Args:
+        cooling: of the run in which the split was seen.
+        critical: T_c.
+        seen: temperature, below T_c and below the initial one.
+        growth: Lambda.
+
+    Raises:
+        ValueError: no step size leads there.
+    """
+    end = cooling.epoch_of(seen) + 0.5
+    # Only steps that jump over the minimum could part hypotheses before they have cooled for longer than they were hot.
+    if float((critical / cooling.temperatures(np.arange(math.ceil(end))) - 1).sum()) <= 0:
+        raise ValueError(f"no step size splits hypotheses at {seen:g}")
+
+    def missing(step_size: float) -> float:
+        grown = _growth(cooling, critical, step_size, 0, math.ceil(end))
+        return growth - float(grown.sum() - (math.ceil(end) - end) * grown[-1])
+
+    high = 1e-9
+    while missing(high) > 0:
+        high *= 1.5
+        if high > _LARGEST_STEP:
+            raise ValueError(f"no step size splits hypotheses at {seen:g}")
+    return root_scalar(missing, bracket=(high / 1.5, high)).root if high > 1e-9 else high
+
+
+def _growth(cooling: Cooling, critical: float, step_size: float, first: int, end: int) -> NDArray[np.float64]:
+    """Return the growth of distances in each of these epochs, in nats; linear cooling ends on its own."""
+    stop = min(end, math.ceil(cooling.epochs)) if cooling.kind == "linear" else end
+    temperatures = np.maximum(cooling.temperatures(np.arange(first, stop, dtype=np.float64)), sys.float_info.min)
+    with np.errstate(over="ignore"):
+        factors = np.abs(1 + 2 * step_size * (critical / temperatures - 1))
+    return np.log(np.clip(factors, sys.float_info.min, sys.float_info.max))
+
+
+def plan_amcl(
+    critical_temperature: float,
+    initial_temperature: float,
+    epochs: float,
+    *,
+    kind: Literal["linear", "exponential"] = "exponential",
+    decay: float = 0.9,
+    step_size: float = 0.05,
+    observed_split: float | None = None,
+    observed_decay: float | None = None,
+) -> Plan:
+    """Return the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
+
+    Args:
+        critical_temperature: T_c, as `sepkit find-temperature` reports it.
+        initial_temperature: T0, in the same unit.
+        epochs: of annealing.
+        kind: of cooling.
+        decay: of the temperature in an epoch, exponential cooling.
+        step_size: eta, of one hypothesis in one epoch.
+        observed_split: temperature at which another run was seen to split; the step size is fitted to it.
+        observed_decay: of that run, which is otherwise that of the plan; None: the same.
+
+    Raises:
+        UserError: a number out of its range, an initial temperature below the critical one, or an observed split above
+            the temperatures of its run.
+    """
+    positive(
+        critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
+        step_size=step_size,
+    )  # fmt: skip
+    inside(decay=decay, observed_decay=decay if observed_decay is None else observed_decay)
+    if initial_temperature < critical_temperature:
+        raise UserError(
+            f"--initial-temperature: found {initial_temperature:g}, below the critical temperature"
+            f" {critical_temperature:g}, where hypotheses part from the first step on; expected"
+            f" {critical_temperature:g} or more"
+        )
+    cooling = Cooling(kind, initial_temperature, epochs, decay)
+    if observed_split is not None:
+        run = replace(cooling, decay=decay if observed_decay is None else observed_decay)
+        step_size = _fitted(run, critical_temperature, observed_split)
+    elif observed_decay is not None:
+        raise UserError("--observed-split: missing, the temperature at which the observed run was seen to split")
+    temperature, epoch = _seen(cooling, critical_temperature, step_size)
+    best = replace(cooling, initial=critical_temperature)
+    best_temperature, best_epoch = _seen(best, critical_temperature, step_size)
+    warnings = []
+    if initial_temperature > _HOT * critical_temperature:
+        warnings.append(
+            f"initial temperature {initial_temperature:g} is far above the critical one, {critical_temperature:g}: a"
+            " hotter start makes the split later"
+        )
+    if epoch is None or epoch > _LATE * epochs:
+        warnings.append(
+            f"the split comes too late to train the parted hypotheses: cool more slowly than {epochs:g} epochs"
+        )
+    data = {
+        "critical_temperature": critical_temperature,
+        "initial_temperature": initial_temperature,
+        "epochs": epochs,
+        "kind": kind,
+        "decay": decay if kind == "exponential" else None,
+        "step_size": step_size,
+        "delay_epochs": _SEEN / (2 * step_size),
+        "split_temperature": temperature,
+        "split_epoch": epoch,
+        "recommended_initial_temperature": critical_temperature,
+        "recommended_split_temperature": best_temperature,
+        "recommended_split_epoch": best_epoch,
+    }
+    lines = [
+        f"split                 at temperature {temperature:.4g}, {_epoch_words(epoch)}",
+        f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
+        f" {_epoch_words(best_epoch)}",
+    ]
+    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
+    yaml = [
+        "objective:",
+        "  assignment:",
+        "    name: amcl",
+        f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
+    ]
+    return Plan(data, lines, warnings, yaml)
+
+
+def _fitted(run: Cooling, critical: float, observed_split: float) -> float:
+    """Return the step size with which a run splits where it was seen to."""
+    positive(observed_split=observed_split)
+    if observed_split >= critical:
+        raise UserError(
+            f"--observed-split: found {observed_split:g}, expected less than the critical temperature {critical:g}"
+        )
+    try:
+        return step_size_for_split(run, critical, observed_split)
+    except ValueError:
+        raise UserError(
+            f"--observed-split: found {observed_split:g}, too early for a run that begins at {run.initial:g}"
+        ) from None
+
+
+def _seen(cooling: Cooling, critical: float, step_size: float) -> tuple[float, float | None]:
+    """Return the temperature and the epoch at which a split is seen, the latter None if the run ends before."""
+    time = split_time(cooling, critical, step_size)
+    if time is None:
+        return 0.0, None
+    epoch = float(math.floor(time))
+    return float(cooling.temperatures(np.array(epoch))), epoch if epoch < cooling.epochs else None
+
+
+def _epoch_words(epoch: float | None) -> str:
+    return "after the end" if epoch is None else f"epoch {epoch:.4g}"

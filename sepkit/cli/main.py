@@ -35,8 +35,7 @@ COMMANDS = {
     "leaderboard": "one table of several evaluations",
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
-    "plan-schedule": "an annealing schedule from theory: inverse-temperature, amcl, kl-warmup",
-    "simulate-annealing": "the experiments of the annealed VI paper: mode collapse over annealing schedules",
+    "plan-schedule": "an annealing schedule from theory instead of by search: amcl and others",
     "quantize": "what matching does where the truth is known: UCI, three Gaussians and more",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
@@ -149,7 +148,9 @@ def _run(command: str, arguments: list[str]) -> Any:
         module = studies.commands_of(studies.COMMANDS[command][1])
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
-    function: Callable[..., Any] = getattr(module, "main", None) or _pick(module, program, arguments)
+    function: Callable[..., Any] = getattr(module, "main", None) or _pick(
+        module.COMMANDS | studies.leaves(command), program, arguments
+    )
     if not hasattr(module, "main"):
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
     from sepkit.cli._parser import call
@@ -178,8 +179,7 @@ def _of_study(command: str, arguments: list[str]) -> Callable[..., Any] | None:
     return None
 
 
-def _pick(module: Any, program: str, arguments: list[str]) -> Callable[..., Any]:
-    kinds: dict[str, Callable[..., Any]] = module.COMMANDS
+def _pick(kinds: dict[str, Callable[..., Any]], program: str, arguments: list[str]) -> Callable[..., Any]:
     if arguments and arguments[0] in kinds:
         return kinds[arguments[0]]
     width = max(10, *map(len, kinds))

@@ -2,7 +2,7 @@
 
 The objective becomes E_q[log q(z | x) - beta log p(x, z)], the reverse KL divergence from a tempered posterior. At
 beta = 1 it is the negative evidence lower bound. A weight on the rate (KL warm-up) does the opposite: it starts with
-every latent dimension alive, while tempering starts with none; see `sepkit.annealing.linear_vae`.
+every latent dimension alive, while tempering starts with none (`sepkit plan-schedule kl-warmup`).
 
 Source: annealed VI paper, eq. 2.2.
 """

@@ -71,7 +71,15 @@ STUDIES: dict[str, Study] = {
         preparations={"images": ("options:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(preparations={"uci": ("options:UCIOptions", "uci_data:prepare_uci")}),
-    "annealed_inference": Study(),
+    "annealed_inference": Study(
+        commands={"annealed-inference": "mode collapse of annealed variational inference over annealing schedules"},
+        leaves={
+            "plan-schedule": {
+                "inverse-temperature": "commands:inverse_temperature",
+                "kl-warmup": "commands:kl_warmup",
+            }
+        },
+    ),
 }
 """Room -> what it offers. Only these modules are imported, never one that a file names."""
 

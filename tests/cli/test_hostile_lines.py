@@ -26,7 +26,7 @@ OUT = [
     ["quantize", "uci", "--data", "in"],
     ["report", "x"],
     ["separate", "x.wav"],
-    ["simulate-annealing", "formulas"],
+    ["annealed-inference", "formulas"],
     ["summarize", "x"],
     ["train", "--data.train", "x.jsonl"],
 ]

@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sepkit.annealing import collapse
 from sepkit.files import atomic_output
 from sepkit.reporting.figures import COLORS
+from sepkit.studies.annealed_inference import collapse
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 Rows = list[dict[str, Any]]
@@ -33,7 +33,7 @@ def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, 
     """Write the figures of an experiment as PNG files below the folder, and return their paths.
 
     Args:
-        experiment: its name, as `sepkit simulate-annealing` takes it.
+        experiment: its name, as `sepkit annealed-inference` takes it.
         table: what it returned.
         config: of the experiment.
         folder: of the files.

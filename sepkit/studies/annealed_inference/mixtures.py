@@ -1,326 +1,289 @@
-"""The experiments with Gaussian mixture students: formulas, agreement of both updates, phase diagram, single runs.
+"""Isotropic Gaussian mixtures, learned by annealed variational inference: many replicas in one tensor.
 
-Each takes the configuration and a folder, and returns a table of plain numbers; cells are kept below the folder.
+A student mixture q is fitted to a target pi ** beta by stochastic gradient steps on E_q[log q - beta log pi]. The steps
+are those of a JKO scheme: plain on means, multiplicative on variances. Every sample here has all its d coordinates;
+`reduced` computes the same at the cost of three.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from sepkit.annealing import collapse
-from sepkit.annealing.mixtures import bimodal_target, fit_mixtures, random_student
-from sepkit.annealing.order_parameters import OrderParameters, Variance, collapsed, integrate, random_starts
-from sepkit.annealing.reduced import ReducedRun, fit_reduced, random_means
-from sepkit.cells import cell_seed, run_cells
-from sepkit.schedules import Constant, InverseTemperature, Schedule
-from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
+from sepkit.schedules import Schedule
 
-STRATEGIES = ("vanilla", "covering", "annealed", "frozen_variances", "frozen_means")
-"""Rows of figures 1 (the first three) and 6."""
-
-_RECORDS = 100
+# Most numbers in the samples of replicas that are stepped together.
+_CHUNK_NUMBERS = 4_000_000
 
 
-def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: int) -> dict[str, float]:
-    """Return both formulas' values for a cell."""
-    setting = (config.dimension, config.radius, config.heavy_weight)
-    found = {}
-    forms = {
-        "paper": (collapse.PAPER_ALPHA, False),
-        "stability": (collapse.stability_alpha(config.radius, config.heavy_weight), True),
-    }
-    for name, (alpha, repelled) in forms.items():
-        growth = collapse.growth_exponent(1 / temperature, steps, config.step_size, config.radius, alpha)
-        found[name] = collapse.collapse_probability(growth, *setting, repelled=repelled)
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------------ formulas
-
-
-def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms.
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of isotropic Gaussians sum_k w_k N(mu_k, sigma_k^2 I), or S replicas of one.
 
     Args:
-        config: its section `formulas`, and the target.
-        folder: where cells are kept.
+        means: (..., K, d).
+        variances: (..., K), > 0.
+        weights: (K,), > 0, their sum is 1. They are never learned.
     """
-    own = config.formulas
 
-    def compute(temperature: float, steps: int, starts: int, after: int, seed: int, **_: Any) -> dict[str, Any]:
-        start = random_starts(starts, config.dimension, seed)
-        kinds: tuple[Variance, ...] = ("quasi_static", "integrated")
-        return {
-            kind: _flow_collapse(config, start, InverseTemperature(1 / temperature, steps), steps + after, kind)
-            for kind in kinds
-        }
+    means: Tensor
+    variances: Tensor
+    weights: Tensor
 
-    counts = {"starts": own.starts, "after": own.after}
-    cells = {
-        f"temperature_{t:g}_steps_{s}": _setting(config) | {"temperature": t, "steps": s} | counts
-        for t in own.temperatures
-        for s in own.steps
-    }
-    results = run_cells(cells, compute, folder / "formulas", config.seed)
-    return [row | _closed_forms(config, row["temperature"], row["steps"]) for row in results.values()]
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.means.shape[-1]
 
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return the log density at x, (..., n, d), as (..., n) nats."""
+        squared = (x.unsqueeze(-2) - self.means.unsqueeze(-3)).square().sum(-1)
+        variances = self.variances.unsqueeze(-2)
+        normalizer = 0.5 * self.dimension * (2 * math.pi * variances).log()
+        return (self.weights.log() - squared / (2 * variances) - normalizer).logsumexp(-1)
 
-def _setting(config: AnnealedInferenceConfig) -> dict[str, Any]:
-    return {
-        "radius": config.radius,
-        "heavy_weight": config.heavy_weight,
-        "dimension": config.dimension,
-        "step_size": config.step_size,
-    }
+    def place(self, noise: Tensor, components: Tensor) -> Tensor:
+        """Return samples mu_k + sigma_k noise of components k, (..., n) int, from noise, as (..., n, d)."""
+        means = self.means.gather(-2, components.unsqueeze(-1).expand(*components.shape, self.dimension))
+        return means + self.variances.gather(-1, components).sqrt().unsqueeze(-1) * noise
 
 
-def _flow_collapse(
-    config: AnnealedInferenceConfig, start: OrderParameters, schedule: Schedule, steps: int, variance: Variance
-) -> float:
-    flow = integrate(
-        start,
-        schedule,
-        steps=steps,
-        radius=config.radius,
-        heavy_weight=config.heavy_weight,
-        step_size=config.step_size,
-        variance=variance,
-    )
-    return float(collapsed(flow.end, config.radius, config.heavy_weight).mean())
+def bimodal_target(dimension: int, radius: float, heavy_weight: float, dtype: torch.dtype = torch.float64) -> Mixture:
+    """Return the target w* N(mu*, I) + (1 - w*) N(-mu*, I), mu* of length R along the first axis.
 
-
-# ------------------------------------------------------------------------------------------------- both kinds of update
-
-
-def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return the collapse under the full and the reduced update, cell by cell, and the cost of a step of either.
-
-    Args:
-        config: its section `agreement`, and the target.
-        folder: where cells are kept.
+    Source: annealed VI paper, eq. 2.1.
     """
-    own = config.agreement
-
-    def compute(
-        update: str, dimension: int, temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any
-    ) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / temperature, steps)
-        total = steps + config.after
-        if update == "full":
-            end = _fit_full(config, schedule, dimension, replicas, samples, total, seed)
-        else:
-            end = _fit_reduced(config, schedule, dimension, replicas, samples, total, seed).order_parameters
-        return {"collapse": float(collapsed(end, config.radius, config.heavy_weight).mean())}
-
-    shared = {key: value for key, value in _setting(config).items() if key != "dimension"}
-    shared |= {"after": config.after, "replicas": own.replicas, "samples": own.samples}
-    cells = {
-        f"{update}_{d}_temperature_{t:g}_steps_{s}": shared
-        | {"update": update, "dimension": d, "temperature": t, "steps": s}
-        for d in own.dimensions
-        for t in own.temperatures
-        for s in own.steps
-        for update in ("full", "reduced")
-    }
-    results = run_cells(cells, compute, folder / "agreement", config.seed)
-    rows: list[dict[str, Any]] = []
-    both = ([row for row in results.values() if row["update"] == update] for update in ("full", "reduced"))
-    for full, reduced in zip(*both, strict=True):
-        pooled = (full["collapse"] + reduced["collapse"]) / 2
-        error = math.sqrt(max(pooled * (1 - pooled), 1e-12) * 2 / own.replicas)
-        rows.append(
-            {key: full[key] for key in ("dimension", "temperature", "steps", "replicas", "samples")}
-            | {"full": full["collapse"], "reduced": reduced["collapse"], "standard_error": error}
-            | {"full_seconds": full["processor_seconds"], "reduced_seconds": reduced["processor_seconds"]}
-        )
-    return {"rows": rows, "cost": _cost(config, folder)}
+    mean = torch.zeros(dimension, dtype=dtype)
+    mean[0] = radius
+    weights = torch.tensor([heavy_weight, 1 - heavy_weight], dtype=dtype)
+    return Mixture(torch.stack([mean, -mean]), torch.ones(2, dtype=dtype), weights)
 
 
-def _cost(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Measure processor seconds per step of all replicas at the dimension of the paper."""
-    own = config.agreement
-
-    def compute(dimension: int, samples: int, replicas: int, steps: int, seed: int) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / config.runs.temperature, config.runs.steps)
-        seconds = {}
-        for name, fit in (("full", _fit_full), ("reduced", _fit_reduced)):
-            fit(config, schedule, dimension, 1, samples, 1, seed)
-            begin = time.process_time()
-            fit(config, schedule, dimension, replicas, samples, steps, seed)
-            seconds[f"{name}_seconds_a_step"] = (time.process_time() - begin) / steps
-        return seconds | {"ratio": seconds["full_seconds_a_step"] / seconds["reduced_seconds_a_step"]}
-
-    settings = {"dimension": own.cost_dimension, "samples": own.cost_samples, "replicas": own.cost_replicas}
-    cells = {"cost": settings | {"steps": own.cost_steps}}
-    return run_cells(cells, compute, folder / "agreement", config.seed)["cost"]
-
-
-def _fit_full(
-    config: AnnealedInferenceConfig,
-    schedule: Schedule,
-    dimension: int,
+def random_student(
     replicas: int,
-    samples: int,
-    steps: int,
-    seed: int,
-) -> OrderParameters:
-    student = random_student(
-        replicas, dimension, config.radius, 1 / schedule(0), seed=cell_seed(seed, "start"), dtype=torch.float32
-    )
-    target = bimodal_target(dimension, config.radius, config.heavy_weight, torch.float32)
-    run = fit_mixtures(
-        student,
-        target,
-        schedule,
-        steps=steps,
-        samples=samples,
-        step_size=config.step_size,
-        record_every=steps,
-        seed=seed,
-    )
-    m1, m2 = run.overlaps[-1].double().numpy().T
-    return OrderParameters(m1, m2, run.similarity[-1].double().numpy())
-
-
-def _fit_reduced(
-    config: AnnealedInferenceConfig,
-    schedule: Schedule,
     dimension: int,
-    replicas: int,
-    samples: int,
-    steps: int,
-    seed: int,
-    **more: Any,
-) -> ReducedRun:
-    options: dict[str, Any] = {"initial_variance": 1 / schedule(0)} | more
-    return fit_reduced(
-        schedule,
-        replicas=replicas,
-        steps=steps,
-        samples=samples,
-        dimension=dimension,
-        radius=config.radius,
-        heavy_weight=config.heavy_weight,
-        step_size=config.step_size,
-        seed=seed,
-        **options,
+    radius: float,
+    variance: float,
+    *,
+    components: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Mixture:
+    """Return S replicas of a student of equal components whose means have uniform directions and length R.
+
+    Args:
+        replicas: S.
+        variance: of all components: 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(replicas, components, dimension, generator=generator, dtype=torch.float64)
+    means = radius * torch.nn.functional.normalize(directions, dim=-1)
+    variances = torch.full((replicas, components), float(variance), dtype=dtype)
+    return Mixture(means.to(dtype), variances, torch.full((components,), 1 / components, dtype=dtype))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of KL(q | pi^beta), up to log Z_beta the mean of log q - beta log pi, for one draw of samples.
+
+    Args:
+        means: (..., K, d).
+        variances: (..., K), with respect to sigma_k^2.
+        loss: (...) nats.
+    """
+
+    means: Tensor
+    variances: Tensor
+    loss: Tensor
+
+
+@torch.no_grad()
+def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: Tensor, components: Tensor) -> Gradient:
+    """Return the loss's gradient on samples x = mu_k + sigma_k noise, where k is fixed and x moves with the student.
+
+    With r_jk the posterior of component k for sample j, and v_j = (d log q - beta d log pi) / dx at x_j, the gradient
+    of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The second part, the score of
+    q's own parameters, has mean zero; it is kept, as in the reference code.
+
+    Args:
+        student: q.
+        target: pi.
+        beta: inverse temperature.
+        noise: (..., n, d), standard normal.
+        components: k, (..., n) int.
+
+    Source: annealed VI paper, eq. 2.2.
+    """
+    x = student.place(noise, components)
+    count, dimension = x.shape[-2:]
+    log_q, posterior = _with_posterior(student, x)
+    log_pi, target_posterior = _with_posterior(target, x)
+    precision = 1 / student.variances
+    weighted = posterior * precision.unsqueeze(-2)
+    target_weighted = target_posterior / target.variances
+    pull = (
+        weighted @ student.means
+        - weighted.sum(-1, keepdim=True) * x
+        - beta * (target_weighted @ target.means - target_weighted.sum(-1, keepdim=True) * x)
+    )
+    own = torch.nn.functional.one_hot(components, student.means.shape[-2]).to(x.dtype)
+    # The score of mu_k needs sum_j r_jk (x_j - mu_k). One matrix product avoids a tensor of all differences.
+    score = precision.unsqueeze(-1) * (posterior.mT @ x - posterior.sum(-2).unsqueeze(-1) * student.means)
+    squared = _squared_distances(student, x)
+    along = (own * (pull * noise).sum(-1, keepdim=True)).sum(-2)
+    spread = (posterior * (squared * precision.unsqueeze(-2) - dimension)).sum(-2)
+    return Gradient(
+        means=(own.mT @ pull + score) / count,
+        variances=0.5 * (along * precision.sqrt() + spread * precision) / count,
+        loss=(log_q - beta * log_pi).mean(-1),
     )
 
 
-# ------------------------------------------------------------------------------------------------------- phase diagram
+def _squared_distances(mixture: Mixture, x: Tensor) -> Tensor:
+    """Return (..., n, K) |x - mu_k|^2, by products if the means are much shorter than the rest of x."""
+    cross = x @ mixture.means.mT
+    return x.square().sum(-1, keepdim=True) - 2 * cross + mixture.means.square().sum(-1).unsqueeze(-2)
 
 
-def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms.
-
-    Args:
-        config: its section `phase_diagram`, and the target.
-        folder: where cells are kept.
-    """
-    own = config.phase_diagram
-
-    def compute(temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / temperature, steps)
-        run = _fit_reduced(config, schedule, config.dimension, replicas, samples, steps + config.after, seed)
-        end, failed = run.order_parameters, {failure.replica for failure in run.failures}
-        alive = np.array([replica not in failed for replica in range(replicas)])
-        epsilon = collapse.bias(config.radius, config.heavy_weight)
-        same = collapsed(end, config.radius, config.heavy_weight)
-        return {
-            "collapse": float(same[alive].mean()),
-            "on_light_mode": float((same & (end.m1 < -epsilon))[alive].mean()),
-            "failures": [str(failure) for failure in run.failures],
-        }
-
-    def cell(temperature: float, steps: int, samples: int) -> tuple[str, dict[str, Any]]:
-        settings = {"temperature": temperature, "steps": steps, "replicas": own.replicas, "samples": samples}
-        return f"temperature_{temperature:g}_steps_{steps}_samples_{samples}", _setting(config) | {
-            "after": config.after
-        } | settings
-
-    cells = dict(cell(t, s, own.samples) for s in own.steps for t in own.temperatures)
-    cells |= dict(cell(t, own.row_steps, n) for n in own.row_samples for t in own.temperatures)
-    results = run_cells(cells, compute, folder / "phase_diagram", config.seed)
-    return [row | _closed_forms(config, row["temperature"], row["steps"]) for row in results.values()]
+def _with_posterior(mixture: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log density at x and the posterior of the components, (..., n) and (..., n, K)."""
+    variances = mixture.variances.unsqueeze(-2)
+    normalizer = 0.5 * mixture.dimension * (2 * math.pi * variances).log()
+    joint = mixture.weights.log() - _squared_distances(mixture, x) / (2 * variances) - normalizer
+    log_density = joint.logsumexp(-1)
+    return log_density, (joint - log_density.unsqueeze(-1)).exp()
 
 
-# --------------------------------------------------------------------------------------------------------- single runs
+def jko_step(student: Mixture, gradient: Gradient, step_size: float, radius: float) -> Mixture:
+    """Return the student one step later.
 
-
-def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start.
+    mu <- mu - step gradient, then back to length R; sigma^2 <- sigma^2 (1 - 2 step / d gradient)^2.
 
     Args:
-        config: its section `runs`, and the target.
-        folder: where cells are kept.
+        student: q.
+        gradient: of the loss.
+        step_size: eta / beta in the annealed VI paper, which makes the speed of the means independent of beta.
+        radius: R, of the sphere that means stay on.
+
+    Source: annealed VI paper, appendix A (A.1, A.2); reference code annealed_vi_gmms.
     """
-    own = config.runs
-    annealing = InverseTemperature(1 / own.temperature, own.steps)
-    hot = {"initial_variance": own.temperature}
-    plans: dict[str, tuple[Schedule, int, dict[str, Any]]] = {
-        "vanilla": (Constant(1.0), own.plain_steps, {"initial_variance": 1.0}),
-        "covering": (Constant(1.0), own.plain_steps, hot),
-        "annealed": (annealing, own.steps + config.after, hot),
-        "frozen_variances": (Constant(1.0), own.plain_steps, hot | {"learn_variances": False}),
-        "frozen_means": (Constant(1.0), own.plain_steps, hot | {"learn_means": False}),
-    }
-    # All strategies begin at the same means.
-    generator = np.random.default_rng(cell_seed(config.seed, "starts"))
-    means = random_means(own.seeds, config.dimension, config.radius, generator=generator)
-
-    def compute(strategy: str, samples: int, seed: int, **_: Any) -> dict[str, Any]:
-        schedule, steps, more = plans[strategy]
-        every = max(1, steps // _RECORDS)
-        more = more | {"means": means, "record_every": every}
-        run = _fit_reduced(config, schedule, config.dimension, own.seeds, samples, steps, seed, **more)
-        return {
-            "collapse": float(collapsed(run.order_parameters, config.radius, config.heavy_weight).mean()),
-            "recorded_steps": run.steps,
-            "betas": [schedule(float(step)) for step in run.steps],
-            "overlaps": np.round(run.overlaps, 6).tolist(),
-            "similarity": np.round(run.similarity, 6).tolist(),
-            "variances": np.round(run.variance_path, 6).tolist(),
-            "failures": [str(failure) for failure in run.failures],
-        }
-
-    shared = _setting(config) | {"seeds": own.seeds, "samples": own.samples, "temperature": own.temperature}
-    cells = {name: shared | {"strategy": name, "steps": plans[name][1], "annealing": own.steps} for name in STRATEGIES}
-    results = run_cells(cells, compute, folder / "runs", config.seed)
-    return {"strategies": results, "flow": _flow_of(config, means, results["annealed"])}
+    means = radius * torch.nn.functional.normalize(student.means - step_size * gradient.means, dim=-1)
+    variances = student.variances * (1 - 2 * step_size / student.dimension * gradient.variances).square()
+    return replace(student, means=means, variances=variances)
 
 
-def _flow_of(config: AnnealedInferenceConfig, means: np.ndarray, annealed: dict[str, Any]) -> dict[str, Any]:
-    """Return the flow from the starts of the annealed runs, and its greatest distance from them, for both variances."""
-    scaled = means / config.radius
-    start = OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
-    every = annealed["recorded_steps"][1]
-    overlaps = np.array(annealed["overlaps"])
-    seen = np.stack([overlaps[..., 0], overlaps[..., 1], np.array(annealed["similarity"])], 1)
-    kinds: tuple[Variance, ...] = ("quasi_static", "integrated")
-    found = {}
-    for kind in kinds:
-        flow = integrate(
-            start,
-            InverseTemperature(1 / config.runs.temperature, config.runs.steps),
-            steps=annealed["recorded_steps"][-1],
-            radius=config.radius,
-            heavy_weight=config.heavy_weight,
-            step_size=config.step_size,
-            variance=kind,
-            record_every=every,
+@dataclass(frozen=True)
+class Failure:
+    """A replica whose loss is no longer finite. It keeps its last finite state.
+
+    Args:
+        replica: its number.
+        step: the first such step.
+    """
+
+    replica: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"replica {self.replica} ends at step {self.step}: its loss is not finite"
+
+
+@dataclass
+class MixtureRun:
+    """The record of `fit_mixtures`.
+
+    Args:
+        student: at the end.
+        steps: the recorded steps, in order; a state is that before the step.
+        overlaps: (len(steps), S, K) m_k = <mu_k, mu*> / R^2.
+        similarity: (len(steps), S) s = <mu_1, mu_2> / R^2 of the first two components.
+        variances: (len(steps), S, K).
+        failures: replicas whose loss was not finite.
+    """
+
+    student: Mixture
+    steps: list[int] = field(default_factory=list)
+    overlaps: list[Tensor] = field(default_factory=list)
+    similarity: list[Tensor] = field(default_factory=list)
+    variances: list[Tensor] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+@torch.no_grad()
+def fit_mixtures(
+    student: Mixture,
+    target: Mixture,
+    schedule: Schedule,
+    *,
+    steps: int,
+    samples: int,
+    step_size: float = 0.05,
+    record_every: int = 0,
+    seed: int = 0,
+) -> MixtureRun:
+    """Take `steps` stochastic steps of S replicas on the reverse KL divergence from pi ** beta(t); return the record.
+
+    Args:
+        student: (S, K, d) means at the start.
+        target: pi; its first mean is mu*, whose length the means keep.
+        schedule: beta of the step.
+        samples: n, fresh at every step.
+        step_size: eta; the step is eta / beta(t).
+        record_every: record the order parameters every this many steps; 0: never.
+
+    Source: annealed VI paper, section 2.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    run = MixtureRun(student)
+    radius = float(target.means[0].norm())
+    ended = torch.zeros(student.means.shape[0], dtype=torch.bool)
+    for step in range(steps + 1):
+        if record_every and step % record_every == 0:
+            _record(run, target, step)
+        if step == steps or bool(ended.all()):
+            return run
+        beta = schedule(float(step))
+        stepped = []
+        for part in _chunks(run.student, samples):
+            noise_of, components = _draw(part, samples, generator)
+            gradient = reverse_kl_gradient(part, target, beta, noise_of, components)
+            moved = jko_step(part, gradient, step_size / beta, radius)
+            stepped.append((moved.means, moved.variances, gradient.loss))
+        means, variances, loss = (torch.cat(parts) for parts in zip(*stepped, strict=True))
+        finite = loss.isfinite() & means.isfinite().all(-1).all(-1) & variances.isfinite().all(-1)
+        run.failures += [Failure(int(r), step) for r in (~finite & ~ended).nonzero()[:, 0].tolist()]
+        ended |= ~finite
+        run.student = replace(
+            run.student,
+            means=torch.where(ended[:, None, None], run.student.means, means),
+            variances=torch.where(ended[:, None], run.student.variances, variances),
         )
-        gaps = np.abs(flow.path - seen).max((0, 1))
-        found[kind] = {
-            "path": np.round(flow.path[..., 0], 6).tolist(),
-            "gap": float(gaps[0]),
-            "median_gap": float(np.median(gaps)),
-            "gaps": np.round(gaps, 4).tolist(),
-            "collapse": float(collapsed(flow.end, config.radius, config.heavy_weight).mean()),
-        }
-    return found
+    return run
+
+
+def _chunks(student: Mixture, samples: int) -> list[Mixture]:
+    size = max(1, _CHUNK_NUMBERS // (samples * student.dimension))
+    parts = zip(student.means.split(size), student.variances.split(size), strict=True)
+    return [Mixture(means, variances, student.weights) for means, variances in parts]
+
+
+def _draw(student: Mixture, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    replicas, dimension = student.means.shape[0], student.dimension
+    components = torch.multinomial(
+        student.weights.float().expand(replicas, -1), samples, replacement=True, generator=generator
+    )
+    noise = torch.randn(replicas, samples, dimension, generator=generator, dtype=student.means.dtype)
+    return noise, components
+
+
+def _record(run: MixtureRun, target: Mixture, step: int) -> None:
+    means = run.student.means
+    squared_radius = target.means[0].square().sum()
+    run.steps.append(step)
+    run.overlaps.append(means @ target.means[0] / squared_radius)
+    # A student of one component is compared with itself.
+    run.similarity.append((means[:, 0] * means[:, min(1, means.shape[1] - 1)]).sum(-1) / squared_radius)
+    run.variances.append(run.student.variances)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import lambertw
 from scipy.stats import norm
 from torch import Tensor
 
-from sepkit.annealing.split_delay import Cooling, Steps, split_temperature, split_time
+from sepkit.annealing.planning import Cooling, split_time
 from sepkit.cells import run_cells
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule, TruncatedExponential, TruncatedLinear
@@ -147,9 +148,8 @@ def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
     noise = torch.stack([torch.randn(*shape, generator=generator, dtype=torch.float64) for generator in starts])
     places = config.start_spread * noise
     lengths = [math.log(config.seen_spread / float(spread)) for spread in _spread(places, axis)]
-    predicted = [split_temperature(cooling, critical, length / (2 * config.step_size)) for length in lengths]
-    # The closed form is for small steps; this adds up what each step does.
-    times = [split_time(cooling, critical, Steps(config.step_size, length)) for length in lengths]
+    predicted = [small_step_split(cooling, critical, length / (2 * config.step_size)) for length in lengths]
+    times = [split_time(cooling, critical, config.step_size, length) for length in lengths]
     by_steps = [schedule(steps - 1 if time is None else min(steps - 1, math.floor(time))) for time in times]
     seen = [math.nan] * config.split_seeds
     for step in range(steps):
@@ -170,6 +170,27 @@ def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
         "mean_predicted_by_steps": float(np.mean(by_steps)),
         "mean_seen": None if math.isnan(mean_seen) else mean_seen,
     }
+
+
+def small_step_split(cooling: Cooling, critical: float, delay: float) -> float:
+    """Return the temperature at which the split is seen if steps are small; 0 if only at the very end.
+
+    Distances then grow by 2 eta (T_c / T - 1) nats an epoch, more than the ln |1 + 2 eta (T_c / T - 1)| that
+    `split_time` adds up. From a start at T_c the temperature is -W_0(-exp(-1 - delay / E)) T_c for linear cooling, and
+    T_c / -W_{-1}(-exp(-1 - delay ln(1 / decay))) for exponential cooling.
+
+    Args:
+        cooling: the schedule.
+        critical: T_c.
+        delay: Lambda / (2 eta), epochs.
+    """
+    if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
+        ratio = cooling.initial / critical
+        constant = ratio - math.log(ratio) + delay * cooling.initial / cooling.epochs / critical
+        return critical * max(0.0, -float(lambertw(-math.exp(-constant), 0).real))
+    ratio = critical / cooling.initial  # the same for y = T_c / T above 1
+    constant = ratio - math.log(ratio) + delay * math.log(1 / cooling.decay)
+    return critical / -float(lambertw(-math.exp(-constant), -1).real)
 
 
 def _descend(places: Tensor, points: Tensor, temperature: float, step_size: float) -> Tensor:

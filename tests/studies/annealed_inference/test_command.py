@@ -1,4 +1,4 @@
-"""`sepkit simulate-annealing`: every experiment at a tiny size, twice."""
+"""`sepkit annealed-inference`: every experiment at a tiny size, twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPERIMENTS = ("formulas", "agreement", "phase-diagram", "runs", "flows")
 
 
 def _simulate(experiment: str, conf: Path, out: Path) -> None:
-    assert main(["simulate-annealing", experiment, "--config", str(conf), "--out", str(out)]) == 0
+    assert main(["annealed-inference", experiment, "--config", str(conf), "--out", str(out)]) == 0
 
 
 def test_all_experiments(tmp_path: Path) -> None:
@@ -52,5 +52,5 @@ def test_bad_configuration(tmp_path: Path, capsys) -> None:
     """One line, exit code 2."""
     conf = tmp_path / "bad.yaml"
     conf.write_text("dimension: 0\n")
-    assert main(["simulate-annealing", "runs", "--config", str(conf), "--out", str(tmp_path)]) == 2
+    assert main(["annealed-inference", "runs", "--config", str(conf), "--out", str(tmp_path)]) == 2
     assert "dimension: found 0, expected a positive number" in capsys.readouterr().err

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.annealing.planning import plan_inverse_temperature
 from sepkit.cells import cell_seed, run_cells
 from sepkit.errors import UserError
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig, PhaseDiagramConfig, read_config
-from sepkit.studies.annealed_inference.mixtures import phase_diagram
+from sepkit.studies.annealed_inference.experiments import phase_diagram
+from sepkit.studies.annealed_inference.planning import plan_inverse_temperature
 
 
 def test_cells_are_kept_and_have_seeds_of_their_own(tmp_path: Path) -> None:

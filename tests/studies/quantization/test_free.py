@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.annealing.split_delay import Cooling
+from sepkit.annealing.planning import Cooling
 from sepkit.errors import UserError
 from sepkit.studies.quantization.config import FreeConfig
 from sepkit.studies.quantization.free import delayed_split, free, gaussian_rates

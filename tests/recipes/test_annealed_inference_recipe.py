@@ -1,4 +1,4 @@
-"""egs/annealed_vi: a stage at a tiny size, and what its configurations say; tests/studies runs all experiments."""
+"""egs/annealed_inference: a stage at a tiny size, and what its configurations say; tests/studies runs the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from sepkit.studies.annealed_inference.config import read_config
 
-RECIPE = Path(__file__).resolve().parents[2] / "egs" / "annealed_vi"
+RECIPE = Path(__file__).resolve().parents[2] / "egs" / "annealed_inference"
 
 
 def _recipe(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:

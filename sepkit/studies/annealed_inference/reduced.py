@@ -1,10 +1,10 @@
-"""The stochastic update of `sepkit.annealing.mixtures` in K + 1 coordinates, for any dimension d.
+"""The stochastic update of `mixtures` for two equal components in three coordinates, for any dimension d.
 
-The K means and mu* span K + 1 axes. Samples enter only through their coordinates there and through |z_perp|^2 in the
-other d - K - 1 dimensions, which is chi-squared. Outside the frame the gradient adds sum_j c_jk z_perp,j to the means:
-K vectors of which only the Gram matrix matters. Given the norms, the directions of the z_perp,j are uniform. Their sum
-over n samples is therefore Gaussian up to terms of order 1 / n, and the Gram matrix has a Wishart distribution. It is
-drawn by Bartlett's decomposition, and the means are written in a new frame.
+The K = 2 means and mu* span K + 1 axes. Samples enter only through their coordinates there and through |z_perp|^2 in
+the other d - K - 1 dimensions, which is chi-squared. Outside the frame the gradient adds sum_j c_jk z_perp,j to the
+means: K vectors of which only the Gram matrix matters. Given the norms, the directions of the z_perp,j are uniform.
+Their sum over n samples is therefore Gaussian up to terms of order 1 / n, and the Gram matrix has a Wishart
+distribution. It is drawn by Bartlett's decomposition, and the means are written in a new frame.
 
 d = 512 costs the same as d = 8.
 """
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sepkit.annealing.mixtures import Failure
-from sepkit.annealing.order_parameters import OrderParameters
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule
+from sepkit.studies.annealed_inference.mixtures import Failure
+from sepkit.studies.annealed_inference.order_parameters import OrderParameters
 
 Array = NDArray[np.float64]
 
+_WEIGHTS = np.array([0.5, 0.5])
 # Most samples of replicas that are stepped together: their arrays stay in the processor's cache.
 _CHUNK_SAMPLES = 16_384
 
@@ -35,7 +36,6 @@ class ReducedRun:
     Args:
         means: (S, K, K + 1) at the end, the first axis along mu*.
         variances: (S, K) at the end.
-        radius: R, distance of each mode from the center, in deviations of a mode.
         steps: the recorded steps, in order; a state is that before the step.
         overlaps: (len(steps), S, K) m_k.
         similarity: (len(steps), S) s of the first two components.
@@ -59,22 +59,11 @@ class ReducedRun:
         return OrderParameters(m[:, 0], m[:, 1], _similarity(self.means, self.radius))
 
 
-def random_means(
-    replicas: int, dimension: int, radius: float, components: int = 2, generator: np.random.Generator | None = None
-) -> Array:
-    """Return independent uniform directions of length R in their own frame, (S, K, K + 1), drawn exactly, for d > K.
-
-    Args:
-        replicas: S.
-        dimension: d.
-        radius: R, length of the directions.
-        components: K, directions of each replica.
-        generator: of the draws; None: one with seed 0.
-    """
-    generator = np.random.default_rng(0) if generator is None else generator
-    means = np.zeros((replicas, components, components + 1))
-    means[..., 0] = generator.standard_normal((replicas, components))
-    means[..., 1:] = _bartlett(replicas, components, dimension - 1, generator)
+def random_means(replicas: int, dimension: int, radius: float, generator: np.random.Generator) -> Array:
+    """Return pairs of independent uniform directions of length R in their own frame, (S, K, K + 1), drawn exactly."""
+    means = np.zeros((replicas, 2, 3))
+    means[..., 0] = generator.standard_normal((replicas, 2))
+    means[..., 1:] = _bartlett(replicas, 2, dimension - 1, generator)
     return radius * means / np.linalg.norm(means, axis=-1, keepdims=True)
 
 
@@ -89,7 +78,6 @@ def fit_reduced(
     heavy_weight: float,
     initial_variance: float,
     step_size: float = 0.05,
-    weights: tuple[float, ...] = (0.5, 0.5),
     learn_means: bool = True,
     learn_variances: bool = True,
     means: Array | None = None,
@@ -101,32 +89,26 @@ def fit_reduced(
     Args:
         schedule: beta of the step.
         replicas: S.
-        steps: number of steps.
         samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
-        dimension: d, at least 2 K + 1.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        heavy_weight: w* of the target.
-        initial_variance: of all components.
+        dimension: d, at least 5.
+        initial_variance: of both components.
         step_size: eta; the step is eta / beta(t).
-        weights: of the student's components.
         learn_means: False: they stay.
         learn_variances: False: they stay.
         means: (S, K, K + 1) at the start; None: uniform directions.
         record_every: record the order parameters every this many steps; 0: never.
-        seed: of the starts and the samples.
 
     Raises:
         UserError: d too small for the frame and its complement.
     """
-    count = len(weights)
-    if dimension < 2 * count + 1:
-        raise UserError(f"dimension: found {dimension}, expected {2 * count + 1} or more for {count} components")
+    if dimension < 5:
+        raise UserError(f"dimension: found {dimension}, expected 5 or more")
     generator = np.random.default_rng(seed)
     if means is None:
-        means = random_means(replicas, dimension, radius, count, generator)
-    state = _State(np.array(means, np.float64), np.full((replicas, count), float(initial_variance)))
+        means = random_means(replicas, dimension, radius, generator)
+    state = _State(np.array(means, np.float64), np.full((replicas, 2), float(initial_variance)))
     run = ReducedRun(state.means, state.variances, radius)
-    problem = _Problem(dimension, radius, heavy_weight, np.asarray(weights, np.float64), samples)
+    problem = _Problem(dimension, radius, heavy_weight, samples)
     chunk = max(1, _CHUNK_SAMPLES // samples)
     alive = np.arange(replicas)
     for step in range(steps + 1):
@@ -164,7 +146,6 @@ class _Problem:
     dimension: int
     radius: float
     heavy_weight: float
-    weights: Array
     samples: int
 
 
@@ -209,7 +190,7 @@ def _gradient(state: _State, problem: _Problem, beta: float, generator: np.rando
     replicas, _, axes = state.means.shape
     n, outer = problem.samples, problem.dimension - axes
     # Only the number of samples of each component matters.
-    last = np.cumsum(generator.multinomial(n, problem.weights, size=replicas), 1)[..., None]
+    last = np.cumsum(generator.multinomial(n, _WEIGHTS, size=replicas), 1)[..., None]
     place = np.arange(n)
     own = ((place < last) & (place >= np.concatenate([0 * last[:, :1], last[:, :-1]], 1))).astype(np.float32)
     noise = generator.standard_normal((replicas, axes, n), dtype=np.float32)
@@ -223,7 +204,7 @@ def _gradient(state: _State, problem: _Problem, beta: float, generator: np.rando
 
     squared = length[:, None] - 2 * (means @ x) + np.float32(problem.radius**2)
     scaled = squared / variances[..., None]
-    normalizer = np.log(problem.weights) - 0.5 * problem.dimension * np.log(state.variances)
+    normalizer = np.log(_WEIGHTS) - 0.5 * problem.dimension * np.log(state.variances)
     joint = (normalizer - normalizer[:, :1]).astype(np.float32)[..., None] - 0.5 * scaled
     joint -= joint.max(1, keepdims=True)
     posterior = np.exp(joint, out=joint)
@@ -284,7 +265,7 @@ def _cholesky(gram: Array) -> Array:
 
 
 def _similarity(means: Array, radius: float) -> Array:
-    return (means[:, 0] * means[:, min(1, means.shape[1] - 1)]).sum(-1) / radius**2
+    return (means[:, 0] * means[:, 1]).sum(-1) / radius**2
 
 
 def _record(run: ReducedRun, state: _State, step: int) -> None:

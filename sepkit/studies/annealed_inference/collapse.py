@@ -13,14 +13,12 @@ from scipy.integrate import quad
 from scipy.optimize import root_scalar
 from scipy.special import erfinv, lambertw, stdtr
 
-from sepkit.annealing.order_parameters import bias, pull_slope, repulsion
 from sepkit.errors import UserError
 from sepkit.schedules import Schedule
+from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
 PAPER_ALPHA = 0.608
 """End of the hot phase, R^2 beta, as the annealed VI paper fitted it."""
-LIMIT_ALPHA = 0.58343
-"""`stability_alpha` for R to infinity."""
 
 # A schedule counts as reaching 1 if it comes this near.
 _ONE = 1e-6
@@ -30,20 +28,13 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
     """Return alpha, the R^2 beta at which the sum m1 + m2 becomes unstable, 2 f(-1) = -g'(0) / 2: the hot phase's end.
 
     Below it the sum stays nearly 0 while the difference grows; above it both means run to the heavy mode. It is .5863
-    for R = 3, w* = .8. For R to infinity (`radius` inf) it is r^2 where 2 f(-1; r) = r / sqrt(2 pi), .58343.
-
-    Args:
-        radius: R, distance of each mode from the center, in deviations of a mode; inf: the limit.
-        heavy_weight: w*, weight of the heavy mode.
+    for R = 3, w* = .8, and .58343 for R to infinity.
     """
 
     def excess(value: float) -> float:
         r = math.sqrt(value)
-        # f depends on R / sigma = r alone. For R to infinity tanh is a step, and g'(0) = -2 r / sqrt(2 pi).
-        slope = -2 * r / math.sqrt(2 * math.pi)
-        if math.isfinite(radius):
-            slope = float(pull_slope(0.0, radius, radius / r, heavy_weight))
-        return 2 * float(repulsion(-1.0, r, 1.0)) + slope / 2
+        # f depends on R / sigma = r alone.
+        return 2 * float(repulsion(-1.0, r, 1.0)) + float(pull_slope(0.0, radius, radius / r, heavy_weight)) / 2
 
     high = 0.01
     while excess(high) > 0:
@@ -59,12 +50,7 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
 def growth_exponent(initial_beta: float, steps: float, step_size: float, radius: float, alpha: float) -> float:
     """Return I = sqrt(2 / pi) eta t0 / ln(1 / beta_i) (sqrt(alpha) - sqrt(R^2 beta_i)), 0 without a hot phase.
 
-    Args:
-        initial_beta: beta_i, in (0, 1).
-        steps: t0, of the schedule min(beta_i^(1 - t / t0), 1).
-        step_size: eta.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        alpha: R^2 beta at the end of the hot phase.
+    It is that of the schedule min(beta_i^(1 - t / t0), 1).
 
     Source: annealed VI paper, eq. 3.8, with eta.
     """
@@ -73,12 +59,7 @@ def growth_exponent(initial_beta: float, steps: float, step_size: float, radius:
 
 
 def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
-    """Return the limit of I for hot starts, sqrt(2 alpha / pi) eta / ln(rate), which depends on the rate of cooling.
-
-    Args:
-        rate: beta_i^(-1 / t0), the growth of beta per step, more than 1.
-        step_size: eta.
-        alpha: R^2 beta at the end of the hot phase.
+    """Return the limit of I for hot starts, sqrt(2 alpha / pi) eta / ln(rate), rate = beta_i^(-1 / t0) > 1.
 
     Source: annealed VI paper, eq. D.15.
     """
@@ -91,9 +72,6 @@ def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius:
     Args:
         schedule: beta(t), rising.
         end: steps after which beta is 1 to six digits.
-        step_size: eta.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        alpha: R^2 beta at the end of the hot phase.
 
     Raises:
         UserError: a schedule that does not reach 1.
@@ -120,11 +98,6 @@ def start_probability(dimension: int, radius: float, heavy_weight: float) -> flo
 
     It is P^2 + (1 - P)^2, with P the probability that the overlap of a uniform direction in d >= 2 dimensions is above
     -epsilon. For that overlap, m sqrt((d - 1) / (1 - m^2)) has Student's distribution with d - 1 degrees of freedom.
-
-    Args:
-        dimension: d, at least 2.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        heavy_weight: w*, weight of the heavy mode.
     """
     epsilon = abs(bias(radius, heavy_weight))
     if epsilon >= 1:
@@ -136,23 +109,19 @@ def start_probability(dimension: int, radius: float, heavy_weight: float) -> flo
 def collapse_probability(
     growth: float, dimension: int, radius: float, heavy_weight: float, *, repelled: bool = False
 ) -> float:
-    """Return p = erf(sqrt(d) epsilon e^-I), or with `repelled` erf(sqrt(d / 2) epsilon e^-I).
+    """Return p = erf(sqrt(d) epsilon e^-I), or with `repelled` erf(sqrt(d / 2) epsilon e^-I); 0 for w* = .5.
 
     While s falls from 0 to -1 the repulsion multiplies m1 - m2 by sqrt 2: antipodal means differ by twice one of them,
     variance 4 / d, independent ones by variance 2 / d. The paper leaves that factor out. It applies once the repulsion
     has finished (eta t0 far above 4).
 
-    Args:
-        growth: I, logarithm of the growth.
-        dimension: d.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        heavy_weight: w*; p is 0 at .5, where the modes are equal.
-        repelled: whether the means are antipodal before the difference grows.
-
     Source: annealed VI paper, eq. 3.7.
     """
-    spread = math.sqrt(dimension / 2 if repelled else dimension)
-    return math.erf(spread * abs(bias(radius, heavy_weight)) * math.exp(-growth))
+    return math.erf(_deviation(dimension, radius, heavy_weight, repelled) * math.exp(-growth))
+
+
+def _deviation(dimension: int, radius: float, heavy_weight: float, repelled: bool) -> float:
+    return math.sqrt(dimension / 2 if repelled else dimension) * abs(bias(radius, heavy_weight))
 
 
 def optimal_initial_beta(radius: float, alpha: float) -> float:
@@ -160,10 +129,6 @@ def optimal_initial_beta(radius: float, alpha: float) -> float:
 
     This equals exp(2 + 2 W). The annealed VI paper's D.14 prints e^2 W_0^2, which is above alpha / R^2, where there is
     no hot phase.
-
-    Args:
-        radius: R, above sqrt(alpha).
-        alpha: R^2 beta at the end of the hot phase.
 
     Raises:
         UserError: R is so small that every start is cold.
@@ -174,20 +139,6 @@ def optimal_initial_beta(radius: float, alpha: float) -> float:
         )
     w = float(lambertw(-math.sqrt(alpha) / (math.e * radius), -1).real)
     return alpha / (radius**2 * w**2)
-
-
-def steps_for_growth(growth: float, initial_beta: float, step_size: float, radius: float, alpha: float) -> float:
-    """Return the t0 that gives I, the inverse of `growth_exponent`; inf without a hot phase.
-
-    Args:
-        growth: I, logarithm of the growth.
-        initial_beta: beta_i, in (0, 1).
-        step_size: eta.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        alpha: R^2 beta at the end of the hot phase.
-    """
-    per_step = growth_exponent(initial_beta, 1.0, step_size, radius, alpha)
-    return growth / per_step if per_step > 0 else math.inf
 
 
 def steps_for_probability(
@@ -201,19 +152,9 @@ def steps_for_probability(
     *,
     repelled: bool = False,
 ) -> float:
-    """Return the t0 at which the probability of collapse is `probability`: 0 if the start suffices, inf if never.
-
-    Args:
-        probability: in (0, 1).
-        initial_beta: beta_i.
-        step_size: eta.
-        dimension: d.
-        radius: R, distance of each mode from the center, in deviations of a mode.
-        heavy_weight: w*, weight of the heavy mode.
-        alpha: R^2 beta at the end of the hot phase.
-        repelled: see `collapse_probability`.
-    """
+    """Return the t0 at which `collapse_probability` is `probability`: 0 if the start suffices, inf if never."""
     if collapse_probability(0.0, dimension, radius, heavy_weight, repelled=repelled) <= probability:
         return 0.0
-    spread = math.sqrt(dimension / 2 if repelled else dimension) * abs(bias(radius, heavy_weight))
-    return steps_for_growth(math.log(spread / float(erfinv(probability))), initial_beta, step_size, radius, alpha)
+    growth = math.log(_deviation(dimension, radius, heavy_weight, repelled) / float(erfinv(probability)))
+    per_step = growth_exponent(initial_beta, 1.0, step_size, radius, alpha)
+    return growth / per_step if per_step > 0 else math.inf

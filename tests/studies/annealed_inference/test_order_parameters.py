@@ -10,8 +10,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import expit
 
-from sepkit.annealing.order_parameters import (
+from sepkit.schedules import Constant, InverseTemperature
+from sepkit.studies.annealed_inference.order_parameters import (
     OrderParameters,
+    _repulsion_of_variance,
     bias,
     collapsed,
     integrate,
@@ -19,11 +21,8 @@ from sepkit.annealing.order_parameters import (
     pull_slope,
     random_starts,
     repulsion,
-    repulsion_slope,
-    stationary_lag,
     variance_lags,
 )
-from sepkit.schedules import Constant, InverseTemperature
 
 RADIUS, HEAVY = 3.0, 0.8
 SIGMAS = (1.0, 2.0, 7.0, 30.0, 100.0)
@@ -40,15 +39,10 @@ def _adaptive(function, points):
     return sum(quad(function, a, b, epsabs=1e-12, limit=400)[0] for a, b in itertools.pairwise(edges))
 
 
-def _repulsion_integral(s, sigma, weight):
+def _repulsion_integral(s, sigma):
     """Eq. C.19."""
-    ratio, odds = RADIUS / sigma, math.log((1 - weight) / weight)
-
-    def value(x):
-        z = ratio * math.sqrt(2 * (1 - s)) * x + ratio**2 * (s - 1)
-        return (weight * expit(z + odds) ** 2 + (1 - weight) * expit(z - odds) ** 2) * _normal(x)
-
-    return _adaptive(value, [0])
+    ratio = RADIUS / sigma
+    return _adaptive(lambda x: expit(ratio * math.sqrt(2 * (1 - s)) * x + ratio**2 * (s - 1)) ** 2 * _normal(x), [0])
 
 
 def _pull_integrals(m, sigma):
@@ -62,16 +56,15 @@ def _pull_integrals(m, sigma):
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)
-@pytest.mark.parametrize("weight", [0.5, 0.3])
-def test_repulsion_is_its_integral(sigma, weight):
-    """f and df/ds are within 1e-5 of adaptive quadrature of eq. C.19."""
+def test_repulsion_is_its_integral(sigma):
+    """f and df/dv are within 1e-5 of adaptive quadrature of eq. C.19."""
     for s in (-1.0, -0.4, 0.0, 0.7, 0.99):
-        assert float(repulsion(s, RADIUS, sigma, weight)) == pytest.approx(
-            _repulsion_integral(s, sigma, weight), abs=1e-5
-        )
+        assert float(repulsion(s, RADIUS, sigma)) == pytest.approx(_repulsion_integral(s, sigma), abs=1e-5)
+    ratio = 2 * (RADIUS / sigma) ** 2
     for s in (-0.9, 0.0, 0.9):
-        above, below = (_repulsion_integral(s + step, sigma, weight) for step in (1e-4, -1e-4))
-        assert float(repulsion_slope(s, RADIUS, sigma, weight)) == pytest.approx((above - below) / 2e-4, abs=1e-5)
+        above, below = (_repulsion_integral(s + step, sigma) for step in (1e-4, -1e-4))
+        slope = -ratio * float(_repulsion_of_variance(ratio * (1 - s))[1])
+        assert slope == pytest.approx((above - below) / 2e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("sigma", [0.2, *SIGMAS])
@@ -116,19 +109,16 @@ def test_quadrature_that_falls_between_its_nodes_loses_the_slope():
     assert ours == pytest.approx(limit, rel=0.01)
 
 
-def test_variances_lag():
-    """The stationary lag is the fixed point of the recursion: 1.219 in the paper's own setting."""
-    assert stationary_lag(90 ** (1 / 500), 0.05, 0.5) == pytest.approx(1.219, abs=5e-4)
-    assert stationary_lag(90 ** (1 / 250), 0.05, 0.5) == pytest.approx(1.5585, abs=5e-4)
-    assert stationary_lag(90 ** (1 / 60), 0.05, 0.5) == math.inf
-    betas = [InverseTemperature(1 / 90, 500)(t) for t in range(700)]
-    integrated, lagged = (variance_lags(betas, 0.05, 0.5, kind) for kind in ("integrated", "lagged"))
-    assert integrated[0] == 1
-    assert integrated[400] == pytest.approx(lagged[400], rel=1e-6) == pytest.approx(1.219, abs=5e-4)
-    assert integrated[-1] == pytest.approx(1, abs=1e-3) and lagged[-1] == 1
-    assert (variance_lags(betas, 0.05, 0.5) == 1).all()
-    with pytest.raises(ValueError, match="integrate"):
-        variance_lags([0.01, 0.1, 1.0], 0.05, 0.5, "lagged")
+@pytest.mark.parametrize(("steps", "lag"), [(500, 1.219), (250, 1.5585)])
+def test_variances_lag(steps, lag):
+    """They reach 1 / (1 - 2 (1 - rate^(-1/2)) / eta) while beta grows, 1.219 in the paper's own setting, and then 1."""
+    betas = [InverseTemperature(1 / 90, steps)(t) for t in range(2 * steps)]
+    integrated = variance_lags(betas, 0.05, "integrated")
+    stationary = 1 / (1 - 2 * (1 - 90 ** (-1 / (2 * steps))) / 0.05)
+    assert stationary == pytest.approx(lag, abs=5e-4)
+    assert integrated[0] == 1 and integrated[steps - 1] == pytest.approx(stationary, rel=1e-3)
+    assert integrated[-1] == pytest.approx(1, abs=1e-3)
+    assert (variance_lags(betas, 0.05) == 1).all()
 
 
 @pytest.mark.parametrize("dimension", [3, 8, 512])
@@ -173,13 +163,12 @@ def test_flow_is_that_of_an_adaptive_solver(beta):
         assert found == pytest.approx(expected, abs=2e-3)
 
 
-def test_flow_keeps_weights_and_records_the_way():
-    """Exchanging components with their weights exchanges the overlaps; what is recorded begins at the start."""
+def test_flow_is_symmetric_and_records_the_way():
+    """Exchanging components exchanges the overlaps; what is recorded begins at the start."""
     starts = random_starts(50, 64, seed=3)
     turned = OrderParameters(starts.m2, starts.m1, starts.s)
     settings = {"steps": 60, "radius": RADIUS, "heavy_weight": HEAVY, "variance": "integrated", "record_every": 20}
-    one = integrate(starts, InverseTemperature(1 / 90, 40), weight=0.3, **settings)
-    other = integrate(turned, InverseTemperature(1 / 90, 40), weight=0.7, **settings)
+    one, other = (integrate(start, InverseTemperature(1 / 90, 40), **settings) for start in (starts, turned))
     assert one.end.m1 == pytest.approx(other.end.m2, abs=1e-12)
     assert one.steps == [0, 20, 40, 60]
     assert (one.path[0] == np.stack([starts.m1, starts.m2, starts.s])).all()

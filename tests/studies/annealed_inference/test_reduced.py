@@ -9,11 +9,11 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from sepkit.annealing.mixtures import bimodal_target, fit_mixtures, random_student
-from sepkit.annealing.order_parameters import collapsed, random_starts
-from sepkit.annealing.reduced import fit_reduced, random_means
 from sepkit.errors import UserError
 from sepkit.schedules import Constant, InverseTemperature
+from sepkit.studies.annealed_inference.mixtures import bimodal_target, fit_mixtures, random_student
+from sepkit.studies.annealed_inference.order_parameters import collapsed, random_starts
+from sepkit.studies.annealed_inference.reduced import fit_reduced, random_means
 
 RADIUS, HEAVY = 3.0, 0.8
 
@@ -34,15 +34,14 @@ def test_random_means_have_the_law_of_directions():
     assert min(ks_2samp(a, b).pvalue for a, b in zip(found, (start.m1, start.m2, start.s), strict=True)) > 1e-4
 
 
-@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.3, 0.7)])
-def test_few_steps_have_the_law_of_the_full_update(weights):
+def test_few_steps_have_the_law_of_the_full_update():
     """Overlaps, similarity and variances after ten hot steps: two-sample tests of 3,000 replicas of each."""
     schedule, replicas, dimension, samples = InverseTemperature(1 / 20, 30), 3000, 12, 16
-    student = random_student(replicas, dimension, RADIUS, 20.0, weights=weights, seed=1)
+    student = random_student(replicas, dimension, RADIUS, 20.0, seed=1)
     full = fit_mixtures(
         student, bimodal_target(dimension, RADIUS, HEAVY), schedule, steps=10, samples=samples, record_every=10
     )
-    reduced = _reduced(schedule, replicas, 10, samples, dimension, weights=weights, record_every=10)
+    reduced = _reduced(schedule, replicas, 10, samples, dimension, record_every=10)
     pairs = [
         (full.overlaps[-1][:, 0].numpy(), reduced.overlaps[-1][:, 0]),
         (full.overlaps[-1][:, 1].numpy(), reduced.overlaps[-1][:, 1]),
@@ -82,13 +81,13 @@ def test_sphere_and_frozen_parts():
     assert np.linalg.norm(run.means, axis=-1) == pytest.approx(np.full((5, 2), RADIUS), abs=1e-6)
     still = _reduced(Constant(0.5), 5, 20, 16, 7, learn_variances=False)
     assert (still.variances == 2.0).all()
-    start = random_means(5, 7, RADIUS)
+    start = random_means(5, 7, RADIUS, np.random.default_rng(0))
     assert (_reduced(Constant(0.5), 5, 20, 16, 7, learn_means=False, means=start).means == start).all()
 
 
 def test_a_replica_that_is_not_finite_ends_alone():
     """Its failure names replica and step; the others continue."""
-    start = random_means(4, 16, RADIUS)
+    start = random_means(4, 16, RADIUS, np.random.default_rng(0))
     start[2] = math.nan
     run = _reduced(Constant(1.0), 4, 3, 16, 16, means=start)
     assert [(f.replica, f.step) for f in run.failures] == [(2, 0)]

@@ -37,7 +37,7 @@ exp=${exp:-exp/$(basename "$conf" .yaml)}
 
 simulate() {
   # shellcheck disable=SC2086  # $train_cmd is a list of words
-  $train_cmd sepkit simulate-annealing "$1" --config "$conf" --out "$exp" --device "$device"
+  $train_cmd sepkit annealed-inference "$1" --config "$conf" --out "$exp" --device "$device"
 }
 
 formulas() { simulate formulas; }

@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from sepkit.annealing.mixtures import (
+from sepkit.schedules import Constant, InverseTemperature
+from sepkit.studies.annealed_inference.mixtures import (
     Mixture,
     bimodal_target,
     fit_mixtures,
     jko_step,
     random_student,
-    reverse_kl,
     reverse_kl_gradient,
 )
-from sepkit.schedules import Constant, InverseTemperature
 
 
 def _mixture(components, dimension, seed=0):
@@ -37,19 +36,6 @@ def test_density_is_that_of_torch(components):
     assert torch.allclose(mixture.log_prob(x), expected.log_prob(x), atol=1e-12)
 
 
-def test_samples_have_the_mixture_s_moments():
-    """Mean and covariance agree for many samples of every replica."""
-    mixture = _mixture(3, 2)
-    both = Mixture(torch.stack([mixture.means, -mixture.means]), mixture.variances.expand(2, 3), mixture.weights)
-    x, components = both.sample(200_000, torch.Generator().manual_seed(1))
-    mean = mixture.weights @ mixture.means
-    assert torch.allclose(x.mean(1), torch.stack([mean, -mean]), atol=0.02)
-    second = (mixture.weights[:, None, None] * mixture.means[:, :, None] * mixture.means[:, None]).sum(0)
-    second += (mixture.weights @ mixture.variances) * torch.eye(2, dtype=torch.float64)
-    assert torch.allclose(x.mT @ x / x.shape[1], second.expand(2, 2, 2), atol=0.05)
-    assert torch.allclose((components == 0).double().mean(1), mixture.weights[0], atol=0.01)
-
-
 @pytest.mark.parametrize("components", [1, 2, 4])
 def test_gradient_is_that_of_automatic_differentiation(components):
     """The written gradient equals autograd's on the same samples, for all replicas, to 1e-5."""
@@ -61,7 +47,8 @@ def test_gradient_is_that_of_automatic_differentiation(components):
     drawn = torch.randint(components, (2, 50), generator=torch.Generator().manual_seed(3))
     means, variances = replicas.means.clone().requires_grad_(), replicas.variances.clone().requires_grad_()
     moving = Mixture(means, variances, student.weights)
-    loss = reverse_kl(moving, target, 0.3, moving.place(noise, drawn))
+    x = moving.place(noise, drawn)
+    loss = (moving.log_prob(x) - 0.3 * target.log_prob(x)).mean(-1)
     loss.sum().backward()
     found = reverse_kl_gradient(replicas, target, 0.3, noise, drawn)
     assert torch.allclose(found.means, means.grad, atol=1e-9)
@@ -70,7 +57,7 @@ def test_gradient_is_that_of_automatic_differentiation(components):
 
 
 def test_step_is_that_of_the_scheme():
-    """mu - step gradient back on the sphere, sigma^2 (1 - 2 step / d gradient)^2; frozen parts stay."""
+    """mu - step gradient back on the sphere, sigma^2 (1 - 2 step / d gradient)^2."""
     student = random_student(3, 10, 2.0, 1.5, seed=1)
     gradient = reverse_kl_gradient(
         student,
@@ -83,9 +70,6 @@ def test_step_is_that_of_the_scheme():
     free = student.means - 0.1 * gradient.means
     assert torch.allclose(moved.means, 2.0 * free / free.norm(dim=-1, keepdim=True))
     assert torch.allclose(moved.variances, 1.5 * (1 - 2 * 0.1 / 10 * gradient.variances) ** 2)
-    assert torch.allclose(jko_step(student, gradient, 0.1).means, free)
-    still = jko_step(student, gradient, 0.1, learn_means=False, learn_variances=False)
-    assert torch.equal(still.means, student.means) and torch.equal(still.variances, student.variances)
 
 
 def test_means_stay_on_the_sphere():
@@ -94,14 +78,14 @@ def test_means_stay_on_the_sphere():
     target = bimodal_target(32, 3.0, 0.8, torch.float32)
     run = fit_mixtures(student, target, InverseTemperature(1 / 90, 50), steps=80, samples=32, record_every=40)
     assert run.student.means.norm(dim=-1).double() / 3 == pytest.approx(torch.ones(4, 2), abs=1e-6)
-    assert run.steps == [0, 40, 80] and run.overlaps[0].shape == (4, 2) and run.alive == [0, 1, 2, 3]
+    assert run.steps == [0, 40, 80] and run.overlaps[0].shape == (4, 2) and not run.failures
 
 
 def test_variance_of_one_gaussian_becomes_the_temperature():
     """sigma^2 -> 1 / beta for one Gaussian and a Gaussian target, independent of its mean."""
     target = Mixture(torch.zeros(1, 8, dtype=torch.float64), torch.ones(1, dtype=torch.float64), torch.ones(1).double())
-    student = random_student(2, 8, 1.0, 1.0, weights=(1.0,))
-    run = fit_mixtures(student, target, Constant(0.2), steps=400, samples=256, step_size=0.05, on_sphere=False)
+    student = random_student(2, 8, 1.0, 1.0, components=1)
+    run = fit_mixtures(student, target, Constant(0.2), steps=400, samples=256, step_size=0.05)
     # With the score of q in the gradient the noise of samples vanishes at the optimum.
     assert run.student.variances.flatten().tolist() == pytest.approx([5.0, 5.0], rel=0.02)
 
@@ -114,6 +98,5 @@ def test_a_replica_that_is_not_finite_ends_alone():
     broken = Mixture(student.means, variances, student.weights)
     run = fit_mixtures(broken, bimodal_target(8, 3.0, 0.8), Constant(1.0), steps=5, samples=16)
     assert [str(f) for f in run.failures] == ["replica 1 ends at step 0: its loss is not finite"]
-    assert run.alive == [0, 2]
     assert torch.equal(run.student.means[1], student.means[1])
     assert not torch.equal(run.student.means[0], student.means[0])
