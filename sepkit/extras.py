@@ -17,7 +17,6 @@ EXTRAS = {
     "torchaudio": "sepformer",
     "asteroid": "peers",
     "zuko": "flow",
-    "torchsde": "sde",
     "onnx": "export",
     "onnxruntime": "export",
     "espeakng_loader": "tts",

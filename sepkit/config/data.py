@@ -16,8 +16,6 @@ class DynamicMixingConfig:
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
     """Each source is played faster or slower by up to this share (0.05: 95 to 105 %)."""
-    same_sex_share: float | None = None
-    """Share of mixtures whose speakers are all of one sex; none: speakers are drawn without regard to it."""
     one_speaker_share: float = 0.0
     """Share of mixtures in which one speaker is alone, whatever the manifest has."""
     bank_gib: float = 0.0

@@ -39,7 +39,6 @@ class _Recording:
     channel: int | None
     resampler: str
     path: Path = field(compare=False)
-    sex: str | None = field(compare=False, default=None)
 
 
 class DynamicMixer:
@@ -55,9 +54,7 @@ class DynamicMixer:
     The ratio of speech to noise compares the energies of the summed sources and of the noise over the mixture. Noise
     shorter than the mixture is repeated.
 
-    With a bank, recordings are read once and kept in memory at a few speeds, one of which is drawn. `same_sex_share`
-    gives the share of mixtures whose speakers have one sex, each such set of speakers equally likely; the others have
-    both.
+    With a bank, recordings are read once and kept in memory at a few speeds, one of which is drawn.
 
     Args:
         manifest: where recordings come from.
@@ -66,7 +63,7 @@ class DynamicMixer:
 
     Raises:
         UserError: no sources to mix, fewer speakers than sources in a mixture, a noise folder without audio files,
-            recordings that do not fit into the bank, or a share of one sex if sexes are unknown or too few.
+            recordings that do not fit into the bank.
     """
 
     def __init__(self, manifest: Manifest, config: DynamicMixingConfig, segment_samples: int | None = None) -> None:
@@ -99,33 +96,10 @@ class DynamicMixer:
                 f"data.dynamic_mixing.noise_probability: found {config.noise_probability}, which does nothing without "
                 "data.dynamic_mixing.noise; name a folder of noise, or leave it out"
             )
-        self._sexes = None if config.same_sex_share is None else self._find_sexes(manifest)
         self._shares = self._speaker_shares(manifest)
         self._bank_rates = self._speed_rates() if config.bank_gib else []
         self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}
         self._bank = self._make_bank() if config.bank_gib else None
-
-    def _find_sexes(self, manifest: Manifest) -> list[str]:
-        """Return the sex of each speaker."""
-        field, share = "data.dynamic_mixing.same_sex_share", self.config.same_sex_share
-        assert share is not None
-        if not 0 <= share <= 1:
-            raise UserError(f"{field}: found {share}, expected 0 to 1")
-        speakers = [self._recordings[start] for start, _ in self._speaker_blocks]
-        unknown = [speaker.speaker for speaker in speakers if speaker.sex is None]
-        if unknown:
-            raise UserError(
-                f"{field}: {manifest.path} does not say the sex of {len(unknown)} speaker(s), {unknown[0]} among them; "
-                "prepare with --speaker-info, or leave it out"
-            )
-        sexes = [str(speaker.sex) for speaker in speakers]
-        counts = {sex: sexes.count(sex) for sex in sorted(set(sexes))}
-        if len(counts) < 2 or max(counts.values()) < manifest.max_sources:
-            raise UserError(
-                f"{field}: the speakers of {manifest.path} are {counts}; expected two sexes, one of them with at least "
-                f"{manifest.max_sources} speakers; leave it out"
-            )
-        return sexes
 
     def _speaker_shares(self, manifest: Manifest) -> np.ndarray | None:
         """Return the probability of each speaker, (number of speakers,); None if all are equally likely."""
@@ -205,20 +179,10 @@ class DynamicMixer:
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
         """Draw one recording each of different speakers, however many recordings they have."""
-        speakers = self._draw_speakers(num_sources, generator)
+        everyone = len(self._speaker_blocks)
+        speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
         return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
-
-    def _draw_speakers(self, num_sources: int, generator: np.random.Generator) -> list[int]:
-        """Draw different speakers, of one sex or of both as the share demands; return their numbers."""
-        everyone, share = len(self._speaker_blocks), self.config.same_sex_share
-        if self._sexes is None or share is None or num_sources < 2:
-            return generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
-        same = generator.random() < share
-        while True:
-            speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
-            if (len({self._sexes[speaker] for speaker in speakers}) == 1) == same:
-                return speakers
 
     def _draw_rate(self, generator: np.random.Generator) -> int:
         """Draw a speed; return the rate to resample to so that playing at the manifest's rate gives that speed."""
@@ -350,9 +314,7 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     # A start without num_samples is the corpus's crop for this mixture; the whole file is this speaker.
     start = source.start if source.num_samples is not None else 0
     path = entry.resolve(source.path)
-    return _Recording(
-        source.speaker, source.path, start, source.num_samples, source.channel, entry.resampler, path, source.sex
-    )
+    return _Recording(source.speaker, source.path, start, source.num_samples, source.channel, entry.resampler, path)
 
 
 def _blocks(speakers: list[str]) -> list[tuple[int, int]]:

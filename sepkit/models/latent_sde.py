@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError, shown
-from sepkit.extras import is_installed, missing
 from sepkit.limits import DEPTH_STEPS
 
 Drift = Callable[[Tensor, float], Tensor]
@@ -350,75 +349,3 @@ class DiffusionBlock(nn.Module):
 
     def _posterior(self, context: Tensor | None) -> Drift:
         return lambda state, depth: self.posterior_drift(state, depth, context)
-
-    def with_torchsde(
-        self,
-        start: Tensor,
-        context: Tensor | None = None,
-        *,
-        dt: float = 0.1,
-        method: str | None = None,
-        adaptive: bool = False,
-        adjoint: bool = False,
-        motion: Any = None,
-    ) -> DiffusionPath:
-        """Return a posterior path and its rate by a solver of torchsde (the extra `sde`).
-
-        Args:
-            start: (B, ...) state at depth 0.
-            context: for the posterior drift.
-            dt: width of the steps, or of the first one of an adaptive solver.
-            method: of torchsde; None: "euler" for an additive diffusion, else "euler_heun". An adaptive solver needs a
-                better one than euler, by default "midpoint".
-            adaptive: whether steps are as wide as the estimated error allows.
-            adjoint: whether gradients come from the stochastic adjoint, with memory that does not grow with the number
-                of steps. They are those of the equation, not of its steps, and reach parameters, start and context.
-            motion: a torchsde.BrownianInterval over [0, 1] of shape (B, values of a state + 1); None: a new one.
-
-        Raises:
-            UserError: torchsde is not installed.
-        """
-        if not is_installed("torchsde"):
-            raise UserError(missing("torchsde", "adaptive steps and the adjoint of a latent SDE"))
-        import torchsde
-
-        additive = self.diffusion.additive
-        if method is None:
-            method = "midpoint" if adaptive or adjoint else "euler" if additive else "euler_heun"
-        sde = _Augmented(self, start, context, "ito" if method == "euler" else "stratonovich")
-        initial = torch.cat([start.flatten(1), start.new_zeros(len(start), 1)], dim=1)
-        if motion is None:
-            motion = torchsde.BrownianInterval(0.0, 1.0, initial.shape, dtype=start.dtype, device=start.device)
-        integrate: Any = torchsde.sdeint_adjoint if adjoint else torchsde.sdeint
-        known = () if context is None or not context.requires_grad else (context,)
-        more = {"adjoint_params": (*self.parameters(), *known)} if adjoint else {}
-        ends = integrate(
-            sde, initial, initial.new_tensor([0.0, 1.0]), bm=motion, dt=dt, method=method, adaptive=adaptive, **more
-        )
-        return DiffusionPath(ends[-1, :, :-1].view_as(start), ends[-1, :, -1], None)
-
-
-class _Augmented(nn.Module):
-    """A block as torchsde takes it: the flattened state, and the rate of each datum as one more value without noise."""
-
-    noise_type = "diagonal"
-
-    def __init__(self, block: DiffusionBlock, start: Tensor, context: Tensor | None, sde_type: str) -> None:
-        super().__init__()
-        self.block = block
-        self.shape = start.shape
-        self.context = context
-        self.sde_type = sde_type
-
-    def f(self, t: Tensor, y: Tensor) -> Tensor:
-        """Drift of state and rate."""
-        state, depth = y[:, :-1].reshape(self.shape), float(t)
-        toward = self.block.posterior_drift(state, depth, self.context)
-        control = (toward - self.block.prior_drift(state, depth)) / self.block.diffusion(state, depth)
-        return torch.cat([toward.flatten(1), 0.5 * control.square().flatten(1).sum(1, keepdim=True)], dim=1)
-
-    def g(self, t: Tensor, y: Tensor) -> Tensor:
-        """Deviation of the state, and none of the rate."""
-        state = y[:, :-1].reshape(self.shape)
-        deviation = self.block.diffusion(state, float(t)).expand_as(state).flatten(1)
-        return torch.cat([deviation, torch.zeros_like(y[:, -1:])], dim=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from sepkit.data import audio, bank
 from sepkit.data.bank import WaveformBank
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.dynamic_mixing import DynamicMixer
-from sepkit.data.manifest import Manifest, MixtureEntry
+from sepkit.data.manifest import Manifest
 from sepkit.errors import UserError
 
 CONFIG = DynamicMixingConfig(enabled=True, speed_range=0.1, bank_gib=0.1, bank_speeds=3)
@@ -98,47 +97,6 @@ def test_a_bank_that_does_not_fit_is_refused(corpus: Manifest, monkeypatch, limi
 def test_an_even_number_of_speeds_is_refused(corpus: Manifest, speeds) -> None:
     with pytest.raises(UserError, match=rf"bank_speeds: found {speeds}, expected an odd number"):
         DynamicMixer(corpus, replace(CONFIG, bank_speeds=speeds), 3000)
-
-
-# ---------------------------------------------------------------------------------------------------- pairs of one sex
-
-
-def with_sexes(corpus: Manifest, sexes: Sequence[str | None], copies: int = 1) -> Manifest:
-    """The corpus with these sexes of speakers "0" to "3"."""
-    entries: list[MixtureEntry] = []
-    for entry in corpus:
-        sources = [replace(source, sex=sexes[int(source.speaker)]) for source in entry.sources]
-        entries.append(replace(entry, sources=sources))
-    return Manifest(corpus.path, entries * copies)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_pairs_of_one_sex_have_their_share(corpus: Manifest, share) -> None:
-    config = DynamicMixingConfig(enabled=True, same_sex_share=share)
-    mixer = DynamicMixer(with_sexes(corpus, "FFMM"), config, 3000)
-    pairs = Counter(
-        tuple(sorted(r.speaker for r in mixer._draw_recordings(2, np.random.default_rng(index))))
-        for index in range(400)
-    )
-    same = pairs[("0", "1")] + pairs[("2", "3")]
-    assert same / 400 == pytest.approx(share, abs=0.06 if 0 < share < 1 else 0)
-    if share:
-        assert pairs[("0", "1")] / same == pytest.approx(0.5, abs=0.15)
-
-
-@pytest.mark.parametrize(
-    ("sexes", "share", "message"),
-    [
-        ("FFFF", 0.5, r"the speakers of .* are \{'F': 4\}; expected two sexes"),
-        (["F", "M", None, "M"], 0.5, "does not say the sex of 1 speaker"),
-        ("FFMM", 1.5, "found 1.5, expected 0 to 1"),
-    ],
-)
-def test_sexes_that_allow_no_share_are_refused(corpus: Manifest, sexes, share, message) -> None:
-    config = DynamicMixingConfig(enabled=True, same_sex_share=share)
-    with pytest.raises(UserError, match=r"^data\.dynamic_mixing\.same_sex_share: .*" + message) as caught:
-        DynamicMixer(with_sexes(corpus, sexes), config, 3000)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_bank_reads_a_file_once(corpus: Manifest, monkeypatch) -> None:
