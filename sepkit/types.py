@@ -77,7 +77,7 @@ class Density(Protocol):
     """A prior of latents: flexible, or a distribution itself."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats; only the sum over the dimensions of a tick may mean anything.
+        """Return the elementwise log density in nats; only the sum over the dimensions of a frame may mean anything.
 
         Args:
             value: of the shape of a sample.

@@ -55,7 +55,7 @@ separate() {
   for method in $methods; do
     for seed in $seeds; do runs+=("$exp/separation/${method}_seed$seed"); done
   done
-  $decode_cmd sepkit summarize "${runs[@]}" --metric encoding_rate_nats_per_tick mask_rate_nats_per_tick encoding_alive_share \
+  $decode_cmd sepkit summarize "${runs[@]}" --metric encoding_rate_nats_per_frame mask_rate_nats_per_frame encoding_alive_share \
     mask_alive_share --out "$exp/separation/latents.md" >/dev/null
   echo "$exp/separation/latents.md"
 }

@@ -22,7 +22,7 @@
 #                        conf/cpu.yaml     deterministic deterministic_blr variational
 #                        conf/gpu.yaml     deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf
 #                        conf/table3.yaml  tasnet tasnet_blr gaussian gamma flow adaptive cauchy
-#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N nats a tick free in the
+#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N nats a frame free in the
 #                                          encodings and in each mask, and weighs the rates by 1/Z and 1/M
 # --seeds "0 1 2"      seeds of the data order and the weights
 # --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
@@ -164,8 +164,8 @@ configurations() {
 rate_options() {
   if [[ $setting == *table2 && $1 =~ $weighted ]]; then
     local free=${BASH_REMATCH[1]} encoding=${BASH_REMATCH[2]} masks=${BASH_REMATCH[4]:-${BASH_REMATCH[2]}} rates=--objective.rates
-    echo "$rates.encoding.free_nats_over tick $rates.encoding.free_nats $free $rates.encoding.weight.value $(reciprocal "$encoding")"
-    echo "$rates.masks.free_nats_over tick $rates.masks.free_nats $((2 * free)) $rates.masks.weight.value $(reciprocal "$masks")"
+    echo "$rates.encoding.free_nats_over frame $rates.encoding.free_nats $free $rates.encoding.weight.value $(reciprocal "$encoding")"
+    echo "$rates.masks.free_nats_over frame $rates.masks.free_nats $((2 * free)) $rates.masks.weight.value $(reciprocal "$masks")"
   fi
 }
 

@@ -5,7 +5,7 @@
 #   ./run.sh [--conf conf/cpu.yaml] [--jobs 2] [--stage N] [--stop-stage N]
 #
 # --conf FILE          conf/cpu.yaml: about five minutes a target rate on one core; conf/paper.yaml: the thesis's own setting
-# --rates "1 3 ..."    targets of the sum of both rates, nats a tick (a frame of the encoding): one model for each
+# --rates "1 3 ..."    targets of the sum of both rates, nats a frame of the encoding: one model for each
 # --levels "..."       conditions drawn in one figure with that of training
 # --conditions "..."   conditions drawn by kind, the part of the name before the first _; "" leaves them out
 #                      (`conditions` in sepkit/corpora/pulses.py defines them)
@@ -44,9 +44,9 @@ if [ "$prepare_options" = "by conf" ]; then
   esac
 fi
 for rate in $rates; do
-  [[ $rate =~ ^[0-9]*\.?[0-9]+$ ]] || stop "--rates $rate: expected numbers, nats a tick"
+  [[ $rate =~ ^[0-9]*\.?[0-9]+$ ]] || stop "--rates $rate: expected numbers, nats a frame"
 done
-[ -n "${rates// /}" ] || stop "--rates: none given, expected numbers, nats a tick"
+[ -n "${rates// /}" ] || stop "--rates: none given, expected numbers, nats a frame"
 
 # The folder that `sepkit train --target-rates` gives a rate: rate_40 for 40.0 too.
 run_names() {

@@ -133,8 +133,8 @@ class RateConfig:
     """Beta, a schedule. With a likelihood and beta = 1, the objective is the negative evidence lower bound."""
     free_nats: float = 0.0
     """A rate below this costs as much as this, so it is not reduced further."""
-    free_nats_over: Literal["element", "tick", "utterance"] = "utterance"
-    """Groups with free nats: every element, all dimensions (and hypotheses) of a tick, or a whole utterance."""
+    free_nats_over: Literal["element", "frame", "utterance"] = "utterance"
+    """Groups with free nats: every element, all dimensions (and hypotheses) of a frame, or a whole utterance."""
 
 
 @dataclass
@@ -149,8 +149,8 @@ class SteeringConfig:
     """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
     path: float | None = None
     """Target of the path rate of a stochastic masker alone, with a weight of its own, nats."""
-    per: Literal["tick", "sample", "utterance"] = "tick"
-    """Unit of targets and of recorded rates: nats per tick, per sample or per utterance."""
+    per: Literal["frame", "sample", "utterance"] = "frame"
+    """Unit of targets and of recorded rates: nats per frame, per sample or per utterance."""
     initial_weight: float = 1e-6
     """Initial value of the weights; 1e-9 in the thesis's long trainings."""
     change: float = 0.01

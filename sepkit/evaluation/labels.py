@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 RATES = (
-    "encoding_rate_nats_per_tick",
-    "mask_rate_nats_per_tick",
-    "path_rate_nats_per_tick",
+    "encoding_rate_nats_per_frame",
+    "mask_rate_nats_per_frame",
+    "path_rate_nats_per_frame",
     "rate_nats_per_dimension",
 )
 """Columns of an utterance that a model with variational latents fills."""
@@ -60,13 +60,13 @@ LABELS = {
     "overlap_ratio": "overlap",
     "level_difference_db": "level difference [dB]",
     "input_si_sdr_db": "SI-SDR of the mixture [dB]",
-    "encoding_rate_nats_per_tick": "encoding rate [nats per tick]",
-    "mask_rate_nats_per_tick": "mask rate [nats per tick]",
-    "path_rate_nats_per_tick": "path rate [nats per tick]",
+    "encoding_rate_nats_per_frame": "encoding rate [nats per frame]",
+    "mask_rate_nats_per_frame": "mask rate [nats per frame]",
+    "path_rate_nats_per_frame": "path rate [nats per frame]",
     "encoding_alive_share": "share of alive dimensions, encoding",
     "mask_alive_share": "share of alive dimensions, masks",
     "path_alive_share": "share of alive dimensions, path",
-    "rate_nats_per_tick": "rate [nats per tick]",
+    "rate_nats_per_frame": "rate [nats per frame]",
     "rate_nats_per_dimension": "rate [nats per dimension]",
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",
     "blr_nll_nats_per_sample": "distortion [nats per sample]",

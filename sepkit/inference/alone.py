@@ -34,7 +34,7 @@ _OF_ESTIMATES = (
     "relative_level_db",
     "correlation_db",
     "mask_spread_db",
-    "mask_rate_nats_per_tick",
+    "mask_rate_nats_per_frame",
     "dominance",
     "pitch_distance",
     "voice_distance",

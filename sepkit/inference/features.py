@@ -118,7 +118,7 @@ def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation
 
     * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
       estimate's, see `EncoderMaskerDecoder.spread_energy`. It is known in closed form: nothing is sampled.
-    * `encoding_rate_nats_per_tick`; `mask_rate_nats_per_tick` of the hypothesis itself; `path_rate_nats_per_tick`.
+    * `encoding_rate_nats_per_frame`; `mask_rate_nats_per_frame` of the hypothesis itself; `path_rate_nats_per_frame`.
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
@@ -284,13 +284,13 @@ def _rates(separation: Separation) -> dict[str, np.ndarray]:
     with torch.no_grad():
         if "encoding_prior" in extras:
             rate = elementwise_rate(separation.encoding, extras["encoding_prior"], None).double().sum().item()
-            rates["encoding_rate_nats_per_tick"] = np.full(n, rate / separation.encoding.shape[-1])
+            rates["encoding_rate_nats_per_frame"] = np.full(n, rate / separation.encoding.shape[-1])
         if "mask_prior" in extras:
             rate = elementwise_rate(separation.masks, extras["mask_prior"], None)[0].double().sum((-2, -1))
-            rates["mask_rate_nats_per_tick"] = rate.cpu().numpy() / separation.masks.shape[-1]
+            rates["mask_rate_nats_per_frame"] = rate.cpu().numpy() / separation.masks.shape[-1]
         if "path_rate" in extras:
             rate = extras["path_rate"].double().sum().item()
-            rates["path_rate_nats_per_tick"] = np.full(n, rate / extras["path_rate"].shape[-1])
+            rates["path_rate_nats_per_frame"] = np.full(n, rate / extras["path_rate"].shape[-1])
     return rates
 
 

@@ -26,6 +26,7 @@ from sepkit.inference.features import BASELINE_FEATURES
 from sepkit.inference.not_separated import NotSeparatedPredictor, fit_not_separated, recording_summary
 from sepkit.inference.ridge import COVERAGE, RidgePredictor, fit_ridge
 from sepkit.inference.silence import SilenceThreshold
+from sepkit.models.storage.earlier import with_frames
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
@@ -194,7 +195,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     path = folder / QUALITY
     if not path.is_file():
         return None
-    data = read_yaml(path, _AGAIN)
+    data = with_frames(read_yaml(path, _AGAIN))
     versions = {"format": FORMAT, "features_version": FEATURES_VERSION}
     for field, expected in versions.items():
         found = data.get(field) if isinstance(data, dict) else None

@@ -150,10 +150,10 @@ def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -
 def rates_of(separation: Separation) -> dict[str, float] | None:
     """Return how many nats the posteriors of an utterance are from their priors; None for deterministic latents.
 
-    `encoding_rate_nats_per_tick`, `mask_rate_nats_per_tick` (of all hypotheses together) and `path_rate_nats_per_tick`,
-    as far as they exist; `rate_nats_per_dimension`, their sum over the number of latent values of a tick; and the
-    shares of dimensions that are alive, `encoding_alive_share` ... (see `sepkit.objectives.rates.alive_share`). They
-    are means over a batch.
+    `encoding_rate_nats_per_frame`, `mask_rate_nats_per_frame` (of all hypotheses together) and
+    `path_rate_nats_per_frame`, as far as they exist; `rate_nats_per_dimension`, their sum over the number of latent
+    values of a frame; and the shares of dimensions that are alive, `encoding_alive_share` ... (see
+    `sepkit.objectives.rates.alive_share`). They are means over a batch.
 
     Args:
         separation: of a batch without padding.
@@ -171,9 +171,9 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     if "path_rate" in extras:
         of_latents["path"] = extras["path_rate"]
     for what, rate in of_latents.items():
-        ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
-        rates[f"{what}_rate_nats_per_tick"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
-        shares[f"{what}_alive_share"] = float(alive_share(rate, ticks).double().mean())
+        frames = torch.full((len(rate),), rate.shape[-1], device=rate.device)
+        rates[f"{what}_rate_nats_per_frame"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
+        shares[f"{what}_alive_share"] = float(alive_share(rate, frames).double().mean())
         dimensions += rate.shape[1:].numel() // rate.shape[-1]
     return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} | shares if rates else None
 

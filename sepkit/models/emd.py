@@ -364,7 +364,7 @@ class EncoderMaskerDecoder(SavedModel):
         return energy * self.signal_std.square()
 
     def frames_for(self, num_samples: int) -> int:
-        """Return F, the number of ticks in an encoding.
+        """Return F, the number of frames in an encoding.
 
         Args:
             num_samples: T, of the waveform.

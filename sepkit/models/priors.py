@@ -58,7 +58,7 @@ class Prior(nn.Module, ABC):
 
 
 class FixedPrior(Prior):
-    """The same distribution of scalars for every dimension, tick and hypothesis.
+    """The same distribution of scalars for every dimension, frame and hypothesis.
 
     Args:
         distribution: parameters without dimensions.
@@ -155,7 +155,7 @@ class FlowDensity:
         self.flow = flow
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the tick.
+        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the frame.
 
         Args:
             value: (..., K, F), encodings.
@@ -165,7 +165,7 @@ class FlowDensity:
 
 @with_defaults_of(FlowPriorConfig)
 class FlowPrior(Prior):
-    """A learned prior of the dimensions of a tick: each network adds a function of the earlier dimensions to each one.
+    """A learned prior of the dimensions of a frame: each network adds a function of the earlier dimensions to each one.
 
     The noise before the first network is N(0, 1). Ticks are independent and share the networks. Networks only shift, so
     that the log-determinant is zero.

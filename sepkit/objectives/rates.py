@@ -66,23 +66,23 @@ def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
     return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
 
 
-def alive_share(rate: Tensor, ticks: Tensor) -> Tensor:
-    """Return the share of latent dimensions whose mean rate over an utterance's ticks is above .01 nat, (B,).
+def alive_share(rate: Tensor, frames: Tensor) -> Tensor:
+    """Return the share of latent dimensions whose mean rate over an utterance's frames is above .01 nat, (B,).
 
     Args:
         rate: (B, ..., K, F) nats; every index but the first and the last is a dimension.
-        ticks: (B,) int, how many of the F ticks are the utterance's own.
+        frames: (B,) int, how many of the F frames are the utterance's own.
     """
-    inside = torch.arange(rate.shape[-1], device=rate.device) < ticks.view(-1, *[1] * (rate.ndim - 1))
-    mean = rate.detach().where(inside, 0.0).sum(-1) / ticks.clamp_min(1).view(-1, *[1] * (rate.ndim - 2))
+    inside = torch.arange(rate.shape[-1], device=rate.device) < frames.view(-1, *[1] * (rate.ndim - 1))
+    mean = rate.detach().where(inside, 0.0).sum(-1) / frames.clamp_min(1).view(-1, *[1] * (rate.ndim - 2))
     return (mean > _ALIVE_NATS).to(rate.dtype).flatten(1).mean(1)
 
 
 def total_rate(
     rate: Tensor,
-    ticks: Tensor,
+    frames: Tensor,
     free_nats: float = 0.0,
-    over: Literal["element", "tick", "utterance"] = "utterance",
+    over: Literal["element", "frame", "utterance"] = "utterance",
 ) -> Tensor:
     """Return the rate of each utterance, (B,) nats, where every group of elements counts at least its free nats.
 
@@ -90,19 +90,19 @@ def total_rate(
 
     Args:
         rate: (B, ..., K, F), of every element.
-        ticks: (B,) int, how many of the F ticks are the utterance's own; the others do not count.
+        frames: (B,) int, how many of the F frames are the utterance's own; the others do not count.
         free_nats: of each group.
-        over: what a group is: an element; all elements of a tick (all hypotheses together); or all elements.
+        over: what a group is: an element; all elements of a frame (all hypotheses together); or all elements.
 
     Source: thesis, eq. 37 ("element"), appendix J ("utterance").
     """
     if over == "element" and free_nats > 0:
         rate = rate.clamp_min(free_nats)
-    of_ticks = rate.sum(tuple(range(1, rate.ndim - 1)))
-    if over == "tick" and free_nats > 0:
-        of_ticks = of_ticks.clamp_min(free_nats)
-    inside = torch.arange(of_ticks.shape[-1], device=rate.device) < ticks[:, None]
-    total = of_ticks.where(inside, 0.0).sum(-1)
+    of_frames = rate.sum(tuple(range(1, rate.ndim - 1)))
+    if over == "frame" and free_nats > 0:
+        of_frames = of_frames.clamp_min(free_nats)
+    inside = torch.arange(of_frames.shape[-1], device=rate.device) < frames[:, None]
+    total = of_frames.where(inside, 0.0).sum(-1)
     return total.clamp_min(free_nats) if over == "utterance" and free_nats > 0 else total
 
 
@@ -161,7 +161,7 @@ class RateTerm(Term):
     """A rate in nats per sample of the utterance, as a likelihood divided by T is.
 
     It is zero, without gradient, where no source is active, unless mixtures alone are learned from too. In a padded
-    batch only an utterance's own ticks count.
+    batch only an utterance's own frames count.
 
     Args:
         what: "encoding", "mask" (of all hypotheses), "source" (encodings of the active sources), or "path" (the
@@ -183,7 +183,7 @@ class RateTerm(Term):
         config: RateConfig,
         traits: ModelTraits,
         estimator: Estimator = "auto",
-        per: Literal["tick", "sample", "utterance"] = "tick",
+        per: Literal["frame", "sample", "utterance"] = "frame",
         steering: Steering | None = None,
         of_all: bool = False,
         tempering: Tempering | None = None,
@@ -222,7 +222,7 @@ class RateTerm(Term):
             self.tempering.at(t_epochs)
 
     def statistics(self) -> dict[str, Tensor]:
-        """Return the rate of the last call without free nats, (B,) nats per tick, sample or utterance."""
+        """Return the rate of the last call without free nats, (B,) nats per frame, sample or utterance."""
         return self._statistics
 
     def __call__(self, step: Step) -> Tensor:
@@ -240,21 +240,21 @@ class RateTerm(Term):
             rate = elementwise_rate(posterior, prior, sample, self.estimator)
         if self.what == "source":
             rate = rate.where(batch.active[..., None, None], 0.0)
-        ticks = torch.tensor([self.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
-        counts = torch.ones_like(ticks, dtype=torch.bool) if self.of_all else batch.active.any(1)
-        plain = total_rate(rate, ticks).where(counts, 0.0)
-        unit = {"tick": ticks, "sample": batch.lengths, "utterance": torch.ones_like(ticks)}[self.per]
+        frames = torch.tensor([self.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
+        counts = torch.ones_like(frames, dtype=torch.bool) if self.of_all else batch.active.any(1)
+        plain = total_rate(rate, frames).where(counts, 0.0)
+        unit = {"frame": frames, "sample": batch.lengths, "utterance": torch.ones_like(frames)}[self.per]
         self._statistics = {
             statistic_of(self.what, self.per): (plain / unit).detach(),
-            f"{self.what}_alive_share": alive_share(rate, ticks).where(counts, 0.0),
+            f"{self.what}_alive_share": alive_share(rate, frames).where(counts, 0.0),
         }
         if self.tempering is not None and posterior is not None:
             tempered = tempered_rate(rate, posterior, self.tempering.beta)
             if self.what == "source":
                 tempered = tempered.where(batch.active[..., None, None], 0.0)
-            plain = total_rate(tempered, ticks).where(counts, 0.0)
+            plain = total_rate(tempered, frames).where(counts, 0.0)
         if self.config.free_nats > 0:
-            plain = total_rate(rate, ticks, self.config.free_nats, self.config.free_nats_over).where(counts, 0.0)
+            plain = total_rate(rate, frames, self.config.free_nats, self.config.free_nats_over).where(counts, 0.0)
         return plain / batch.lengths
 
     def _latents_of(self, separation: Separation) -> tuple[Latent, Density, Tensor | None]:
@@ -277,7 +277,7 @@ def statistic_of(what: What, per: str) -> str:
 
     Args:
         what: whose rate.
-        per: its unit: "tick", "sample" or "utterance".
+        per: its unit: "frame", "sample" or "utterance".
     """
     return f"{what}_rate_nats_per_{per}"
 
@@ -319,7 +319,7 @@ def build_rates(
     rated: list[What] = [what for what, extra in offered.items() if extra in traits.offers]
     if tempering is not None and "path" in rated:
         raise UserError("objective.rates.tempering: the path of a stochastic masker has no entropy; expected none")
-    per = "tick" if config.steering is None else config.steering.per
+    per = "frame" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
     if "encoding" in rated and (traits.adaptive_prior or autoencoding):
         rated.append("source")

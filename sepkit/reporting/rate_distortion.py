@@ -58,15 +58,15 @@ class Point:
 
     Args:
         run: its name.
-        rate_nats_per_tick: of encoding and masks together.
-        rate_nats_per_dimension: the same over the number of latent values of a tick.
+        rate_nats_per_frame: of encoding and masks together.
+        rate_nats_per_dimension: the same over the number of latent values of a frame.
         blr_nll_nats_per_sample: the distortion: the negative log evidence of the references.
         si_sdr_db: of the estimates.
         si_sdri_db: over the mixture.
     """
 
     run: str
-    rate_nats_per_tick: float
+    rate_nats_per_frame: float
     rate_nats_per_dimension: float
     blr_nll_nats_per_sample: float
     si_sdr_db: float
@@ -126,7 +126,7 @@ def targets_of(run: Run) -> list[Target]:
         run: with its settings and log.
     """
     settings = run.settings
-    per = str(settings.get(f"{_STEERING}.per", "tick"))
+    per = str(settings.get(f"{_STEERING}.per", "frame"))
     epochs = [record for record in (run.log.records if run.log else ()) if record.get("kind") == "epoch"]
     targets = []
     for name, latents in _STEERED.items():
@@ -167,8 +167,8 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
         raise UserError(
             f"{evaluation.folder}: found neither blr_nats_per_sample nor si_sdr_db; evaluate with --metrics si_sdr blr"
         )
-    per_tick = math.fsum(rate for rate in of_latents if rate is not None)
-    return Point(run.name, per_tick, per_dimension, -blr, si_sdr, si_sdri)
+    per_frame = math.fsum(rate for rate in of_latents if rate is not None)
+    return Point(run.name, per_frame, per_dimension, -blr, si_sdr, si_sdri)
 
 
 def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
@@ -201,7 +201,7 @@ def _sections(runs: Sequence[Run], points: dict[str, list[Point]], figure: str) 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
     """Return a table of targets, the rates that training reached, and the rates on every test set."""
     targets = {run.name: targets_of(run) for run in runs}
-    units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["tick"]
+    units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["frame"]
     if len(units) > 1:
         raise UserError(f"runs: found targets in nats per {' and per '.join(units)}; summarize them separately")
     by_run = {name: {point.run: point for point in models} for name, models in points.items()}
@@ -217,7 +217,7 @@ def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
         for models in by_run.values():
             point = models.get(run.name)
             cells.append(
-                "" if point is None else f"{point.rate_nats_per_tick:.4g} ({point.rate_nats_per_dimension:.3f})"
+                "" if point is None else f"{point.rate_nats_per_frame:.4g} ({point.rate_nats_per_dimension:.3f})"
             )
         rows.append([escaped(run.name), *cells])
     reached = sum(all(target.met for target in mine) for mine in targets.values() if mine)
@@ -257,13 +257,13 @@ def _test_set_table(models: Sequence[Point]) -> str:
     best = {name: optimum(name, np.array([getattr(point, name) for point in models])) for name in columns}
     rows = []
     for place, point in enumerate(models):
-        cells = [escaped(point.run), f"{point.rate_nats_per_tick:.4g}", f"{point.rate_nats_per_dimension:.3f}"]
+        cells = [escaped(point.run), f"{point.rate_nats_per_frame:.4g}", f"{point.rate_nats_per_dimension:.3f}"]
         for name in columns:
             value = getattr(point, name)
             text = "" if math.isnan(value) else f"{value:.{digits_of(name)}f}"
             cells.append(f"**{text}**" if best[name] == place and len(models) > 1 else text)
         rows.append(cells)
-    header = ["model", "nats per tick", "nats per dimension", "distortion [nats per sample]"]
+    header = ["model", "nats per frame", "nats per dimension", "distortion [nats per sample]"]
     return markdown_table([*header, *map(short_label_of, columns[1:])], rows)
 
 
@@ -272,12 +272,12 @@ def _named(target: Target) -> str:
 
 
 def _of_dimension(target: Target, known: Point | None) -> str:
-    """Return a target per latent value of a tick, if it sums both rates; any point tells the number of values."""
-    if target.reached is None or known is None or (target.name, target.per) != ("total", "tick"):
+    """Return a target per latent value of a frame, if it sums both rates; any point tells the number of values."""
+    if target.reached is None or known is None or (target.name, target.per) != ("total", "frame"):
         return ""
-    if not known.rate_nats_per_tick > 0:
+    if not known.rate_nats_per_frame > 0:
         return ""
-    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_tick:.3f})"
+    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_frame:.3f})"
 
 
 def _joined(texts: Iterator[str]) -> str:

@@ -165,11 +165,11 @@ def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
 
 def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None:
     summary = evaluate([corpus.manifest], tmp_path / "out", separate=Knowing(corpus), metrics=["si_sdr"]).summary
-    assert summary["metrics"]["encoding_rate_nats_per_tick"]["mean"] == pytest.approx(12)
+    assert summary["metrics"]["encoding_rate_nats_per_frame"]["mean"] == pytest.approx(12)
     assert summary["metrics"]["rate_nats_per_dimension"]["n"] == 5
     rows = rows_of(tmp_path / "out")
     for place, row in enumerate(rows):
-        assert float(row["encoding_rate_nats_per_tick"]) == 10 + place
+        assert float(row["encoding_rate_nats_per_frame"]) == 10 + place
         # Hypotheses are in reverse order: the first source's is the second, whose error is -0.5 dB.
         assert row["assignment"] == "2 1"
         assert float(row["predicted_si_sdr_db_s1"]) == pytest.approx(float(row["si_sdr_db_s1"]) - 0.5, abs=1e-3)

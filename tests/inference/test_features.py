@@ -149,12 +149,12 @@ def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     ("encoding", "masks", "own"),
     [
         (DeterministicConfig("linear"), DeterministicConfig("sigmoid"), set()),
-        (DeterministicConfig("linear"), BetaConfig(), {"mask_spread_db", "mask_rate_nats_per_tick"}),
-        (GaussianConfig("linear"), DeterministicConfig("sigmoid"), {"encoding_rate_nats_per_tick"}),
+        (DeterministicConfig("linear"), BetaConfig(), {"mask_spread_db", "mask_rate_nats_per_frame"}),
+        (GaussianConfig("linear"), DeterministicConfig("sigmoid"), {"encoding_rate_nats_per_frame"}),
         (
             GaussianConfig("linear"),
             LogNormalConfig(),
-            {"mask_spread_db", "encoding_rate_nats_per_tick", "mask_rate_nats_per_tick"},
+            {"mask_spread_db", "encoding_rate_nats_per_frame", "mask_rate_nats_per_frame"},
         ),
     ],
 )
@@ -185,11 +185,11 @@ def test_rates_and_spread_by_hand():
         masks = torch.cat([plain.masks.sample(generator) for _ in range(400)])
         encoding = model.encoding_family.at_test(plain.encoding).expand(400, -1, -1)
         samples = model.decode(model.filterbank.apply_mask(masks, encoding), RATE).double()
-    ticks = plain.encoding.shape[-1]
+    frames = plain.encoding.shape[-1]
     encoding_rate = plain.encoding.kl(plain.extras["encoding_prior"]).sum().item()
-    assert found["encoding_rate_nats_per_tick"] == pytest.approx([encoding_rate / ticks] * 2, rel=1e-5)
+    assert found["encoding_rate_nats_per_frame"] == pytest.approx([encoding_rate / frames] * 2, rel=1e-5)
     mask_rates = plain.masks.kl(plain.extras["mask_prior"])[0].sum((-2, -1)).tolist()
-    assert found["mask_rate_nats_per_tick"] == pytest.approx([rate / ticks for rate in mask_rates], rel=1e-5)
+    assert found["mask_rate_nats_per_frame"] == pytest.approx([rate / frames for rate in mask_rates], rel=1e-5)
     spread_db = 10 * (samples.var(0).sum(-1) / plain.estimates[0].square().sum(-1)).log10()
     assert found["mask_spread_db"] == pytest.approx(spread_db.tolist(), abs=0.05)
 

@@ -306,7 +306,7 @@ def test_mixtures_of_no_use_are_counted(calibrated):
     assert set(found.skipped) == {"silent", "three", "short", "none", "gone"}
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
     assert found.predictor.weights
-    assert {"mask_spread_db", "mask_rate_nats_per_tick"} <= set(found.predictor.model.features)
+    assert {"mask_spread_db", "mask_rate_nats_per_frame"} <= set(found.predictor.model.features)
     assert set(found.predictor.baseline.features) == set(BASELINE_FEATURES)
 
 

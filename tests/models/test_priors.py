@@ -189,7 +189,7 @@ def test_the_flows_jacobian_is_triangular(zuko):
 
 
 def test_encodings_are_made_of_noise_and_noise_of_encodings(zuko):
-    """Each follows from the other, and ticks do not affect each other."""
+    """Each follows from the other, and frames do not affect each other."""
     flow = moved(FlowPrior(6, transforms=3, hidden_features=16), 0.2)
     noise = torch.randn(2, 6, 7, dtype=torch.float64)
     encoding = flow.encoding(noise)

@@ -73,7 +73,7 @@ class Wrapped:
 
 
 def frames_for(num_samples: int) -> int:
-    """Return one tick for eight samples."""
+    """Return one frame for eight samples."""
     return num_samples // 8
 
 
@@ -112,13 +112,13 @@ def batch_and_separation(n: int = 2, closed: bool = True) -> tuple[Batch, Separa
 
 
 def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
-    """Return the KL of the ticks that are an utterance's own: 5, 3, and none that counts."""
+    """Return the KL of the frames that are an utterance's own: 5, 3, and none that counts."""
     encoding, masks = separation.encoding.inner, separation.masks.inner  # type: ignore[attr-defined]
     of_encoding, of_masks = [], []
-    for b, ticks in enumerate((5, 3, 0)):
-        m, s = encoding.loc[b, :, :ticks], encoding.scale[b, :, :ticks]
+    for b, frames in enumerate((5, 3, 0)):
+        m, s = encoding.loc[b, :, :frames], encoding.scale[b, :, :frames]
         of_encoding.append((0.5 * (s**2 + m**2 - 1) - s.log()).sum().item())
-        m, s = masks.loc[b, :, :, :ticks], masks.scale[b, :, :, :ticks]
+        m, s = masks.loc[b, :, :, :frames], masks.scale[b, :, :, :frames]
         of_masks.append((0.5 * (s**2 + m**2 - 1) - s.log()).sum().item())
     return of_encoding, of_masks
 
@@ -177,12 +177,12 @@ def test_points_add_no_terms():
     assert set(objective(batch, separation).terms) == {"separation", "mask_rate"}
 
 
-@pytest.mark.parametrize("per", ["tick", "sample", "utterance"])
+@pytest.mark.parametrize("per", ["frame", "sample", "utterance"])
 def test_rates_are_recorded_without_weights(per):
     batch, separation = batch_and_separation()
     rates = RatesConfig(RateConfig(free_nats=1e6), steering=SteeringConfig(total=1.0, per=per))
     statistics = build_objective(ObjectiveConfig(rates=rates), TRAITS)(batch, separation).statistics
-    unit = {"tick": (5, 3), "sample": (T, 24), "utterance": (1, 1)}[per]
+    unit = {"frame": (5, 3), "sample": (T, 24), "utterance": (1, 1)}[per]
     for name, by_hand in zip(("encoding", "mask"), rates_by_hand(separation), strict=True):
         found = statistics[f"{name}_rate_nats_per_{per}"]
         assert found.tolist() == pytest.approx([by_hand[0] / unit[0], by_hand[1] / unit[1], 0.0])
@@ -192,24 +192,24 @@ def test_rates_are_recorded_without_weights(per):
 # -------------------------------------------------------------------------------------------------------- free nats
 
 
-@pytest.mark.parametrize("over", ["element", "tick", "utterance"])
+@pytest.mark.parametrize("over", ["element", "frame", "utterance"])
 @pytest.mark.parametrize("nats", [0.0, 0.7, 6.0, 1e3])
 @pytest.mark.parametrize("shape", [(2, K, F), (2, 3, K, F)])
 def test_free_nats_by_brute_force(over, nats, shape):
     rate = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2
-    ticks = torch.tensor([F, 2])
-    found = total_rate(rate, ticks, nats, over)
+    frames = torch.tensor([F, 2])
+    found = total_rate(rate, frames, nats, over)
     for b in range(2):
-        own = rate[b, ..., : ticks[b]]
+        own = rate[b, ..., : frames[b]]
         groups = {
             "element": own.flatten().tolist(),
-            "tick": [own[..., f].sum().item() for f in range(own.shape[-1])],
+            "frame": [own[..., f].sum().item() for f in range(own.shape[-1])],
             "utterance": [own.sum().item()],
         }[over]
         assert found[b].item() == pytest.approx(sum(max(nats, group) for group in groups))
 
 
-@pytest.mark.parametrize("over", ["element", "tick", "utterance"])
+@pytest.mark.parametrize("over", ["element", "frame", "utterance"])
 def test_free_nats_are_not_reduced(over):
     """Below them there is no gradient, above them the whole one."""
     rate = torch.tensor([[[0.1, 5.0]]], dtype=torch.float64, requires_grad=True)
@@ -379,13 +379,13 @@ def test_a_rate_is_led_to_its_target():
         result.loss.sum().backward()
         optimizer.step()
         objective.after_step({name: value.mean().item() for name, value in result.statistics.items()})
-    assert result.statistics["encoding_rate_nats_per_tick"].item() == pytest.approx(1.0, rel=0.05)
+    assert result.statistics["encoding_rate_nats_per_frame"].item() == pytest.approx(1.0, rel=0.05)
 
 
 def test_one_weight_for_the_total_or_one_for_each():
     total, steerings = build_rates(RatesConfig(steering=SteeringConfig(total=5.0)), TRAITS)
     assert len(steerings) == 1 and total["encoding_rate"].steering is total["mask_rate"].steering is steerings[0]
-    assert steerings[0].statistics == ("encoding_rate_nats_per_tick", "mask_rate_nats_per_tick")
+    assert steerings[0].statistics == ("encoding_rate_nats_per_frame", "mask_rate_nats_per_frame")
     each, steerings = build_rates(RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)), TRAITS)
     assert [s.target for s in steerings] == [5.0, 2.0]
     steerings[0].weight = 0.5
@@ -398,7 +398,7 @@ def test_steered_weights_are_remembered():
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)))
     one, two = (build_objective(config, TRAITS) for _ in range(2))
     for _ in range(7):
-        one.after_step({"encoding_rate_nats_per_tick": 9.0, "mask_rate_nats_per_tick": 1.0})
+        one.after_step({"encoding_rate_nats_per_frame": 9.0, "mask_rate_nats_per_frame": 1.0})
     assert one.scheduled != two.scheduled
     two.load_state_dict(one.state_dict())
     assert one.scheduled == two.scheduled
@@ -409,11 +409,11 @@ def test_a_target_that_is_not_reached_is_reported():
     """A line with the rate comes every N epochs; none if the target is reached, or with warnings turned off."""
     config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, warn_after_epochs=10)))
     objective = build_objective(config, TRAITS)
-    far = {"encoding_rate_nats_per_tick": 3.0}
-    assert objective.warnings(far, 9) == objective.warnings({"encoding_rate_nats_per_tick": 5.4}, 10) == []
+    far = {"encoding_rate_nats_per_frame": 3.0}
+    assert objective.warnings(far, 9) == objective.warnings({"encoding_rate_nats_per_frame": 5.4}, 10) == []
     for epochs in (10, 20):
         (line,) = objective.warnings(far, epochs)
-        assert f"after {epochs} epochs encoding_rate_nats_per_tick is 3, the target 5" in line and "\n" not in line
+        assert f"after {epochs} epochs encoding_rate_nats_per_frame is 3, the target 5" in line and "\n" not in line
     assert Steering(("a",), 5.0, SteeringConfig(warn_after_epochs=0)).warning({"a": 3.0}, 20) is None
 
 

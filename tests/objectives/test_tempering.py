@@ -128,15 +128,15 @@ def test_entropies_are_those_of_torch(own, theirs):
 
 
 def test_alive_share_counts_dimensions_above_a_hundredth_of_a_nat():
-    """Means are over an utterance's own ticks."""
+    """Means are over an utterance's own frames."""
     rate = torch.zeros(2, 2, 2, 4)
     rate[0, 0, 0] = 0.02
     rate[0, 0, 1, 3] = 1.0
     rate[1, :, :, 0] = 0.05
-    ticks = torch.tensor([3, 4])
-    # First: only one of four is alive, for the large value is beyond its ticks. Second: the mean is .0125 in each.
-    assert alive_share(rate, ticks).tolist() == [0.25, 1.0]
-    assert alive_share(0.5 * rate, ticks).tolist() == [0.0, 0.0]
+    frames = torch.tensor([3, 4])
+    # First: only one of four is alive, for the large value is beyond its frames. Second: the mean is .0125 in each.
+    assert alive_share(rate, frames).tolist() == [0.25, 1.0]
+    assert alive_share(0.5 * rate, frames).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

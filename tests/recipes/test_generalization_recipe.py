@@ -212,7 +212,7 @@ def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> Non
             == models[name[:-6]].mask_family.variational
         )
         if name.startswith("vi_"):
-            assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "tick"
+            assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "frame"
             assert tree["objective.rates.steering.change"] == 1e-4
     for twin in ("tasnet", "sudormrf"):
         changed = differences(configs[f"deterministic_{twin}_seed0"], configs[f"vi_{twin}_seed0"])
@@ -259,8 +259,8 @@ def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     configs = dry("--conf", "conf/table2.yaml", "--task", "clean", "--seeds", "0")
     assert len(configs) == 9
     rates = configs["free128_beta8_128_seed0"].objective.rates
-    assert rates.encoding == RateConfig(ConstantConfig(1 / 8), 128.0, "tick")
-    assert rates.masks == RateConfig(ConstantConfig(1 / 128), 256.0, "tick")
+    assert rates.encoding == RateConfig(ConstantConfig(1 / 8), 128.0, "frame")
+    assert rates.masks == RateConfig(ConstantConfig(1 / 128), 256.0, "frame")
     rates = configs["free64_beta1_seed0"].objective.rates
     assert (rates.encoding.free_nats, rates.masks.free_nats, rates.masks.weight) == (64.0, 128.0, ConstantConfig(1.0))
     assert {config.model.encoding.name for config in configs.values()} == {"gamma"}

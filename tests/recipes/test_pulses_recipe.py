@@ -29,7 +29,7 @@ TINY = {
         },
         "masks": {"name": "log_normal"},
     },
-    "objective": {"cost": {"name": "blr_nll"}, "rates": {"steering": {"per": "tick", "change": 0.1}}},
+    "objective": {"cost": {"name": "blr_nll"}, "rates": {"steering": {"per": "frame", "change": 0.1}}},
     "data": {"segment_seconds": 0.25, "batch_size": 4, "workers": 0},
     "trainer": {"max_epochs": 1, "early_stop_patience": 0, "accelerator": "cpu"},
 }  # fmt: skip
@@ -142,7 +142,7 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 9_761
     assert (config.model.encoding.name, config.model.masks.name) == ("gaussian", "log_normal")
     steering = config.objective.rates.steering
-    assert isinstance(steering, SteeringConfig) and steering.per == "tick" and steering.change == 0.01
+    assert isinstance(steering, SteeringConfig) and steering.per == "frame" and steering.change == 0.01
     assert type(config.objective.cost).__name__ == "BLRConfig"
     if name == "paper":
         assert steering.initial_weight == 1e-6

@@ -39,25 +39,25 @@ def make_model(folder: Path, target: int, *, steering: dict[str, Any] | None = N
             "si_sdr_db": si_sdr + more_db,
             "si_sdri_db": si_sdr + more_db + 1,
             "blr_nats_per_sample": evidence + more_evidence,
-            "encoding_rate_nats_per_tick": 0.25 * rate * factor,
-            "mask_rate_nats_per_tick": 0.75 * rate * factor,
+            "encoding_rate_nats_per_frame": 0.25 * rate * factor,
+            "mask_rate_nats_per_frame": 0.75 * rate * factor,
             "rate_nats_per_dimension": rate * factor / DIMENSIONS,
         }
         metrics = {key: {"mean": mean, "n": 2, "ci95": [mean, mean], "std": 0.0} for key, mean in means.items()}
         (evaluation / "summary.json").write_text(json.dumps({"n_utterances": 2, "metrics": metrics}))
         (evaluation / "utterances.csv").write_text("manifest,id\n")
-    config = {"objective": {"rates": {"steering": steering or {"total": float(target), "per": "tick"}}}}
+    config = {"objective": {"rates": {"steering": steering or {"total": float(target), "per": "frame"}}}}
     (folder / "config.yaml").write_text(json.dumps(config))
     records = [
-        {"kind": "epoch", "epoch": 1, "step": 1, "train_encoding_rate_nats_per_tick": 999.0},
+        {"kind": "epoch", "epoch": 1, "step": 1, "train_encoding_rate_nats_per_frame": 999.0},
         {
             "kind": "epoch",
             "epoch": 2,
             "step": 2,
-            "train_encoding_rate_nats_per_tick": 0.25 * reached,
-            "train_mask_rate_nats_per_tick": 0.75 * reached,
+            "train_encoding_rate_nats_per_frame": 0.25 * reached,
+            "train_mask_rate_nats_per_frame": 0.75 * reached,
         },
-        {"kind": "step", "epoch": 3, "step": 3, "train_encoding_rate_nats_per_tick": 777.0},
+        {"kind": "step", "epoch": 3, "step": 3, "train_encoding_rate_nats_per_frame": 777.0},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(folder)
@@ -119,7 +119,7 @@ def test_the_curves_are_those_the_report_draws(tmp_path: Path, models: list[str]
 
 
 def test_separate_targets_and_other_units(tmp_path: Path) -> None:
-    steering = {"encoding": 10.0, "masks": 30.0, "per": "tick"}
+    steering = {"encoding": 10.0, "masks": 30.0, "per": "frame"}
     run = load_run(make_model(tmp_path / "a", 40, steering=steering))
     encoding, masks = targets_of(run)
     assert (encoding.name, encoding.reached, encoding.met) == ("encoding", pytest.approx(10.75), True)

@@ -69,8 +69,8 @@ def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(
     for name in ("encoding_rate", "mask_rate", "source_rate", "separation", "mixture_reconstruction"):
         assert whole[-1][f"train_{name}"] is not None and whole[-1][f"dev_{name}"] is not None
     for name in (
-        "train_encoding_rate_nats_per_tick",
-        "train_mask_rate_nats_per_tick",
+        "train_encoding_rate_nats_per_frame",
+        "train_mask_rate_nats_per_frame",
         "mask_rate_weight",
         "train_loss",
     ):
@@ -87,7 +87,7 @@ def train_and_tell(config: TrainConfig, out: Path, told: Path) -> None:
     def tell(self: Objective, means: Any) -> None:
         after_step(self, means)
         rank = torch.distributed.get_rank()
-        rates = [value for name, value in sorted(means.items()) if name.endswith("per_tick")]
+        rates = [value for name, value in sorted(means.items()) if name.endswith("per_frame")]
         with (told / f"{rank}.jsonl").open("a") as file:
             file.write(json.dumps([*rates, self.steerings[0].weight]) + "\n")
 

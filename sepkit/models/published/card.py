@@ -38,9 +38,9 @@ _SEXES = {"F": "female", "M": "male"}
 _DIAGNOSTICS = {
     "mcl_si_sdr_db",
     "blr_nats_per_sample",
-    "encoding_rate_nats_per_tick",
-    "mask_rate_nats_per_tick",
-    "path_rate_nats_per_tick",
+    "encoding_rate_nats_per_frame",
+    "mask_rate_nats_per_frame",
+    "path_rate_nats_per_frame",
     "rate_nats_per_dimension",
     "encoding_alive_share",
     "mask_alive_share",

@@ -38,3 +38,12 @@ def renamed(tensors: Mapping[str, T], model: Any) -> dict[str, T]:
         for name, tensor in tensors.items()
         if not (embeds and name.startswith("masker.embedding."))
     }
+
+
+def with_frames(data: Any) -> Any:
+    """Return plain data in which the names of rates say "frame", as they do today, where they said "tick"."""
+    if isinstance(data, dict):
+        return {with_frames(key): with_frames(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [with_frames(value) for value in data]
+    return data.replace("_nats_per_tick", "_nats_per_frame") if isinstance(data, str) else data

@@ -181,8 +181,8 @@ def parts_of(parts: ImageELBO) -> dict[str, Tensor]:
 
 
 def _total(rate: Tensor, config: RateConfig) -> Tensor:
-    ticks = torch.full((len(rate),), rate.shape[-1], device=rate.device)
-    return total_rate(rate, ticks, config.free_nats, config.free_nats_over)
+    frames = torch.full((len(rate),), rate.shape[-1], device=rate.device)
+    return total_rate(rate, frames, config.free_nats, config.free_nats_over)
 
 
 def _binarize(folder: Path) -> None:

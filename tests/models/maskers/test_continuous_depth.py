@@ -126,7 +126,7 @@ def test_the_path_rate_joins_the_objective() -> None:
     torch.testing.assert_close(losses.loss, losses.terms["separation"] + 0.5 * losses.terms["path_rate"])
     losses.loss.sum().backward()
     assert all(bool(p.grad.abs().sum() > 0) for p in model.masker.parameters())
-    objective.after_step({"path_rate_nats_per_tick": 3.0})
+    objective.after_step({"path_rate_nats_per_frame": 3.0})
     assert objective.terms["path_rate"].weight == pytest.approx(0.5 * 1.01)
 
 
@@ -138,7 +138,7 @@ def test_without_sampling_there_is_no_noise_and_with_it_there_is_a_spread() -> N
         assert torch.equal(first.estimates, again.estimates)
         torch.testing.assert_close(model.estimates(mixture), first.estimates)
         rates = rates_of(first)
-    assert rates is not None and {"path_rate_nats_per_tick", "path_alive_share"} <= set(rates)
+    assert rates is not None and {"path_rate_nats_per_frame", "path_alive_share"} <= set(rates)
     drawn = monte_carlo(model, mixture, samples=4, seed=3)
     assert bool((drawn.spread.sum(-1) > 0).all())
     assert torch.equal(drawn.spread, monte_carlo(model, mixture, samples=4, seed=3).spread)

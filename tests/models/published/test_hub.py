@@ -355,7 +355,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         license="CC-BY-4.0",
         corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
         summaries=[
-            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_tick=600),
+            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600),
             summary(tmp_path / "hard.json", own=1),
         ],
         credit="Spoken by volunteers.",
