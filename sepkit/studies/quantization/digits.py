@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,15 @@ from sepkit.cells import cell_seed, run_cells
 from sepkit.corpora.images import MNIST_SIZE, read_mnist
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL
-from sepkit.studies.quantization.config import DigitsConfig
-from sepkit.studies.quantization.experts import class_probabilities, winner_losses
-from sepkit.studies.quantization.image_networks import ResNet9, RestoringExpert
-from sepkit.studies.quantization.splitting import expert_to_split, jitter_network, split_last_layer
+from sepkit.studies.quantization.config import DigitsConfig, settings
+from sepkit.studies.quantization.experts import (
+    class_probabilities,
+    expert_to_split,
+    jitter,
+    seeded,
+    split_classes,
+    winner_losses,
+)
 
 TASKS = ("upper", "window", "noise")
 """Upper rows missing; a square at a random place missing; Gaussian noise."""
@@ -29,18 +33,15 @@ TASKS = ("upper", "window", "noise")
 # Images by whose distortion the expert to split is chosen.
 _PROBE = 1024
 _BATCH = 500
+# Channels of a group of group norm.
+_GROUP = 8
 Spoil = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def spoil(task: str, config: DigitsConfig) -> Spoil:
     """Return the function that spoils images (B, 1, 28, 28), with a generator for what is random in it.
 
-    Args:
-        task: of `TASKS`.
-        config: its numbers.
-
-    Returns:
-        The function; pixels that are missing are 0.
+    Pixels that are missing are 0.
 
     Raises:
         UserError: an unknown task.
@@ -62,65 +63,110 @@ def _without_window(images: Tensor, side: int, generator: torch.Generator) -> Te
     return images.where(~(inside[0][:, :, None] & inside[1][:, None])[:, None], 0.0)
 
 
+class RestoringExpert(nn.Sequential):
+    """An image of pixels in (0, 1), (B, 1, 28, 28), from a spoiled one.
+
+    Two convolutions, the first with stride 2, two of the bottleneck, a transposed one, and a sigmoid. The bottleneck's
+    are dilated by 2 and 4, so that a pixel depends on 33 x 33 others, nearly all of the image: without dilation it is
+    17 x 17, and where more is missing an expert can only paint one gray. Group norm sees one image; batch norm would
+    see those that an expert has won.
+
+    Args:
+        channels: of the first convolution, and of the bottleneck.
+
+    Source: CCLVQ paper, appendix B.1, where widths, strides and dilations are not given.
+    """
+
+    def __init__(self, channels: Sequence[int] = (32, 64)) -> None:
+        first, inner = channels
+        super().__init__(
+            _layer(nn.Conv2d(1, first, 3, stride=2, padding=1, bias=False), first),
+            _layer(nn.Conv2d(first, inner, 3, padding=1, bias=False), inner),
+            _layer(nn.Conv2d(inner, inner, 3, padding=2, dilation=2, bias=False), inner),
+            _layer(nn.Conv2d(inner, inner, 3, padding=4, dilation=4, bias=False), inner),
+            _layer(nn.ConvTranspose2d(inner, first, 2, stride=2, bias=False), first),
+            nn.Conv2d(first, 1, 3, padding=1),
+            nn.Sigmoid(),
+        )
+        # A third less time on processors with so few channels.
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+class ResNet9(nn.Module):
+    """Logits (B, n) of images (B, 1, 28, 28): eight convolutions in three stages, the last two residual.
+
+    Args:
+        classes: n.
+        channels: of the stages.
+
+    Source: CCLVQ paper, appendix B.1, where the widths are not given.
+    """
+
+    def __init__(self, classes: int, channels: Sequence[int] = (16, 32, 64)) -> None:
+        super().__init__()
+        first, second, third = channels
+        self.stem = nn.Sequential(_convolution(1, first), nn.MaxPool2d(2))
+        self.second = nn.Sequential(_convolution(first, second), nn.MaxPool2d(2))
+        self.second_residual = nn.Sequential(_convolution(second, second), _convolution(second, second))
+        self.third = _convolution(second, third)
+        self.third_residual = nn.Sequential(_convolution(third, third), _convolution(third, third))
+        self.last = nn.Linear(third, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.second(self.stem(images))
+        x = x + self.second_residual(x)
+        x = self.third(x)
+        x = x + self.third_residual(x)
+        return self.last(x.amax((2, 3)))
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Sequential:
+    return _layer(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), outputs)
+
+
+def _layer(convolution: nn.Module, channels: int) -> nn.Sequential:
+    return nn.Sequential(convolution, nn.GroupNorm(max(1, channels // _GROUP), channels), nn.ReLU())
+
+
 class DigitExperts:
-    """n experts and a classifier that says which of them will be nearest.
+    """n experts, grown from one, and a classifier that says which of them will be nearest.
 
     Args:
         config: the experiment.
         experts: n.
-        seed: of weights, noise in the assignment and jitter.
+        seed: of weights and jitter.
     """
 
     def __init__(self, config: DigitsConfig, experts: int, seed: int) -> None:
         self.config, self.count = config, experts
-        self.networks = [self._network(seed, place) for place in range(experts)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(cell_seed(seed, "classifier"))
-            self.classifier = ResNet9(experts, config.classifier_channels, config.norm)
-        self.steps = [self._adam(network) for network in self.networks]
-        self.classifier_steps = self._adam(self.classifier)
-        self.awake = torch.ones(1, experts, dtype=torch.bool)
-        if config.training == "split":
-            self.awake[:, 1:] = False
+        self.networks = [
+            seeded(cell_seed(seed, f"expert {place}"), lambda: RestoringExpert(config.channels))
+            for place in range(experts)
+        ]
+        self.classifier = seeded(cell_seed(seed, "classifier"), lambda: ResNet9(experts, config.classifier_channels))
+        self.steps, (self.classifier_steps,) = (
+            [torch.optim.Adam(network.parameters(), lr=config.learning_rate, fused=True) for network in networks]
+            for networks in (self.networks, [self.classifier])
+        )
+        self.awake = torch.arange(experts)[None] == 0
         self.generator = torch.Generator().manual_seed(cell_seed(seed, "noise and jitter"))
-
-    def _network(self, seed: int, place: int) -> RestoringExpert:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(cell_seed(seed, f"expert {place}"))
-            return RestoringExpert(self.config.channels, self.config.norm)
-
-    def _adam(self, network: nn.Module) -> torch.optim.Adam:
-        return torch.optim.Adam(network.parameters(), lr=self.config.learning_rate, fused=True)
 
     @torch.no_grad()
     def restore(self, spoiled: Tensor) -> Tensor:
-        """The images of all experts in evaluation mode, (B, n, 784); zeros of those that sleep.
-
-        Args:
-            spoiled: (B, 1, 28, 28).
-        """
+        """Return the images of all experts, (B, n, 784), for spoiled ones (B, 1, 28, 28); zeros of those that sleep."""
         images = spoiled.new_zeros(len(spoiled), self.count, MNIST_SIZE**2)
         for place, network in enumerate(self.networks):
             if self.awake[0, place]:
-                images[:, place] = network.eval()(spoiled).flatten(1)
+                images[:, place] = network(spoiled).flatten(1)
         return images
 
     def cost(self, spoiled: Tensor, images: Tensor) -> Tensor:
-        """The squared distances of what the experts make of spoiled images from true ones, over all pixels, (B, n).
-
-        Args:
-            spoiled: (B, 1, 28, 28).
-            images: (B, 1, 28, 28), true ones.
-        """
+        """Return the squared distances of restored from true images, both (B, 1, 28, 28), over all pixels, (B, n)."""
         return (self.restore(spoiled) - images.flatten(1).unsqueeze(1)).square().sum(2)
 
     def step(self, spoiled: Tensor, images: Tensor) -> None:
-        """Train the nearest expert on each image, and the classifier on which that is.
-
-        Args:
-            spoiled: (B, 1, 28, 28).
-            images: (B, 1, 28, 28), true ones.
-        """
+        """Train the nearest expert on each image, and the classifier on which that is."""
         if int(self.awake.sum()) > 1:
             winners = self._classify(spoiled, images)
         else:
@@ -131,59 +177,49 @@ class DigitExperts:
             if not bool(own.any()):
                 continue
             optimizer.zero_grad()
-            (network.train()(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum().backward()
+            (network(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum().backward()
             optimizer.step()
 
     def _classify(self, spoiled: Tensor, images: Tensor) -> Tensor:
-        """Who wins, (B,), after a step of the classifier towards it."""
-        # Who wins is decided in evaluation mode: with batch norm, the statistics of a batch are not those of a part.
-        cost = self.cost(spoiled, images)
-        logits = self.classifier.train()(spoiled)
-        noise = self.config.assignment_noise if self.config.training == "noisy" else 0.0
-        losses = winner_losses(cost[None], logits[None], MCL(), awake=self.awake, noise=noise, generator=self.generator)
+        """Return who wins, (B,), after a step of the classifier towards it."""
+        cost, logits = self.cost(spoiled, images), self.classifier(spoiled)
+        losses = winner_losses(cost[None], logits[None], MCL(), awake=self.awake)
         self.classifier_steps.zero_grad()
         losses.classifiers.sum().backward()
         self.classifier_steps.step()
         return losses.winners[0]
 
     def grow(self, spoiled: Tensor, images: Tensor) -> None:
-        """Wake one more expert, a copy of the one with the largest share on these images.
-
-        Args:
-            spoiled: (N, 1, 28, 28).
-            images: (N, 1, 28, 28), true ones.
-        """
+        """Wake one more expert, a copy of the one with the largest share on these images."""
         cost = torch.cat([self.cost(*pair) for pair in zip(spoiled.split(_BATCH), images.split(_BATCH), strict=True)])
-        source = int(expert_to_split(cost[None], self.awake, self.config.split_by))
+        source = int(expert_to_split(cost[None], self.awake))
         target = int(self.awake.sum())
         self.networks[target].load_state_dict(self.networks[source].state_dict())
         self.steps[target].load_state_dict(copy.deepcopy(self.steps[source].state_dict()))
-        jitter_network(self.networks[target], self.config.jitter, self.generator)
-        split_last_layer(self.classifier_steps, self.classifier.last, source, target)
+        own = (parameter.data[None] for parameter in self.networks[target].parameters())
+        jitter(own, torch.tensor([0]), self.config.jitter, self.generator)
+        last = self.classifier.last
+        with_moments = [
+            [p.data, *(m for m in self.classifier_steps.state.get(p, {}).values() if m.shape == p.shape)]
+            for p in (last.weight, last.bias)
+        ]
+        tensors = [tensor.reshape(1, self.count, -1).mT for of in with_moments for tensor in of]
+        split_classes(tensors, last.bias.data[None, None], torch.tensor([0]), source, target)
         self.awake[0, target] = True
 
     @torch.no_grad()
     def probabilities(self, spoiled: Tensor) -> Tensor:
-        """The classifier's distribution over the experts, (B, n).
-
-        Args:
-            spoiled: (B, 1, 28, 28).
-        """
-        return class_probabilities(self.classifier.eval()(spoiled)[None], self.awake)[0]
+        """Return the classifier's distribution over the experts, (B, n), for spoiled images (B, 1, 28, 28)."""
+        return class_probabilities(self.classifier(spoiled)[None], self.awake)[0]
 
 
 def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
-    """For each task: distortion on unseen digits for each number of experts, and of independent networks.
-
-    Trainings are cells below the folder: the same call again continues.
+    """Return distortions on unseen digits by task and number of experts, and those of independent networks.
 
     Args:
         config: the experiment.
         images: binarized MNIST, see `sepkit.corpora.images.read_mnist`.
-        folder: of the cells.
-
-    Returns:
-        The table.
+        folder: of the cells: the same call again continues.
 
     Raises:
         UserError: a set that cannot be used, or an unknown task.
@@ -204,7 +240,7 @@ def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{images}: found {len(train)} training images, expected a batch of {config.batch_size} or more"
         )
-    shared = {k: v for k, v in asdict(config).items() if k not in ("tasks", "experts", "independent", "seeds")}
+    shared = settings(config, "tasks", "experts", "independent", "seeds")
     shared["checksum"] = zlib.crc32(sets["train"].tobytes())
     cells = {}
     for task in config.tasks:
@@ -236,7 +272,7 @@ def _train(
     """Train on batches in random order, each image spoiled anew."""
     spoiling = spoil(task, config)
     generator = torch.Generator().manual_seed(cell_seed(seed, "batches"))
-    splits = _splits(config, experts.count) if config.training == "split" else []
+    splits = _splits(config, experts.count)
     probe = images[:_PROBE]
     for number in tqdm(range(config.steps), desc=f"{task} {name}", unit="step", disable=None, leave=False):
         for _ in range(splits.count(number)):
@@ -256,15 +292,7 @@ def _splits(config: DigitsConfig, experts: int) -> list[int]:
 def train_digits(
     config: DigitsConfig, task: str, experts: int, run: int, train: Tensor, test: Tensor
 ) -> dict[str, Any]:
-    """Train n experts and their classifier, and measure them on unseen digits.
-
-    Args:
-        config: the experiment.
-        task: of `TASKS`.
-        experts: n.
-        run: number of the seed.
-        train: images (N, 1, 28, 28).
-        test: unseen images.
+    """Train n experts and their classifier in run number `run`, and measure them on unseen digits.
 
     Returns:
         Distances are squared, over all pixels, means over images: `distortion` of the nearest expert, `drawn` of one
@@ -315,14 +343,6 @@ def train_independent(
     config: DigitsConfig, task: str, count: int, run: int, train: Tensor, test: Tensor
 ) -> dict[str, Any]:
     """Train networks that know nothing of each other, each on all images, and take the best of them for each image.
-
-    Args:
-        config: the experiment; each network takes as many steps as experts do together.
-        task: of `TASKS`.
-        count: number of networks.
-        run: number of the seed.
-        train: images (N, 1, 28, 28).
-        test: unseen images.
 
     Returns:
         `distortion` of the best of all networks for each image, and `distortions` of each alone.

@@ -1,23 +1,35 @@
-"""Separate experts with a classifier (CCLVQ): winner steps in which experts without samples do not move.
+"""Separate experts with a classifier (CCLVQ): winner steps in which experts without samples do not move, and growth.
 
 R runs with n experts each are one stack of R n networks; rows of parameters are ordered run by run. Experts may sleep:
-they have no part in anything until a split wakes them (`splitting.py`).
+they have no part in anything until a split wakes them. A split copies the expert with the largest share
+(`RowAdam.copy_rows`) and divides its class; before the jitter it changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.scoring import score_loss
 
+Network = TypeVar("Network", bound=nn.Module)
+
 # Of a sleeping expert: finite, so that its product with a share of zero is zero.
 _NO_LOGIT = -1e9
+_EPS = 1e-8
+
+
+def seeded(seed: int, build: Callable[[], Network]) -> Network:
+    """Return a network whose weights follow from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
 
 
 class RowAdam:
@@ -29,18 +41,13 @@ class RowAdam:
         parameters: tensors (S, ...).
         learning_rate: of all.
         betas: decay of the moments.
-        eps: added to the root of the second moment.
     """
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        learning_rate: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        self, parameters: Iterable[Tensor], learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)
     ) -> None:
         self.parameters = list(parameters)
-        self.learning_rate, self.betas, self.eps = learning_rate, betas, eps
+        self.learning_rate, self.betas = learning_rate, betas
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.steps = torch.zeros(len(self.parameters[0]), dtype=torch.float64)
@@ -52,36 +59,27 @@ class RowAdam:
 
     @torch.no_grad()
     def step(self, rows: Tensor) -> None:
-        """Take one step of some of the networks; the others stay as they are, bit for bit.
-
-        Args:
-            rows: (S,) bool, which of them.
-        """
+        """Take one step of the networks in `rows`, (S,) bool; the others stay as they are, bit for bit."""
         if not bool(rows.any()):
             return
-        self.steps += rows.cpu()
+        self.steps += rows
         decays = [1 - beta ** self.steps.clamp_min(1) for beta in self.betas]
         for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
             if parameter.grad is None:
                 continue
             shape = (-1, *[1] * (parameter.ndim - 1))
-            moving = rows.view(shape).to(parameter.device)
+            moving = rows.view(shape)
             one, two = (decay.view(shape).to(parameter) for decay in decays)
             new_first = first.lerp(parameter.grad, 1 - self.betas[0])
             new_second = self.betas[1] * second + (1 - self.betas[1]) * parameter.grad.square()
-            change = self.learning_rate * (new_first / one) / (new_second.sqrt() / two.sqrt() + self.eps)
+            change = self.learning_rate * (new_first / one) / (new_second.sqrt() / two.sqrt() + _EPS)
             first.copy_(new_first.where(moving, first))
             second.copy_(new_second.where(moving, second))
             parameter.copy_((parameter - change).where(moving, parameter))
 
     @torch.no_grad()
     def copy_rows(self, source: Tensor, target: Tensor) -> None:
-        """Give some networks the parameters, moments and number of steps of others.
-
-        Args:
-            source: (K,) indices of networks.
-            target: (K,) indices of those that become equal to them.
-        """
+        """Give the networks `target`, (K,) indices, the parameters, moments and steps of the networks `source`."""
         for tensor in (*self.parameters, *self.first, *self.second, self.steps):
             tensor[target] = tensor[source]
 
@@ -91,7 +89,7 @@ class WinnerLosses:
     """What a step of experts and classifiers goes by.
 
     Args:
-        experts: (R,) losses of the experts; their gradient reaches winners alone if the assignment is hard.
+        experts: (R, B) losses of the experts; their gradient reaches winners alone if the assignment is hard.
         classifiers: (R,) mean cross-entropy of the assignments.
         active: (R, n) bool, experts with samples.
         winners: (R, B) indices.
@@ -109,29 +107,26 @@ def winner_losses(
     assignment: Assignment,
     *,
     awake: Tensor | None = None,
-    reduction: Literal["sum", "mean"] = "sum",
-    noise: Tensor | float = 0.0,
+    noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> WinnerLosses:
-    """The losses of Algorithm 1: who wins is decided with noise, what winning costs is without.
+    """Return the losses of Algorithm 1: who wins is decided with noise, what winning costs is without.
 
     Args:
         cost: (R, B, n) of each expert for each sample.
         logits: (R, B, n) of the classifier.
         assignment: MCL for the paper's rule; any other in its place.
         awake: (R, n) bool; None: all experts.
-        reduction: over the samples of a batch: their sum, as in the paper, or their mean.
-        noise: deviation of the noise in the assignment, in units of the run's median winner cost; one number or (R,).
+        noise: deviation of the noise in the assignment, in units of the run's median winner cost.
         generator: of the noise.
 
     Source: CCLVQ paper, algorithm 1 and appendix B.3.
     """
     runs, batch, n = cost.shape
     if awake is None:
-        awake = torch.ones(runs, n, dtype=torch.bool, device=cost.device)
+        awake = torch.ones(runs, n, dtype=torch.bool)
     judged = cost.detach()
-    noise = torch.as_tensor(noise, dtype=cost.dtype).expand(runs)
-    if bool((noise > 0).any()):
+    if noise:
         unit = judged.where(awake[:, None], torch.inf).amin(2).median(1).values
         drawn = torch.randn(judged.shape, generator=generator, dtype=cost.dtype)
         judged = judged + (noise * unit)[:, None, None] * drawn
@@ -141,20 +136,67 @@ def winner_losses(
     logits = logits.where(awake[:, None], _NO_LOGIT).reshape(runs * batch, n)
     scored = score_loss(logits, judged, kind="cross_entropy").view(runs, batch)
     return WinnerLosses(
-        matched.sum(1) if reduction == "sum" else matched.mean(1),
+        matched,
         scored.mean(1),
         (weights.view(runs, batch, n) > 0).any(1),
         judged.view(runs, batch, n).argmin(2),
     )
 
 
-def class_probabilities(logits: Tensor, awake: Tensor | None = None) -> Tensor:
-    """The classifier's distribution over the experts that are awake, (R, B, n).
+def class_probabilities(logits: Tensor, awake: Tensor) -> Tensor:
+    """Return the classifier's distribution over the experts that are awake, (R, n) bool, of logits (R, B, n)."""
+    return logits.where(awake[:, None], _NO_LOGIT).softmax(-1)
+
+
+def expert_to_split(cost: Tensor, awake: Tensor) -> Tensor:
+    """Return the expert of each run with the largest share of the distortion, (R,).
 
     Args:
-        logits: (R, B, n).
-        awake: (R, n) bool; None: all are.
+        cost: (R, N, n) on a fixed set of samples, not on one batch.
+        awake: (R, n) bool.
+
+    Source: CCLVQ paper, section 4.1.
     """
-    if awake is not None:
-        logits = logits.where(awake[:, None], _NO_LOGIT)
-    return logits.softmax(-1)
+    nearest = cost.where(awake[:, None], torch.inf).min(2)
+    shares = torch.zeros(cost.shape[0], cost.shape[2], dtype=cost.dtype)
+    return shares.scatter_add_(1, nearest.indices, nearest.values).where(awake, -1.0).argmax(1)
+
+
+@torch.no_grad()
+def jitter(parameters: Iterable[Tensor], rows: Tensor, size: float, generator: torch.Generator) -> None:
+    """Push networks by normal noise of `size` times the RMS of each of their tensors.
+
+    The RMS is that of one network's tensor; its deviation would be undefined for a bias of one element.
+
+    Args:
+        parameters: tensors (S, ...).
+        rows: (K,) indices of networks.
+        size: 0.01 keeps what they predict nearly as it was.
+        generator: of the noise.
+    """
+    for parameter in parameters:
+        chosen = parameter[rows]
+        rms = chosen.flatten(1).square().mean(1).sqrt().view(-1, *[1] * (chosen.ndim - 1))
+        noise = torch.randn(chosen.shape, generator=generator, dtype=chosen.dtype)
+        parameter[rows] = chosen + size * rms * noise
+
+
+@torch.no_grad()
+def split_classes(
+    tensors: Sequence[Tensor], biases: Tensor, runs: Tensor, source: Tensor | int, target: Tensor | int
+) -> None:
+    """Divide the mass of class `source` equally between it and class `target`, in each of some runs.
+
+    Weights are copied with their moments, and log 2 is taken off both biases.
+
+    Args:
+        tensors: weights and biases of the last layer and their moments, (R, ..., n).
+        biases: (R, 1, n).
+        runs: (K,) indices.
+        source: (K,) classes.
+        target: (K,) classes.
+    """
+    for tensor in tensors:
+        tensor[runs, :, target] = tensor[runs, :, source]
+    biases[runs, 0, source] -= math.log(2)
+    biases[runs, 0, target] -= math.log(2)

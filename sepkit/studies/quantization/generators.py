@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,41 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sepkit.cells import cell_seed, run_cells
-from sepkit.corpora.images import MNIST_SIZE, read_mnist
-from sepkit.errors import UserError
-from sepkit.models.stacked import StackedModules
 from sepkit.objectives.assignment import MCL
-from sepkit.studies.quantization.config import GeneratorsConfig
-from sepkit.studies.quantization.data import FLOOR_OFF_MODES, mode_centers, mode_coverage, sample_modes
-from sepkit.studies.quantization.experts import RowAdam, winner_losses
-from sepkit.studies.quantization.image_networks import ImageDiscriminator, ImageGenerator
-from sepkit.studies.quantization.measures import precision_recall
+from sepkit.studies.quantization.config import GeneratorsConfig, settings
+from sepkit.studies.quantization.experts import RowAdam, seeded, winner_losses
+from sepkit.studies.quantization.laws import MODE_DEVIATION, mode_centers, sample_modes
+from sepkit.studies.quantization.measures import FLOOR_OFF_MODES, mode_coverage, precision_recall
 
-Draw = Callable[[int, torch.Generator], Tensor]
-"""(count, generator) -> real samples (N, ...)."""
+
+class ReLUNetworks(nn.Module):
+    """S networks of ReLU layers that start as torch starts them: (S, B, widths[0]) -> (S, B, widths[-1]).
+
+    Args:
+        widths: of all layers.
+        seeds: one a network.
+    """
+
+    def __init__(self, widths: Sequence[int], seeds: Sequence[int]) -> None:
+        super().__init__()
+        networks = [seeded(seed, lambda: _perceptron(widths)) for seed in seeds]
+        states = [dict(network.named_parameters()) for network in networks]
+        self._names = list(states[0])
+        self.values = nn.ParameterList(torch.stack([s[name].detach() for s in states]) for name in self._names)
+        # In a tuple it is no submodule: only its layers are used, never its parameters.
+        self._one = (copy.deepcopy(networks[0]),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all networks."""
+        state = dict(zip(self._names, self.values, strict=True))
+        return torch.func.vmap(lambda own, x: torch.func.functional_call(self._one[0], own, (x,)))(state, x)
+
+
+def _perceptron(widths: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class GeneratorRuns:
@@ -33,48 +56,41 @@ class GeneratorRuns:
 
     Args:
         config: the experiment.
-        target: what is learned.
-        generators: n.
+        count: n.
         seeds: one a run; what a run starts from depends on its own alone.
     """
 
-    def __init__(self, config: GeneratorsConfig, target: str, generators: int, seeds: list[int]) -> None:
-        self.config, self.runs, self.count = config, len(seeds), generators
-        make, judge = _networks(config, target)
-        latent = lambda outputs: _perceptron([config.latent, *config.hidden, outputs])  # noqa: E731
-        self.generators = _stack(make, [cell_seed(seed, f"generator {k}") for seed in seeds for k in range(generators)])
-        self.discriminators = _stack(judge, [cell_seed(seed, "discriminator") for seed in seeds])
-        self.classifiers = _stack(lambda: latent(generators), [cell_seed(seed, "classifier") for seed in seeds])
-        for stack in (self.generators, self.discriminators, self.classifiers):
-            stack.to(config.device)
+    def __init__(self, config: GeneratorsConfig, count: int, seeds: list[int]) -> None:
+        self.config, self.runs, self.count = config, len(seeds), count
+        made = [cell_seed(seed, f"generator {k}") for seed in seeds for k in range(count)]
+        self.generators = ReLUNetworks([config.latent, *config.hidden, 2], made)
+        self.discriminators = ReLUNetworks([2, *config.hidden, 1], [cell_seed(seed, "discriminator") for seed in seeds])
+        self.classifiers = ReLUNetworks(
+            [config.latent, *config.hidden, count], [cell_seed(seed, "classifier") for seed in seeds]
+        )
         betas = (config.first_decay, 0.999)
         self.generator_steps = RowAdam(self.generators.parameters(), config.learning_rate, betas)
         self.discriminator_steps = RowAdam(self.discriminators.parameters(), config.learning_rate, betas)
         self.classifier_steps = RowAdam(self.classifiers.parameters(), config.learning_rate)
-        self.learned = torch.zeros(self.runs, generators)
-        """Latents that each generator has learned from."""
+        self.learned = torch.zeros(self.runs, count)  # latents that each generator has learned from
 
     @property
     def going(self) -> Tensor:
-        """(R,) bool, runs in which a generator has not had all of its batches."""
+        """Return, (R,) bool, runs in which a generator has not had all of its batches."""
         return (self.learned < self.config.steps * self.config.batch_size).any(1)
 
     def make(self, latents: Tensor) -> Tensor:
-        """What all generators make, (R, n, B, ...).
-
-        Args:
-            latents: (R, B, d).
-        """
+        """Return what all generators make of latents (R, B, d), (R, n, B, 2)."""
         made = self.generators(latents.repeat_interleave(self.count, 0))
         return made.unflatten(0, (self.runs, self.count))
 
     def judge(self, latents: Tensor, real: Tensor, rows: Tensor) -> None:
-        """One step of the discriminators of some runs: the hinge loss of real samples and of those of all generators.
+        """Take a step of the discriminators: the hinge loss of real samples and of those of all generators.
 
         Args:
             latents: (R, B, d).
-            real: (R, B, ...).
-            rows: (R,) bool.
+            real: (R, B, 2).
+            rows: (R,) bool, runs that take it.
         """
         with torch.no_grad():
             made = self.make(latents).flatten(1, 2)
@@ -92,95 +108,45 @@ class GeneratorRuns:
 
         Args:
             latents: (R, B, d).
-            rows: (R,) bool, which runs.
+            rows: (R,) bool, runs that take it.
         """
         made = self.make(latents)
         cost = -self.discriminators(made.flatten(1, 2)).view(self.runs, self.count, -1).transpose(1, 2)
-        losses = winner_losses(cost, self.classifiers(latents), MCL(), reduction="mean")
+        losses = winner_losses(cost, self.classifiers(latents), MCL())
         self.generator_steps.zero_grad()
         self.classifier_steps.zero_grad()
-        (losses.experts.sum() + losses.classifiers.sum()).backward()
+        (losses.experts.mean(1).sum() + losses.classifiers.sum()).backward()
         # Gradients that reached the discriminators are dropped by the next step of theirs.
-        self.generator_steps.step((losses.active & rows[:, None].to(losses.active.device)).flatten())
+        self.generator_steps.step((losses.active & rows[:, None]).flatten())
         self.classifier_steps.step(rows)
-        wins = nn.functional.one_hot(losses.winners.cpu(), self.count).sum(1)
+        wins = nn.functional.one_hot(losses.winners, self.count).sum(1)
         self.learned += wins * rows[:, None]
 
     @torch.no_grad()
     def sample(self, run: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return samples of a run, (N, ...), and the numbers of the generators that made them, (N,).
+        """Return N samples of a run, (N, 2), and the numbers of the generators that made them, (N,).
 
-        Args:
-            run: its number.
-            count: N.
-            generator: of the draws.
+        Which one makes a sample is drawn from the classifier's distribution given the latent.
         """
-        latents = torch.randn(count, self.config.latent, generator=generator)
-        everywhere = latents.expand(self.runs, -1, -1).to(self.config.device)
-        made = self.make(everywhere)[run].cpu()
-        if self.config.choice == "uniform":
-            chances = torch.ones(count, self.count)
-        else:
-            chances = self.classifiers(everywhere)[run].softmax(1).cpu()
+        everywhere = torch.randn(count, self.config.latent, generator=generator).expand(self.runs, -1, -1)
+        made = self.make(everywhere)[run]
+        chances = self.classifiers(everywhere)[run].softmax(1)
         chosen = torch.multinomial(chances, 1, generator=generator)[:, 0]
         return made[chosen, torch.arange(count)], chosen
 
 
-def _stack(build: Callable[[], nn.Module], seeds: list[int]) -> StackedModules:
-    networks = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            torch.manual_seed(seed)
-            networks.append(build())
-    return StackedModules(networks)
-
-
-def _perceptron(widths: list[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def _networks(config: GeneratorsConfig, target: str) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-    """Return what makes a generator, and a discriminator."""
-    if target == "digits":
-        return (
-            lambda: ImageGenerator(config.latent, config.channels),
-            lambda: ImageDiscriminator(config.channels[::-1]),
-        )
-    return (
-        lambda: _perceptron([config.latent, *config.hidden, 2]),
-        lambda: _perceptron([2, *config.hidden, 1]),
-    )
-
-
-def generators(config: GeneratorsConfig, folder: Path, images: Path | None = None) -> dict[str, Any]:
-    """For each target: modes, precision, recall and entropy for each number of generators, and of independent ones.
+def generators(config: GeneratorsConfig, folder: Path) -> dict[str, Any]:
+    """Return modes, precision, recall and entropy by target and number of generators, and of independent ones.
 
     Trainings are cells below the folder: the same call again continues.
 
-    Args:
-        config: the experiment.
-        folder: of the cells.
-        images: binarized MNIST, for the target "digits".
-
-    Returns:
-        The table.
-
     Raises:
-        UserError: an unknown target, or digits without images.
+        UserError: an unknown target.
     """
-    for target in config.targets:
-        if target == "digits" and images is None:
-            raise UserError("--images: nothing given, expected binarized MNIST for the target digits")
-        if target != "digits":
-            mode_centers(target)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: found cuda, but torch sees no such device here; use cpu")
-    shared = {k: v for k, v in asdict(config).items() if k not in ("targets", "generators", "independent")}
+    shared = settings(config, "targets", "generators", "independent")
     cells: dict[str, dict[str, Any]] = {}
     for target in config.targets:
+        mode_centers(target)
         for count in config.generators:
             cells[f"generators_{target}_{count}"] = {"target": target, "generators": count, "config": shared}
         if config.independent:
@@ -188,33 +154,31 @@ def generators(config: GeneratorsConfig, folder: Path, images: Path | None = Non
             cells[f"generators_{target}_independent"] = own
 
     def compute(target: str, generators: int = 1, independent: int = 1, **_: Any) -> dict[str, Any]:
-        return train_generators(config, target, generators, independent, images)
+        return train_generators(config, target, generators, independent)
 
     rows = run_cells(cells, compute, folder / "cells", config.seed)
     return {"floor_off_modes": FLOOR_OFF_MODES, "rows": list(rows.values())}
 
 
-def train_generators(
-    config: GeneratorsConfig, target: str, generators: int, independent: int = 1, images: Path | None = None
-) -> dict[str, Any]:
+def train_generators(config: GeneratorsConfig, target: str, generators: int, independent: int = 1) -> dict[str, Any]:
     """Train the generators of all seeds, and measure samples of them.
 
     Args:
         config: the experiment.
-        target: "ring", "grid" or "digits".
+        target: "ring" or "grid".
         generators: n.
         independent: trainings whose samples are put together in equal parts.
-        images: binarized MNIST.
 
     Returns:
-        By seed: `precision`, `recall`, `entropy` (of the shares of samples, over its maximum), `updates` (batches that
-        each generator has learned from), `steps` (of the discriminator); in the plane `off_modes` and `modes_hit`.
+        By seed: `precision`, `recall`, `entropy` (of the shares of samples, over its maximum), `off_modes`,
+        `modes_hit`, `updates` (batches that each generator has learned from), `steps` (of the discriminator).
     """
-    draw = _real(config, target, images)
-    names = [f"generators {place}" for place in range(config.seeds * independent)]
-    seeds = [cell_seed(config.seed, name) for name in names]
-    runs = GeneratorRuns(config, target, generators, seeds)
+    centers = mode_centers(target)
+    seeds = [cell_seed(config.seed, f"generators {place}") for place in range(config.seeds * independent)]
+    runs = GeneratorRuns(config, generators, seeds)
     sources = [torch.Generator().manual_seed(cell_seed(seed, "training")) for seed in seeds]
+    latents = lambda: torch.stack([torch.randn(config.batch_size, config.latent, generator=s) for s in sources])  # noqa: E731
+    real = lambda: torch.stack([sample_modes(centers, config.batch_size, source) for source in sources])  # noqa: E731
     steps = torch.zeros(len(seeds), dtype=torch.int64)
     limit = math.ceil(config.most_steps * generators * config.steps)
     for _ in tqdm(range(limit), desc=f"{generators} generators", unit="step", disable=None, leave=False):
@@ -222,43 +186,21 @@ def train_generators(
         if not bool(rows.any()):
             break
         for _ in range(config.discriminator_steps):
-            runs.judge(_latents(config, sources), _batch(config, draw, sources), rows)
-        runs.learn(_latents(config, sources), rows)
+            runs.judge(latents(), real(), rows)
+        runs.learn(latents(), rows)
         steps += rows
     measured = [
-        _measure(config, target, draw, runs, list(range(place * independent, (place + 1) * independent)))
+        _measure(config, centers, runs, list(range(place * independent, (place + 1) * independent)))
         for place in range(config.seeds)
     ]
-    found: dict[str, Any] = {name: [one[name] for one in measured] for name in measured[0]}
     updates = (runs.learned / config.batch_size).view(config.seeds, -1)
-    return found | {
+    return {name: [one[name] for one in measured] for name in measured[0]} | {
         "updates": [[round(value, 1) for value in row] for row in updates.tolist()],
         "steps": steps.view(config.seeds, -1).tolist(),
     }
 
 
-def _latents(config: GeneratorsConfig, sources: list[torch.Generator]) -> Tensor:
-    drawn = [torch.randn(config.batch_size, config.latent, generator=source) for source in sources]
-    return torch.stack(drawn).to(config.device)
-
-
-def _batch(config: GeneratorsConfig, draw: Draw, sources: list[torch.Generator]) -> Tensor:
-    return torch.stack([draw(config.batch_size, source) for source in sources]).to(config.device)
-
-
-def _real(config: GeneratorsConfig, target: str, images: Path | None) -> Draw:
-    if target != "digits":
-        centers = mode_centers(target)
-        return lambda count, generator: sample_modes(centers, config.deviation, count, generator)
-    assert images is not None
-    # Between -1 and 1, as the generators end in tanh.
-    known = 2 * torch.from_numpy(read_mnist(images)["train"]).float().unsqueeze(1) - 1
-    return lambda count, generator: known[torch.randint(len(known), (count,), generator=generator)]
-
-
-def _measure(
-    config: GeneratorsConfig, target: str, draw: Draw, runs: GeneratorRuns, parts: list[int]
-) -> dict[str, Any]:
+def _measure(config: GeneratorsConfig, centers: Tensor, runs: GeneratorRuns, parts: list[int]) -> dict[str, float]:
     """Measure samples of some runs, in equal parts."""
     generator = torch.Generator().manual_seed(cell_seed(config.seed, f"samples {parts[0]}"))
     drawn = [runs.sample(run, -(-config.samples // len(parts)), generator) for run in parts]
@@ -266,14 +208,9 @@ def _measure(
     makers = torch.cat([place * runs.count + chosen for place, (_, chosen) in enumerate(drawn)])
     shares = torch.bincount(makers, minlength=len(parts) * runs.count).double() / len(makers)
     count = config.manifold_samples
-    some = samples[torch.randperm(len(samples), generator=generator)[:count]].flatten(1)
-    precision, recall = precision_recall(draw(count, generator).flatten(1), some, config.neighbors)
+    some = samples[torch.randperm(len(samples), generator=generator)[:count]]
+    precision, recall = precision_recall(sample_modes(centers, count, generator), some)
     # At most 1, but for rounding.
     entropy = min(1.0, float(torch.special.entr(shares).sum()) / math.log(len(shares))) if len(shares) > 1 else 1.0
-    found = {"precision": precision, "recall": recall, "entropy": entropy}
-    if target == "digits":
-        shown = samples[torch.randperm(len(samples), generator=generator)[:64]]
-        pixels = (127.5 * (shown + 1)).round().byte().reshape(-1, MNIST_SIZE**2)
-        return found | {"examples": pixels.tolist()}
-    off, hit = mode_coverage(samples, mode_centers(target), config.deviation)
-    return found | {"off_modes": off, "modes_hit": hit}
+    off, hit = mode_coverage(samples, centers, MODE_DEVIATION)
+    return {"precision": precision, "recall": recall, "entropy": entropy, "off_modes": off, "modes_hit": hit}

@@ -1,4 +1,4 @@
-"""How far n points are from the distribution that they stand for: distortion, transport, rate."""
+"""How far n points are from the distribution that they stand for: distortion, transport, rate, coverage."""
 
 from __future__ import annotations
 
@@ -6,105 +6,73 @@ import math
 
 import numpy as np
 import scipy.optimize
-import scipy.sparse
 import torch
 from torch import Tensor
 
 # Rows of a table of distances at a time.
 _CHUNK = 1 << 16
+_MOST_ROUNDS = 10_000
+# A sample is off every mode if it is farther from all centers than this many deviations.
+_OFF = 3.0
+# A mode is hit if it has this share of its own share of the samples.
+_HIT = 0.1
+
+FLOOR_OFF_MODES = math.exp(-(_OFF**2) / 2)
+"""Share of true samples that count as off every mode: a Gaussian in the plane is farther than r deviations with
+probability exp(-r^2 / 2)."""
 
 
 def distortion(points: Tensor, centroids: Tensor) -> float:
-    """The mean squared distance of points from the nearest of the centroids.
+    """Return the mean squared distance of points (N, d) from the nearest of the centroids (n, d).
 
-    Args:
-        points: (N, d).
-        centroids: (n, d).
+    It is the squared Wasserstein distance between the points and the centroids with the shares of points they win.
+
+    Source: CCLVQ paper, proposition 3.1.
     """
     nearest = [_squares(part, centroids).amin(1) for part in points.split(_CHUNK)]
     return float(torch.cat(nearest).mean())
 
 
-def voronoi_weights(points: Tensor, centroids: Tensor) -> Tensor:
-    """The share of points that each centroid is the nearest of, (n,); ties go to the lowest index.
+def lloyd(points: Tensor, start: Tensor, tolerance: float = 1e-9) -> Tensor:
+    """Return centroids (n, d) at a fixed point: each is the mean of the points that it is the nearest of.
+
+    A centroid that is nearest to no point stays.
 
     Args:
         points: (N, d).
-        centroids: (n, d).
+        start: (n, d).
+        tolerance: the largest move that counts as none.
+
+    Source: Lloyd, "Least squares quantization in PCM", 1982.
     """
-    winners = torch.cat([_squares(part, centroids).argmin(1) for part in points.split(_CHUNK)])
-    return torch.bincount(winners, minlength=len(centroids)).to(points.dtype) / len(points)
+    centroids = start.to(points.dtype)
+    for _ in range(_MOST_ROUNDS):
+        winners = torch.cdist(points, centroids).argmin(1)
+        sums = torch.zeros_like(centroids).index_add_(0, winners, points)
+        counts = torch.bincount(winners, minlength=len(centroids)).unsqueeze(1)
+        moved = (sums / counts.clamp_min(1)).where(counts > 0, centroids)
+        if float((moved - centroids).abs().max()) <= tolerance:
+            return moved
+        centroids = moved
+    return centroids
 
 
-def squared_wasserstein(points: Tensor, centroids: Tensor, weights: Tensor) -> float:
-    """Return W2^2 between equally likely points and weighted centroids.
-
-    The optimal transport is a linear program. With Voronoi weights it is the distortion, which is the least over all
-    weights.
-
-    Args:
-        points: (N, d).
-        centroids: (n, d).
-        weights: (n,), of sum one.
-
-    Raises:
-        ValueError: weights that are negative, or whose sum is not one.
-
-    Source: CCLVQ paper, proposition 3.1.
-    """
-    target = weights.double().numpy()
-    if (target < 0).any() or abs(target.sum() - 1) > 1e-6:
-        raise ValueError(f"expected weights of sum one, none of them negative, found {target.tolist()}")
-    cost = _squares(points.double(), centroids.double()).numpy()
-    count, n = cost.shape
-    # Masses are in units of one point, which keeps the program well scaled.
-    each = scipy.sparse.kron(scipy.sparse.identity(count), np.ones((1, n)), format="csr")
-    all_of = scipy.sparse.kron(np.ones((1, count)), scipy.sparse.identity(n), format="csr")
-    # One equation follows from the others.
-    equations = scipy.sparse.vstack([each, all_of[:-1]])
-    masses = np.concatenate([np.ones(count), count * target[:-1] / target.sum()])
-    found = scipy.optimize.linprog(cost.ravel(), A_eq=equations, b_eq=masses, bounds=(0, None), method="highs")
-    if found.status != 0:
-        raise RuntimeError(f"the transport was not found: {found.message}")
-    return float(found.fun) / count
-
-
-def matched_squared_wasserstein(first: Tensor, second: Tensor) -> float:
-    """Return W2^2 between equally many points on either side, all equally likely: the best one-to-one matching.
-
-    Args:
-        first: (N, d).
-        second: (N, d).
-    """
+def squared_wasserstein(first: Tensor, second: Tensor) -> float:
+    """Return W2^2 between equally many points on either side, (N, d), all equally likely: their best matching."""
     cost = _squares(first.double(), second.double()).numpy()
     rows, columns = scipy.optimize.linear_sum_assignment(cost)
     return float(cost[rows, columns].mean())
 
 
 def mutual_information_bits(weights: Tensor) -> float:
-    """Return I(hypothesis; point) of an assignment, bits: the mean divergence from the mean row.
-
-    Args:
-        weights: (N, n), rows of sum one.
-    """
+    """Return I(hypothesis; point) of an assignment (N, n), bits: the mean divergence of its rows from their mean."""
     mean = weights.mean(0)
     ratio = torch.where(weights > 0, weights / mean.clamp_min(torch.finfo(weights.dtype).tiny), 1.0)
     return float((weights * ratio.log2()).sum(1).mean())
 
 
-def gaussian_rate_bits(variance: float, distortion: float, dimension: int = 1) -> float:
-    """Return R(D) of a Gaussian: (d/2) log2(d s^2 / D) bits, 0 from D = d s^2 on.
-
-    Args:
-        variance: s^2, in each dimension.
-        distortion: D, mean squared error over all dimensions.
-        dimension: d.
-    """
-    return max(0.0, dimension / 2 * math.log2(dimension * variance / distortion))
-
-
-def shannon_lower_bound_bits(entropy_nats: float, distortion: float, dimension: int) -> float:
-    """Return h(Y) - (d/2) log2(2 pi e D / d) bits: no code of this distortion has a lower rate.
+def shannon_lower_bound_bits(entropy_nats: float, distortion: np.ndarray | float, dimension: int) -> np.ndarray:
+    """Return h(Y) - (d/2) log2(2 pi e D / d) bits: no code of distortion D has a lower rate. A Gaussian reaches it.
 
     Args:
         entropy_nats: differential entropy h(Y).
@@ -113,11 +81,11 @@ def shannon_lower_bound_bits(entropy_nats: float, distortion: float, dimension: 
 
     Source: aMCL paper, eq. 33, where the dimension is one.
     """
-    return entropy_nats / math.log(2) - dimension / 2 * math.log2(2 * math.pi * math.e * distortion / dimension)
+    return entropy_nats / math.log(2) - dimension / 2 * np.log2(2 * math.pi * math.e * distortion / dimension)
 
 
 def precision_recall(real: Tensor, generated: Tensor, neighbors: int = 3) -> tuple[float, float]:
-    """Improved precision and recall of generated samples.
+    """Return improved precision and recall of generated samples.
 
     Precision is the share of generated samples within reach of a real one: not farther from it than its k-th nearest
     other real sample. Recall is the same with the roles exchanged.
@@ -126,9 +94,6 @@ def precision_recall(real: Tensor, generated: Tensor, neighbors: int = 3) -> tup
         real: (N, d), N above `neighbors`.
         generated: (M, d), M above `neighbors`.
         neighbors: k.
-
-    Returns:
-        Precision and recall.
 
     Source: Kynkaanniemi et al., "Improved precision and recall metric for assessing generative models", 2019.
     """
@@ -141,14 +106,16 @@ def precision_recall(real: Tensor, generated: Tensor, neighbors: int = 3) -> tup
     return share_within(generated, real), share_within(real, generated)
 
 
-def total_variation(first: Tensor, second: Tensor) -> Tensor:
-    """Return half the sum of absolute differences over the last axis.
+def mode_coverage(samples: Tensor, centers: Tensor, deviation: float) -> tuple[float, int]:
+    """Return the share of samples (N, 2) that are off every mode, and the number of modes (K, 2) that are hit.
 
-    Args:
-        first: (..., K), distributions.
-        second: (..., K), distributions.
+    A sample farther than three deviations from all centers is off every mode. A mode with at least a tenth of its share
+    of the samples is hit.
     """
-    return (first - second).abs().sum(-1) / 2
+    nearest = torch.cdist(samples, centers).min(1)
+    near = nearest.values <= _OFF * deviation
+    hits = torch.bincount(nearest.indices[near], minlength=len(centers)) / len(samples)
+    return 1 - float(near.float().mean()), int((hits > _HIT / len(centers)).sum())
 
 
 def _squares(points: Tensor, centroids: Tensor) -> Tensor:

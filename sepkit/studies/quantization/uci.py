@@ -8,7 +8,7 @@ temperature of its epoch) on the test part, as the published code does: that is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from sepkit.cells import run_cells
 from sepkit.errors import UserError
-from sepkit.studies.quantization.config import UCIConfig
-from sepkit.studies.quantization.methods import Annealing, build_method
-from sepkit.studies.quantization.model import HypothesisNetworks, point_losses, weighted_mean
+from sepkit.objectives.assignment import Assignment
+from sepkit.studies.quantization.config import UCIConfig, settings
+from sepkit.studies.quantization.points import HypothesisNetworks, build_method, point_losses, weighted_mean
 from sepkit.studies.quantization.uci_data import Table, read_table
 
 SELECTIONS = ("last", "held_out", "reference")
@@ -39,58 +39,6 @@ _LARGE = "protein-tertiary-structure"
 _WEIGHTS, _ORDER, _HELD_OUT = range(3)
 
 
-@dataclass(frozen=True)
-class Split:
-    """One split, standardized by its training rows.
-
-    Args:
-        features: (N, d) of training.
-        target: (N, 1).
-        other_features: (M, d) of held-out rows, or none.
-        other_target: (M, 1).
-        test_features: (L, d).
-        test_target: (L, 1).
-        deviation: of the target, to return to its unit.
-    """
-
-    features: Tensor
-    target: Tensor
-    other_features: Tensor
-    other_target: Tensor
-    test_features: Tensor
-    test_target: Tensor
-    deviation: float
-
-
-def standardized_splits(table: Table, config: UCIConfig, held_out: bool) -> list[Split]:
-    """The splits of a set by the mean and population deviation of their training parts.
-
-    Args:
-        table: the set.
-        config: seed and share of held-out rows.
-        held_out: whether a share of the training rows is held out.
-    """
-    splits = []
-    for number, (train, test) in enumerate(table.splits):
-        order = np.random.default_rng([config.seed, _HELD_OUT, number]).permutation(train)
-        count = round(config.held_out_share * len(train)) if held_out else 0
-        other, train = order[:count], order[count:]
-        if len(train) < config.hypotheses:
-            raise UserError(
-                f"{table.name}: split {number} has {len(train)} training rows, expected {config.hypotheses} or more"
-            )
-        mean, deviation = table.features[train].mean(0), table.features[train].std(0)
-        deviation = np.where(deviation > 0, deviation, 1.0)
-        y_mean, y_deviation = table.target[train].mean(), table.target[train].std()
-        if y_deviation == 0:
-            raise UserError(f"{table.name}: the target is constant in split {number}; there is nothing to predict")
-        parts = []
-        for rows in (train, other, test):
-            parts += [(table.features[rows] - mean) / deviation, (table.target[rows] - y_mean)[:, None] / y_deviation]
-        splits.append(Split(*(torch.from_numpy(part).float() for part in parts), deviation=float(y_deviation)))
-    return splits
-
-
 @dataclass
 class Scores:
     """What each network of a stack does on rows that it was not trained on, (S,) each.
@@ -106,6 +54,96 @@ class Scores:
     loss: Tensor
 
 
+@dataclass
+class Rows:
+    """Rows of all splits, padded to the longest.
+
+    Args:
+        features: (S, N, d).
+        target: (S, N, 1).
+        counted: (S, N), 1, and 0 for padding.
+    """
+
+    features: Tensor
+    target: Tensor
+    counted: Tensor
+
+    @classmethod
+    def padded(cls, features: Sequence[Tensor], target: Sequence[Tensor]) -> Rows:
+        """Return the rows of splits, (N_s, d) and (N_s, 1) each."""
+        pad = lambda parts: torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # noqa: E731
+        return cls(pad(features), pad(target), pad(torch.ones(len(part)) for part in target))
+
+    @property
+    def weights(self) -> Tensor:
+        """(S, N), of sum 1 over the rows of each split."""
+        return self.counted / self.counted.sum(1, keepdim=True).clamp_min(1)
+
+    def chosen(self, places: Tensor) -> Rows:
+        """Return the rows at (S, B) places."""
+        flat = (places + self.counted.shape[1] * torch.arange(len(places))[:, None]).flatten()
+        # A fifth of the time of own[splits, places].
+        return Rows(
+            *(
+                own.flatten(0, 1).index_select(0, flat).view(*places.shape, *own.shape[2:])
+                for own in (self.features, self.target, self.counted)
+            )
+        )
+
+
+@dataclass
+class Splits:
+    """The splits of a set, standardized by their training rows.
+
+    Args:
+        train: rows of training.
+        held_out: of them, those that are held out, if any.
+        test: rows of test.
+        deviation: (S,) of the target, to return to its unit.
+    """
+
+    train: Rows
+    held_out: Rows
+    test: Rows
+    deviation: Tensor
+
+
+def standardized_splits(table: Table, config: UCIConfig, held_out: bool) -> Splits:
+    """Return the splits of a set, by the mean and population deviation of their training parts.
+
+    Args:
+        table: the set.
+        config: seed and share of held-out rows.
+        held_out: whether a share of the training rows is held out.
+
+    Raises:
+        UserError: fewer training rows than hypotheses, or a constant target.
+    """
+    parts: list[list[Tensor]] = []
+    deviations = []
+    for number, (train, test) in enumerate(table.splits):
+        order = np.random.default_rng([config.seed, _HELD_OUT, number]).permutation(train)
+        count = round(config.held_out_share * len(train)) if held_out else 0
+        other, train = order[:count], order[count:]
+        if len(train) < config.hypotheses:
+            raise UserError(
+                f"{table.name}: split {number} has {len(train)} training rows, expected {config.hypotheses} or more"
+            )
+        mean, deviation = table.features[train].mean(0), table.features[train].std(0)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        y_mean, y_deviation = table.target[train].mean(), table.target[train].std()
+        if y_deviation == 0:
+            raise UserError(f"{table.name}: the target is constant in split {number}; there is nothing to predict")
+        of = []
+        for rows in (train, other, test):
+            of += [(table.features[rows] - mean) / deviation, (table.target[rows] - y_mean)[:, None] / y_deviation]
+        parts.append([torch.from_numpy(part).float() for part in of])
+        deviations.append(float(y_deviation))
+    columns = list(zip(*parts, strict=True))
+    rows = [Rows.padded(*columns[place : place + 2]) for place in (0, 2, 4)]
+    return Splits(*rows, deviation=torch.tensor(deviations))
+
+
 class SplitStack:
     """The networks of all splits of a set for one way of matching, trained at once.
 
@@ -118,112 +156,67 @@ class SplitStack:
         hidden: width.
     """
 
-    def __init__(self, splits: Sequence[Split], method: str, config: UCIConfig, hidden: int) -> None:
-        self.config = config
-        self.assignment = build_method(
-            method,
-            Annealing(config.initial_temperature, config.decay, config.epochs, config.floor, config.initial_epsilon),
-        )
-        generators = [self._generator(_WEIGHTS, number) for number in range(len(splits))]
-        inputs = splits[0].features.shape[1]
+    def __init__(self, splits: Splits, method: str, config: UCIConfig, hidden: int) -> None:
+        self.config, self.splits, self.assignment = config, splits, _method(method, config)
+        count, _, inputs = splits.train.features.shape
+        generators = [self._generator(_WEIGHTS, number) for number in range(count)]
         self.networks = HypothesisNetworks(inputs, [hidden], config.hypotheses, 1, generators)
         self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=config.learning_rate, fused=True)
-        self.train_rows = _Rows([(split.features, split.target) for split in splits])
-        self.test_rows = _Rows([(split.test_features, split.test_target) for split in splits])
-        self.other_rows = _Rows([(split.other_features, split.other_target) for split in splits])
-        self.deviation = torch.tensor([split.deviation for split in splits])
 
     def _generator(self, *key: int) -> torch.Generator:
         seed = int(np.random.SeedSequence([self.config.seed, *key]).generate_state(1)[0])
         return torch.Generator().manual_seed(seed)
 
     def train_epoch(self, epoch: int) -> None:
-        """Pass once over the training rows of every split.
-
-        Args:
-            epoch: from 0 on; temperatures and the order of rows follow it.
-        """
+        """Pass once over the training rows of every split; temperatures and the order of rows follow the epoch."""
         self.assignment.set_progress(epoch)
         for rows in self._batches(epoch):
-            points, scores = self.networks(rows.features)
-            losses = point_losses(points, scores, rows.target, self.assignment)
-            total = losses.matching + self.config.score_weight * losses.scoring
+            matching, scoring, _ = point_losses(*self.networks(rows.features), rows.target, self.assignment)
             self.optimizer.zero_grad()
             # A sum over networks: none of them knows of the others.
-            (total * rows.weights).sum().backward()
+            ((matching + scoring) * rows.weights).sum().backward()
             self.optimizer.step()
 
-    def _batches(self, epoch: int) -> list[_Rows]:
-        rows, size = self.train_rows, self.config.batch_size
+    def _batches(self, epoch: int) -> list[Rows]:
+        rows, size = self.splits.train, self.config.batch_size
         longest = rows.features.shape[1]
         if longest <= size:
             return [rows]
-        order = torch.stack(
-            [
-                torch.cat(
-                    [
-                        torch.randperm(count, generator=self._generator(_ORDER, number, epoch)),
-                        torch.arange(count, longest),
-                    ]
-                )
-                for number, count in enumerate(rows.counts)
-            ]
-        )
-        return [rows.chosen(part) for part in order.split(size, dim=1)]
+        order = []
+        for number, count in enumerate(rows.counted.sum(1).int().tolist()):
+            drawn = torch.randperm(count, generator=self._generator(_ORDER, number, epoch))
+            order.append(torch.cat([drawn, torch.arange(count, longest)]))
+        return [rows.chosen(part) for part in torch.stack(order).split(size, dim=1)]
 
     @torch.no_grad()
-    def score(self, rows: _Rows) -> Scores:
-        """What the networks do on these rows at the temperature of the present epoch.
-
-        Args:
-            rows: of one part of every split, such as `test_rows`.
-        """
+    def score(self, rows: Rows) -> Scores:
+        """Return what the networks do on one part of every split at the temperature of the present epoch."""
         points, scores = self.networks(rows.features)
-        losses = point_losses(points, scores, rows.target, self.assignment)
+        matching, scoring, distances = point_losses(points, scores, rows.target, self.assignment)
         error = (weighted_mean(points, scores) - rows.target).square().sum(-1)
-        loss = losses.matching + self.config.score_weight * losses.scoring
+        deviation = self.splits.deviation
         return Scores(
-            (losses.nearest * rows.weights).sum(1) * self.deviation.square(),
-            (error * rows.weights).sum(1).sqrt() * self.deviation,
-            (loss * rows.weights).sum(1),
+            (distances.amin(-1) * rows.weights).sum(1) * deviation.square(),
+            (error * rows.weights).sum(1).sqrt() * deviation,
+            ((matching + scoring) * rows.weights).sum(1),
         )
 
 
-class _Rows:
-    """Rows of all splits, padded to the longest; weights are 1 / (number of rows) and 0 for padding."""
-
-    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.counts = [len(target) for _, target in parts]
-        self.features = torch.nn.utils.rnn.pad_sequence([features for features, _ in parts], batch_first=True)
-        self.target = torch.nn.utils.rnn.pad_sequence([target for _, target in parts], batch_first=True)
-        place = torch.arange(self.target.shape[1])
-        self.counted = (place < torch.tensor(self.counts)[:, None]).float()
-
-    @property
-    def weights(self) -> Tensor:
-        """(S, N), of sum 1 over the rows of each split."""
-        return self.counted / self.counted.sum(1, keepdim=True).clamp_min(1)
-
-    def chosen(self, places: Tensor) -> _Rows:
-        """The rows at (S, B) places."""
-        rows = object.__new__(_Rows)
-        rows.counts = [places.shape[1]] * len(places)
-        flat = (places + self.counted.shape[1] * torch.arange(len(places))[:, None]).flatten()
-        for name in ("features", "target", "counted"):
-            own = getattr(self, name)
-            # A fifth of the time of own[splits, places].
-            setattr(rows, name, own.flatten(0, 1).index_select(0, flat).view(*places.shape, *own.shape[2:]))
-        return rows
+def _method(name: str, config: UCIConfig) -> Assignment:
+    return build_method(
+        name,
+        temperature=config.initial_temperature,
+        decay=config.decay,
+        epochs=config.epochs,
+        floor=config.floor,
+        epsilon=config.initial_epsilon,
+    )
 
 
 def train_splits(table: Table, method: str, config: UCIConfig, held_out: bool) -> dict[str, Any]:
     """Train the networks of all splits; return the epoch, distortion and RMSE of each split for each selection.
 
-    Args:
-        table: the set.
-        method: name of the assignment.
-        config: the experiment.
-        held_out: whether to train on fewer rows and select by the others; else by `last` and `reference`.
+    With `held_out`, training is on fewer rows and selection by the others; else there are `last` and `reference`.
     """
     hidden = config.hidden_large if table.name == _LARGE else config.hidden
     stack = SplitStack(standardized_splits(table, config, held_out), method, config, hidden)
@@ -237,8 +230,8 @@ def train_splits(table: Table, method: str, config: UCIConfig, held_out: bool) -
         last = epoch == config.epochs - 1
         if not last and (epoch + 1) % every:
             continue
-        test = stack.score(stack.test_rows)
-        judged = stack.score(stack.other_rows).distortion if held_out else test.loss
+        test = stack.score(stack.splits.test)
+        judged = stack.score(stack.splits.held_out).distortion if held_out else test.loss
         better = judged < best
         best = judged.where(better, best)
         found = {"epoch": torch.full_like(best, epoch + 1), "distortion": test.distortion, "rmse": test.rmse}
@@ -267,7 +260,7 @@ def uci(
     Args:
         data: folder of the sets.
         sets: names.
-        methods: names, see `METHODS`.
+        methods: see `sepkit.studies.quantization.points.METHODS`.
         selections: of `SELECTIONS`.
         config: the experiment.
         folder: of the cells.
@@ -277,9 +270,13 @@ def uci(
         UserError: a bad set, or an unknown method.
     """
     for method in methods:
-        build_method(method, Annealing(1.0, 0.5, 1.0, 0.0, 0.5))
+        _method(method, config)
     tables = {name: read_table(data, name, drop_constant) for name in sets}
-    protocols = [held_out for held_out in (False, True) if set(selections) & _selected_by(held_out)]
+    protocols = [
+        held_out
+        for held_out in (False, True)
+        if set(selections) & ({"held_out"} if held_out else {"last", "reference"})
+    ]
     rows = []
     for name, table in tables.items():
 
@@ -292,7 +289,7 @@ def uci(
                 "checksum": table.checksum,
                 "method": method,
                 "held_out": held_out,
-                "config": asdict(config),
+                "config": settings(config),
             }
             for method in methods
             for held_out in protocols
@@ -301,10 +298,6 @@ def uci(
         for selection in selections:
             rows += [_row(name, result, selection) for result in results if selection in result["selected"]]
     return rows
-
-
-def _selected_by(held_out: bool) -> set[str]:
-    return {"held_out"} if held_out else {"last", "reference"}
 
 
 def _row(name: str, result: dict[str, Any], selection: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
-from sepkit.studies.quantization.options import UCIOptions
+from sepkit.studies.quantization.config import UCIOptions
 
 SHORT_NAMES = {
     "boston": "bostonHousing",
@@ -49,9 +49,6 @@ class Table:
 def prepare_uci(options: UCIOptions) -> None:
     """Check every set of a folder, and print a line for each.
 
-    Args:
-        options: the folder, and which sets of it.
-
     Raises:
         UserError: the first set that cannot be used.
     """
@@ -66,10 +63,10 @@ def prepare_uci(options: UCIOptions) -> None:
 
 
 def set_names(folder: Path) -> list[str]:
-    """The sets that a folder holds, sorted; UserError if there are none.
+    """Return the sets that a folder holds, sorted.
 
-    Args:
-        folder: has SET/data/data.txt for each set.
+    Raises:
+        UserError: none.
     """
     names = sorted(path.parent.parent.name for path in folder.glob("*/data/data.txt"))
     if not names:
@@ -78,11 +75,11 @@ def set_names(folder: Path) -> list[str]:
 
 
 def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
-    """A set, checked.
+    """Return a set, checked; the paper's short names are known.
 
     Args:
         folder: of all sets.
-        name: of the set; the paper's short names are known.
+        name: of the set.
         drop_constant: leave out features that never change instead of refusing them.
 
     Raises:

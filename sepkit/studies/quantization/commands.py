@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ def uci(
         sets: which sets; default: all that are there
         methods: which methods; default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed
         select: which checkpoint counts; default: all three
-        config: YAML file, as egs/uci/conf/cpu.yaml
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
         drop_constant: leave out features that never change instead of refusing them
 
     Returns:
@@ -41,24 +41,17 @@ def uci(
     Raises:
         UserError: a bad set, file or number.
     """
-    from sepkit.studies.quantization.config import UCIConfig, read_section
-    from sepkit.studies.quantization.figures import uci_figures, write_figures
+    from sepkit.studies.quantization import report
+    from sepkit.studies.quantization.config import UCIConfig, read_config
     from sepkit.studies.quantization.uci import DEFAULT_METHODS, SELECTIONS, uci
     from sepkit.studies.quantization.uci_data import set_names
-    from sepkit.studies.quantization.uci_tables import write_tables
 
-    folder = Path(data)
-    rows = uci(
-        folder,
-        sets or set_names(folder),
-        methods or DEFAULT_METHODS,
-        select or SELECTIONS,
-        read_section(UCIConfig, config),
-        Path(out),
-        drop_constant,
-    )
-    write_figures(uci_figures(rows), Path(out) / "figures")
-    return write_tables(rows, Path(out))
+    source, folder = Path(data), Path(out)
+    settings = read_config(UCIConfig, config)
+    names, methods = sets or set_names(source), methods or [*DEFAULT_METHODS]
+    rows = uci(source, names, methods, select or SELECTIONS, settings, folder, drop_constant)
+    report.write_figures(report.uci_figures(rows), folder / "figures")
+    return report.write_uci_tables(rows, folder)
 
 
 def gaussians(*, out: str, config: str | None = None) -> Path:
@@ -70,22 +63,14 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
     Args:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad file or number.
     """
-    from sepkit.studies.quantization.config import GaussiansConfig, read_section
-    from sepkit.studies.quantization.figures import gaussians_figures, write_figures
+    from sepkit.studies.quantization.config import GaussiansConfig, read_config
     from sepkit.studies.quantization.gaussians import gaussians
+    from sepkit.studies.quantization.report import gaussians_figures
 
-    folder = Path(out)
-    table = gaussians(read_section(GaussiansConfig, config, "gaussians"), folder)
-    write_figures(gaussians_figures(table), folder / "figures")
+    table = gaussians(read_config(GaussiansConfig, config), Path(out))
     measures = {"distortion": "hard distortion", "used": "hypotheses used"}
-    return _finished("gaussians", table, folder, ["kind", "method"], measures)
+    return _finished("gaussians", table, out, [(table["rows"], ["kind", "method"], measures)], gaussians_figures(table))
 
 
 def free(*, out: str, config: str | None = None) -> Path:
@@ -97,27 +82,21 @@ def free(*, out: str, config: str | None = None) -> Path:
     Args:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad file or number.
     """
-    from sepkit.studies.quantization.config import FreeConfig, read_section
-    from sepkit.studies.quantization.figures import free_figures, write_figures
-    from sepkit.studies.quantization.free import free
-    from sepkit.studies.quantization.tables import seeds_table
+    from sepkit.studies.quantization.config import FreeConfig, read_config
+    from sepkit.studies.quantization.gaussians import free
+    from sepkit.studies.quantization.report import free_figures
 
-    folder = Path(out)
-    table = free(read_section(FreeConfig, config, "free"), folder)
-    write_figures(free_figures(table), folder / "figures")
+    table = free(read_config(FreeConfig, config), Path(out))
     rate = {"distortion": "distortion", "expected_distortion": "theory", "bits": "bits", "bound_bits": "bound, bits"}
-    split = {"predicted": "split predicted at", "predicted_by_steps": "summed over steps", "seen": "seen"}
     parted = {"temperature": "hypotheses part at", "predicted_temperature": "theory, eq. 13"}
-    _finished("free", table, folder, ["temperature"], rate, rows="rate")
-    print(seeds_table(table["annealing"]["splits"], ["groups_before", "groups_after"], parted))
-    return _finished("free", table, folder, ["schedule"], split, rows="splits")
+    split = {"predicted": "split predicted at", "predicted_by_steps": "summed over steps", "seen": "seen"}
+    shown = [
+        (table["rate"], ["temperature"], rate),
+        (table["annealing"]["splits"], ["groups_before", "groups_after"], parted),
+        (table["splits"], ["schedule"], split),
+    ]
+    return _finished("free", table, out, shown, free_figures(table))
 
 
 def sines(*, out: str, config: str | None = None) -> Path:
@@ -129,20 +108,14 @@ def sines(*, out: str, config: str | None = None) -> Path:
 
     Args:
         out: folder of the results
-        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section sines is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad file or number.
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section sines is read
     """
-    from sepkit.studies.quantization.config import SinesConfig, read_section
-    from sepkit.studies.quantization.sines import sines
+    from sepkit.studies.quantization.config import SinesConfig, read_config
+    from sepkit.studies.quantization.mixtures import sines
 
-    table = sines(read_section(SinesConfig, config, "sines"), Path(out))
+    table = sines(read_config(SinesConfig, config), Path(out))
     measures = {"merged": "runs that merge modes", "distortion": "distortion", "total_variation": "total variation"}
-    return _finished("sines", table, Path(out), ["kind", "target"], measures)
+    return _finished("sines", table, out, [(table["rows"], ["kind", "target"], measures)])
 
 
 def flows(*, out: str, config: str | None = None) -> Path:
@@ -153,25 +126,19 @@ def flows(*, out: str, config: str | None = None) -> Path:
 
     Args:
         out: folder of the results
-        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section flows is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad file or number.
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section flows is read
     """
-    from sepkit.studies.quantization.config import FlowsConfig, read_section
-    from sepkit.studies.quantization.flows import flows
+    from sepkit.studies.quantization.config import FlowsConfig, read_config
+    from sepkit.studies.quantization.mixtures import flows
 
-    table = flows(read_section(FlowsConfig, config, "flows"), Path(out))
+    table = flows(read_config(FlowsConfig, config), Path(out))
     measures = {
         "off_modes": "share off every mode",
         "modes_hit": "modes hit",
         "squared_wasserstein": "W2^2",
         "nll_nats": "negative log-likelihood, nats",
     }
-    return _finished("flows", table, Path(out), ["target", "experts"], measures)
+    return _finished("flows", table, out, [(table["rows"], ["target", "experts"], measures)])
 
 
 def digits(*, images: str, out: str, config: str | None = None) -> Path:
@@ -184,47 +151,32 @@ def digits(*, images: str, out: str, config: str | None = None) -> Path:
     Args:
         images: binarized MNIST, an .npz file or a folder, see `sepkit prepare images --source`
         out: folder of the results
-        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section digits is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad set, file or number.
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section digits is read
     """
-    from sepkit.studies.quantization.config import DigitsConfig, read_section
+    from sepkit.studies.quantization.config import DigitsConfig, read_config
     from sepkit.studies.quantization.digits import digits
-    from sepkit.studies.quantization.figures import digits_figures, write_figures
+    from sepkit.studies.quantization.report import digits_figures
 
-    folder = Path(out)
-    table = digits(read_section(DigitsConfig, config, "digits"), Path(images), folder)
-    write_figures(digits_figures(table), folder / "figures")
+    table = digits(read_config(DigitsConfig, config), Path(images), Path(out))
     measures = {"distortion": "nearest", "drawn": "drawn", "likeliest": "likeliest", "mean": "mean of all"}
-    return _finished("digits", table, folder, ["task", "experts", "independent"], measures)
+    shown = [(table["rows"], ["task", "experts", "independent"], measures)]
+    return _finished("digits", table, out, shown, digits_figures(table))
 
 
-def generators(*, out: str, images: str | None = None, config: str | None = None) -> Path:
-    """Train several generators under one hinge discriminator, on modes in the plane or on digits.
+def generators(*, out: str, config: str | None = None) -> Path:
+    """Train several generators under one hinge discriminator, on modes in the plane.
 
     Writes OUT/generators.json: for each run precision, recall, the share of samples off every mode, modes hit, the
     entropy of which generator makes a sample, and how often each was updated. The same command again continues.
 
     Args:
         out: folder of the results
-        images: binarized MNIST, for the target digits
-        config: YAML file, as egs/cclvq/conf/cpu.yaml, of which the section generators is read
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad set, file or number.
+        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section generators is read
     """
-    from sepkit.studies.quantization.config import GeneratorsConfig, read_section
+    from sepkit.studies.quantization.config import GeneratorsConfig, read_config
     from sepkit.studies.quantization.generators import generators
 
-    known = None if images is None else Path(images)
-    table = generators(read_section(GeneratorsConfig, config, "generators"), Path(out), known)
+    table = generators(read_config(GeneratorsConfig, config), Path(out))
     measures = {
         "off_modes": "share off every mode",
         "modes_hit": "modes hit",
@@ -232,18 +184,24 @@ def generators(*, out: str, images: str | None = None, config: str | None = None
         "recall": "recall",
         "entropy": "entropy / log n",
     }
-    return _finished("generators", table, Path(out), ["target", "generators", "independent"], measures)
+    return _finished("generators", table, out, [(table["rows"], ["target", "generators", "independent"], measures)])
 
 
 def _finished(
-    name: str, table: Mapping[str, Any], folder: Path, labels: list[str], measures: dict[str, str], rows: str = "rows"
+    name: str,
+    table: Mapping[str, Any],
+    out: str,
+    shown: Sequence[tuple[Sequence[Mapping[str, Any]], list[str], dict[str, str]]],
+    figures: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write FOLDER/NAME.json and print means over seeds."""
+    """Write OUT/NAME.json and OUT/figures, and print means over seeds: of rows, by their labels and measures."""
     from sepkit.files import write_json
-    from sepkit.studies.quantization.tables import seeds_table
+    from sepkit.studies.quantization import report
 
-    path = write_json(folder / f"{name}.json", table)
-    print(seeds_table(table[rows], labels, measures))
+    report.write_figures(dict(figures or {}), Path(out) / "figures")
+    path = write_json(Path(out) / f"{name}.json", table)
+    for rows, labels, measures in shown:
+        print(report.seeds_table(rows, labels, measures))
     return path
 
 
