@@ -8,13 +8,13 @@ import scipy.optimize
 import torch
 
 from sepkit.studies.quantization import deterministic_annealing
-from sepkit.studies.quantization.data import ThreeGaussians
 from sepkit.studies.quantization.deterministic_annealing import (
     anneal_points,
     count_groups,
     settle_points,
     three_gaussians,
 )
+from sepkit.studies.quantization.laws import ThreeGaussians
 
 
 def points(count: int = 60, dimensions: int = 2) -> torch.Tensor:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from sepkit.cli.main import main
 from sepkit.studies.quantization.config import DigitsConfig
 from sepkit.studies.quantization.digits import DigitExperts, spoil
 
@@ -37,7 +33,8 @@ def test_digits_are_spoiled_as_asked() -> None:
 
 def test_only_the_nearest_expert_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, with moments from earlier steps; and it learns from its own images alone."""
-    runs = DigitExperts(replace(TINY, training="plain"), 3, seed=0)
+    runs = DigitExperts(TINY, 3, seed=0)
+    runs.awake[:] = True
     images = some_digits()
     spoiled = spoil("upper", TINY)(images, torch.Generator())
     won = [[1, 0, 2], [0, 1, 2]]
@@ -89,40 +86,3 @@ def test_a_split_changes_nothing_before_its_jitter() -> None:
     assert kept and len(kept) == len(copied)
     for one, other in zip(kept, copied, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table and figures; nothing is trained again; what cannot be used is one line."""
-    bits = np.packbits(some_digits(20).byte().flatten(1).numpy(), axis=1)
-    np.savez(tmp_path / "digits.npz", train=bits, valid=bits[:4], test=bits[:6])
-    setting = (
-        "{tasks: [upper], experts: [1, 2], independent: 2, seeds: 1, examples: 20, test_examples: 6, steps: 3,"
-        " batch_size: 4, channels: [4, 4], classifier_channels: [2, 2, 4], shown: 2}"
-    )
-    (tmp_path / "tiny.yaml").write_text(f"digits: {setting}")
-    command = ["quantize", "digits", "--images", str(tmp_path / "digits.npz"), "--out", str(tmp_path / "out")]
-    command += ["--config", str(tmp_path / "tiny.yaml")]
-    assert main(command) == 0
-    table = json.loads((tmp_path / "out" / "digits.json").read_text())
-    one, two, alone = table["rows"]
-    assert [row.get("experts") for row in (one, two, alone)] == [1, 2, None]
-    assert one["distortion"] == pytest.approx(one["drawn"]) == pytest.approx(one["mean"]) and one["accuracy"] == 1
-    assert two["distortion"] <= two["likeliest"] and sum(two["shares"]) == pytest.approx(1)
-    assert alone["distortion"] <= min(alone["distortions"])
-    assert (tmp_path / "out" / "figures" / "digits_upper_2.png").stat().st_size > 2000
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
-    assert main(command) == 0
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
-    capsys.readouterr()
-    np.savez(tmp_path / "small.npz", train=np.zeros((3, 100), np.uint8))
-    for name, section, message in (
-        ("small", setting, "found images of 100 pixels, expected 28 x 28"),
-        ("digits", "{tasks: [lower]}", "tasks: found 'lower', expected upper, window, noise"),
-        ("digits", "{channels: [8]}", "channels: found [8], expected 2 numbers"),
-        ("digits", "{batch_size: 64}", "found 20 training images, expected a batch of 64"),
-        ("digits", "{window: 29}", "window: found more than 28"),
-    ):
-        (tmp_path / "tiny.yaml").write_text(f"digits: {section}")
-        assert main([*command, "--images", str(tmp_path / f"{name}.npz")]) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1

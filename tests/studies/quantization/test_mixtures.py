@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from sepkit.cli.main import main
-from sepkit.errors import UserError
+from sepkit.cells import cell_seed
 from sepkit.models.coupling import RealNVP
-from sepkit.studies.quantization import flows as flow_experiment
 from sepkit.studies.quantization.config import FlowsConfig, SinesConfig
-from sepkit.studies.quantization.data import Sines, mode_centers, sample_modes
-from sepkit.studies.quantization.flows import train_flows
-from sepkit.studies.quantization.measures import matched_squared_wasserstein, squared_wasserstein
-from sepkit.studies.quantization.sines import KINDS, ExpertRuns, sines, train_sines
+from sepkit.studies.quantization.laws import Sines, mode_centers, sample_modes
+from sepkit.studies.quantization.mixtures import ExpertRuns, _own_samples, train_flows, train_sines
 
 TINY = SinesConfig(seeds=2, examples=200, test_examples=200, steps=20, batch_size=32, hidden=4)
 
@@ -45,8 +39,8 @@ def test_a_run_does_not_know_its_neighbors() -> None:
     x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     y = 3 * x.sin() + x
     for kind in ("plain", "annealed"):
-        both = ExpertRuns(TINY, kind, torch.ones(2), torch.ones(2))
-        alone = ExpertRuns(TINY, kind, torch.ones(1), torch.ones(1))
+        both = ExpertRuns(TINY, kind, torch.ones(2))
+        alone = ExpertRuns(TINY, kind, torch.ones(1))
         for number in range(5):
             both.step(number, x, y)
             alone.step(number, x[:1], y[:1])
@@ -55,7 +49,7 @@ def test_a_run_does_not_know_its_neighbors() -> None:
 
 def test_growth_wakes_experts_one_by_one() -> None:
     """A larger n never has a higher distortion on the same parameters before the jitter."""
-    runs = ExpertRuns(replace(TINY, jitter=0.0), "split", torch.ones(2), torch.ones(2))
+    runs = ExpertRuns(replace(TINY, jitter=0.0), "split", torch.ones(2))
     x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     y = 10 * x.sign()
 
@@ -71,28 +65,12 @@ def test_growth_wakes_experts_one_by_one() -> None:
     assert bool(runs.awake.all())
 
 
-def test_bad_kinds(tmp_path: Path) -> None:
-    """Named, with what there is."""
-    with pytest.raises(UserError, match="kinds: found 'grown', expected plain"):
-        sines(replace(TINY, kinds=["grown"]), tmp_path)
-    with pytest.raises(UserError, match="targets: found 'cubes', expected ring or grid"):
-        mode_centers("cubes")
-
-
-def test_matched_transport() -> None:
-    """The same as the linear program with equal weights."""
-    first, second = (torch.randn(12, 2, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
-    uniform = torch.full((12,), 1 / 12)
-    expected = squared_wasserstein(first, second, uniform)
-    assert matched_squared_wasserstein(first, second) == pytest.approx(expected, abs=1e-6)
-
-
 def test_own_samples_of_flows() -> None:
     """Every sample once, with weights of sum one for each expert that won any."""
     x = torch.randn(2, 10, 2, generator=torch.Generator().manual_seed(0))
     winners = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 0, 1], [2] * 10])
     weights = torch.nn.functional.one_hot(winners, 3).float()
-    own, share = flow_experiment._own_samples(x, weights)
+    own, share = _own_samples(x, weights)
     assert own.shape == (6, 10, 2)
     torch.testing.assert_close(share.sum(1), torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 1.0]))
     torch.testing.assert_close(own[0, :4], x[0, [0, 3, 7, 8]])
@@ -104,7 +82,7 @@ def test_one_flow_is_maximum_likelihood() -> None:
     config = FlowsConfig(seeds=1, steps=3, batch_size=64, hidden=8, couplings=2, samples=50, transport_samples=20)
     found = train_flows(config, "ring", 1)
     assert found["weights"] == [[1.0]]
-    seed = flow_experiment.cell_seed(config.seed, "flows 0")
+    seed = cell_seed(config.seed, "flows 0")
     torch.manual_seed(seed)
     flow = RealNVP(2, 2, 8, 1, normalize=False)
     optimizer = torch.optim.Adam(flow.parameters(), lr=config.learning_rate)
@@ -112,33 +90,10 @@ def test_one_flow_is_maximum_likelihood() -> None:
     centers = mode_centers("ring")
     for _ in range(3):
         optimizer.zero_grad()
-        (-flow.log_prob(sample_modes(centers, 0.3, 64, generator)[None])).mean().backward()
+        (-flow.log_prob(sample_modes(centers, 64, generator)[None])).mean().backward()
         optimizer.step()
-    draws = torch.Generator().manual_seed(flow_experiment.cell_seed(config.seed, "samples"))
+    draws = torch.Generator().manual_seed(cell_seed(config.seed, "samples"))
     with torch.no_grad():
         flow.sample(50, draws)
-        truth = sample_modes(centers, 0.3, 50, draws)
+        truth = sample_modes(centers, 50, draws)
         assert found["nll_nats"][0] == pytest.approx(-float(flow.log_prob(truth[None]).mean()), rel=1e-4)
-
-
-def test_commands(tmp_path: Path) -> None:
-    """Every kind and number of experts; a second run computes no cell again."""
-    conf, out = tmp_path / "tiny.yaml", tmp_path / "out"
-    conf.write_text(
-        "sines: {seeds: 2, examples: 100, test_examples: 50, steps: 8, batch_size: 16, hidden: 4}\n"
-        "flows: {targets: [ring, grid], experts: [1, 2], seeds: 2, steps: 3, batch_size: 32, hidden: 4, couplings: 2,"
-        " samples: 40, transport_samples: 20, log_share: true}\n"
-    )
-    for experiment in ("sines", "flows"):
-        assert main(["quantize", experiment, "--config", str(conf), "--out", str(out)]) == 0
-    cells = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    assert main(["quantize", "sines", "--config", str(conf), "--out", str(out)]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == cells
-    table = json.loads((out / "sines.json").read_text())
-    expected = [(kind, target) for target in ("raw", "standardized") for kind in KINDS]
-    assert [(row["kind"], row["target"]) for row in table["rows"]] == expected
-    table = json.loads((out / "flows.json").read_text())
-    assert table["floor_off_modes"] == pytest.approx(0.0111, abs=1e-4) and len(table["rows"]) == 4
-    for row in table["rows"]:
-        assert all(sum(weights) == pytest.approx(1, abs=1e-3) for weights in row["weights"])
-        assert all(0 <= share <= 1 for share in row["off_modes"])

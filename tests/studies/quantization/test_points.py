@@ -9,10 +9,9 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, AnnealedMCL, RelaxedWTA
-from sepkit.studies.quantization.methods import Annealing, build_method
-from sepkit.studies.quantization.model import HypothesisNetworks, point_losses, weighted_mean
+from sepkit.studies.quantization.points import HypothesisNetworks, build_method, point_losses, weighted_mean
 
-ANNEALING = Annealing(0.5, 0.95, 1000, 5e-4, 0.5)
+ANNEALING = {"temperature": 0.5, "decay": 0.95, "epochs": 1000, "floor": 5e-4, "epsilon": 0.5}
 
 
 def _generators(seeds: list[int]) -> list[torch.Generator]:
@@ -23,14 +22,14 @@ def test_hand_values() -> None:
     """Squared distances 1, 4 and 9 from the target, by three kinds of matching."""
     points = torch.tensor([[[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]]], dtype=torch.float64)
     scores, target = torch.zeros(1, 1, 3, dtype=torch.float64), torch.zeros(1, 1, 2, dtype=torch.float64)
-    found = point_losses(points, scores, target, MCL())
-    assert float(found.matching) == pytest.approx(1, abs=1e-6) and float(found.nearest) == 1
-    assert float(found.scoring) == pytest.approx(math.log(2), abs=1e-6)
-    relaxed = point_losses(points, scores, target, RelaxedWTA(0.1)).matching
+    matching, scoring, distances = point_losses(points, scores, target, MCL())
+    assert float(matching) == pytest.approx(1, abs=1e-6) and distances.flatten().tolist() == [1, 4, 9]
+    assert float(scoring) == pytest.approx(math.log(2), abs=1e-6)
+    relaxed = point_losses(points, scores, target, RelaxedWTA(0.1))[0]
     assert float(relaxed) == pytest.approx(0.9 * 1 + 0.05 * (4 + 9), abs=1e-6)
     weights = [math.exp(-d / 2) for d in (1, 4, 9)]
     soft = sum(w * d for w, d in zip(weights, (1, 4, 9), strict=True)) / sum(weights)
-    assert float(point_losses(points, scores, target, AnnealedMCL(2.0)).matching) == pytest.approx(soft, abs=1e-6)
+    assert float(point_losses(points, scores, target, AnnealedMCL(2.0))[0]) == pytest.approx(soft, abs=1e-6)
     assert weighted_mean(points, scores)[0, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
 
 
@@ -42,12 +41,12 @@ def test_a_stack_is_its_networks() -> None:
     def train(places: list[int]) -> list[torch.Tensor]:
         networks = HypothesisNetworks(2, [8], 4, 1, _generators(places)).double()
         optimizer = torch.optim.Adam(networks.parameters(), lr=0.01)
-        assignment = build_method("amcl_exponential", ANNEALING)
+        assignment = build_method("amcl_exponential", **ANNEALING)
         for step in range(20):
             assignment.set_progress(step)
-            losses = point_losses(*networks(x[places]), y[places], assignment)
+            matching, scoring, _ = point_losses(*networks(x[places]), y[places], assignment)
             optimizer.zero_grad()
-            (losses.matching + losses.scoring).mean(1).sum().backward()
+            (matching + scoring).mean(1).sum().backward()
             optimizer.step()
         return [parameter.detach() for parameter in networks.parameters()]
 
@@ -64,15 +63,15 @@ def test_one_hypothesis_is_regression() -> None:
     points, scores = networks(x)
     target = torch.ones(1, 6, 1)
     for method in ("mcl", "amcl_linear", "relaxed_wta_0.5"):
-        found = point_losses(points, scores, target, build_method(method, ANNEALING))
-        assert torch.equal(found.matching, (points[..., 0, 0] - 1).square())
+        matching, _, _ = point_losses(points, scores, target, build_method(method, **ANNEALING))
+        assert torch.equal(matching, (points[..., 0, 0] - 1).square())
     torch.testing.assert_close(weighted_mean(points, scores), points[..., 0, :])
 
 
 def test_methods_follow_their_schedules() -> None:
     """Temperatures and epsilon by epoch, and hard matching below the floor."""
-    linear, exponential = (build_method(f"amcl_{kind}", ANNEALING) for kind in ("linear", "exponential"))
-    relaxed = build_method("relaxed_wta_annealed", ANNEALING)
+    linear, exponential = (build_method(f"amcl_{kind}", **ANNEALING) for kind in ("linear", "exponential"))
+    relaxed = build_method("relaxed_wta_annealed", **ANNEALING)
     for assignment in (linear, exponential, relaxed):
         assignment.set_progress(500)
     assert linear.scheduled == {"temperature": 0.25} and relaxed.scheduled == {"epsilon": 0.25}
@@ -85,4 +84,4 @@ def test_methods_follow_their_schedules() -> None:
 def test_unknown_methods(name: str) -> None:
     """One line that says what there is."""
     with pytest.raises(UserError, match="--methods: found"):
-        build_method(name, ANNEALING)
+        build_method(name, **ANNEALING)
