@@ -26,9 +26,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
 SIMULATIONS = {
     REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
-    for recipe in ("annealed_inference", "cclvq", "quantization", "uci")
+    for recipe in ("annealed_inference", "quantization")
     for name in ("cpu", "paper")
-} | {REPOSITORY / "egs" / "cclvq" / "conf" / "gpu.yaml"}
+}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 # Whole, these take up to a minute (tests/cli/test_smoke.py, slow).
 NARROW = {

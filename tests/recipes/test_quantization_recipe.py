@@ -1,0 +1,56 @@
+"""egs/quantization: every stage at a tiny size, and what its configurations say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sepkit.studies.quantization.config import CONFIGS, FlowsConfig, GaussiansConfig, UCIConfig, read_config
+
+RECIPE = Path(__file__).resolve().parents[2] / "egs" / "quantization"
+TINY = """
+free: {hypotheses: 2, points: 50, temperatures: [1.3], split_points: 60, split_seeds: 1, linear: [], exponential: []}
+gaussians: {methods: [mcl], hypotheses: 2, hidden: [4], seeds: 1, epochs: 2, batch_size: 8, lloyd_inputs: 1}
+sines: {kinds: [plain], targets: [raw], seeds: 1, examples: 60, test_examples: 20, steps: 2}
+flows: {experts: [1], seeds: 1, steps: 1, batch_size: 4, samples: 20, transport_samples: 5}
+generators: {targets: [ring], generators: [1], independent: 0, seeds: 1, steps: 1, samples: 64, manifold_samples: 8}
+uci: {hypotheses: 2, hidden: 4, epochs: 4, check_every: 2}
+"""
+
+
+def _write_set(data: Path) -> None:
+    generator = np.random.default_rng(0)
+    data.mkdir(parents=True)
+    np.savetxt(data / "data.txt", generator.standard_normal((30, 3)))
+    for name, text in (("features", "0\n1\n"), ("target", "2\n")):
+        (data / f"index_{name}.txt").write_text(text)
+    (data / "n_splits.txt").write_text("1\n")
+    np.savetxt(data / "index_test_0.txt", np.arange(6), fmt="%d")
+    np.savetxt(data / "index_train_0.txt", np.arange(6, 30), fmt="%d")
+
+
+def test_stages(tmp_path: Path, run) -> None:
+    """All of them, but the digits, whose images are not given."""
+    _write_set(tmp_path / "sets" / "yacht" / "data")
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    options = ["--conf", str(tmp_path / "tiny.yaml"), "--exp", str(tmp_path / "exp"), "--uci", str(tmp_path / "sets")]
+    options += ["--sets", "yacht", "--methods", "mcl", "--select", "last held_out"]
+    printed = run(["bash", str(RECIPE / "run.sh"), *options])
+    assert "left out: --mnist" in printed and "yacht: 30 rows" in printed
+    names = {path.name for path in (tmp_path / "exp").glob("*.json")}
+    assert names == {f"{name}.json" for name in ("free", "gaussians", "sines", "flows", "generators", "table")}
+    assert len(json.loads((tmp_path / "exp" / "table.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("name", ["cpu", "paper"])
+def test_configurations(name: str) -> None:
+    """Both are readable, and have the papers' settings of UCI and up to 16 flows; one has the batch on Gaussians."""
+    path = RECIPE / "conf" / f"{name}.yaml"
+    found = {cls: read_config(cls, path) for cls in CONFIGS}
+    assert found[UCIConfig] == UCIConfig()
+    assert found[GaussiansConfig] == GaussiansConfig(batch_size=512 if name == "cpu" else 65_536)
+    flows = found[FlowsConfig]
+    assert isinstance(flows, FlowsConfig) and (flows.experts, flows.seeds) == ([1, 2, 4, 8, 16], 5)
