@@ -114,20 +114,3 @@ def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """
     (count,) = {len(tensor) for tensor in state.values()}
     return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
-
-
-def join(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the state of the stack of all networks of several stacks, in order.
-
-    Args:
-        states: of `state_dict` of each stack.
-
-    Raises:
-        ValueError: networks of different shapes.
-    """
-    names = states[0].keys()
-    if any(
-        state.keys() != names or any(state[n].shape[1:] != states[0][n].shape[1:] for n in names) for state in states
-    ):
-        raise ValueError("networks of different shapes cannot be stacked")
-    return {name: torch.cat([state[name] for state in states]) for name in names}

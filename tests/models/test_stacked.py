@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.models.stacked import StackedLinear, StackedModules, join, side_by_side, split
+from sepkit.models.stacked import StackedLinear, StackedModules, side_by_side, split
 
 
 def _generators(*seeds: int) -> list[torch.Generator]:
@@ -59,14 +59,11 @@ def test_adam_treats_a_network_of_a_stack_as_if_it_were_alone() -> None:
     torch.testing.assert_close(stack.weight[1], alone.weight[0])
 
 
-def test_stacks_are_taken_apart_and_joined() -> None:
+def test_stacks_are_taken_apart() -> None:
     state = StackedLinear(3, 2, _generators(1, 2, 3)).state_dict()
     parts = split(state)
     assert len(parts) == 3 and parts[1]["weight"].shape == (1, 3, 2)
-    joined = join(parts)
-    assert all(torch.equal(joined[name], tensor) for name, tensor in state.items())
-    with pytest.raises(ValueError, match="different shapes"):
-        join([state, StackedLinear(4, 2, _generators(1)).state_dict()])
+    assert all(torch.equal(torch.cat([part[name] for part in parts]), tensor) for name, tensor in state.items())
 
 
 def test_modules_side_by_side_are_what_they_are_alone() -> None:

@@ -44,12 +44,8 @@ _SHOWN_SESSIONS = 4
 def calibrate(model: str | Path, manifest: str | Path, first: int | None = None) -> tuple[StoppingRule, Path]:
     """Fit a model's stopping rule on sessions with audiograms; return it, and its path beside the model.
 
-    Errors are measured against the noise-free values if these are known, else against the data.
-
-    Args:
-        model: folder that `sepkit train` wrote.
-        manifest: CSV file, dev.csv for example, that the model was not trained on.
-        first: number of its audiograms, from the beginning; None: all.
+    Errors are measured against the noise-free values if these are known, else against the data. Arguments are those of
+    the command.
 
     Raises:
         UserError: no such model or file, data of other dimensions, or too few of them.
@@ -73,15 +69,7 @@ def fit_rules(validation: Sessions) -> dict[str, StoppingRule]:
 
 @dataclass(frozen=True)
 class Settings:
-    """How sessions are played.
-
-    Args:
-        strategies: ways to choose the next dimension.
-        thresholds_db: errors that are good enough, dB.
-        samples: of z.
-        first: number of data, from the beginning of each file; None: all complete ones.
-        seed: of random orders and masks.
-    """
+    """How sessions are played, as `sepkit audiogram simulate` describes its options."""
 
     strategies: Sequence[str]
     thresholds_db: Sequence[float] = (5.0, 6.0, 7.0)
@@ -219,15 +207,7 @@ def simulate_all(
 ) -> tuple[list[Path], list[str]]:
     """Write the results of each model to OUT, or several to OUT/NAME; return folders, and lines about refused rows.
 
-    A folder that is complete already, with the same settings, is left as it is.
-
-    Args:
-        models: folders that `sepkit train` wrote.
-        manifest: test data (CSV).
-        out: see above.
-        settings: how sessions are played.
-        dev: validation data; None: none.
-        training: the training data, for the distortion there; None: not measured.
+    A folder that is complete already, with the same settings, is left as it is. Arguments are those of the command.
 
     Raises:
         UserError: no such model or file, data of other dimensions, or two models of one name.

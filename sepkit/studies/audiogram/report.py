@@ -99,19 +99,7 @@ def draw_figures(
     archetypes: str | Path | None = None,
     first: int | None = None,
 ) -> Path:
-    """Draw figures 1 to 5 of the thesis as PNG files; return their folder.
-
-    Args:
-        model: folder that `sepkit train` wrote; with two latent dimensions its representation is drawn too.
-        manifest: test data.
-        dev: validation data, for the rules of stopping.
-        out: the folder.
-        archetypes: of which synthetic data are combinations.
-        first: number of data of each file; None: all.
-
-    Raises:
-        UserError: no such model or file.
-    """
+    """Draw figures 1 to 5 of the thesis as PNG files; return their folder. Arguments are those of the command."""
     folder, loaded = Path(out), load_model(model)
     vae, draws = loaded.vae, loaded.draws
     tests, validation = (read_audiograms(f, vae.config.dimensions).complete_ones(first) for f in (manifest, dev))
@@ -199,12 +187,7 @@ def _thresholds(vae: TrainedVAE, row: np.ndarray) -> dict[str, float]:
 
 
 def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
-    """Return a figure of the archetypes that synthetic data are combinations of (thesis, figure 1a).
-
-    Args:
-        vae: has names and places of the dimensions.
-        archetypes: (A, D).
-    """
+    """Return a figure of the (A, D) archetypes that synthetic data are combinations of (thesis, figure 1a)."""
     figure = Figure(figsize=(2.6 * len(archetypes), 2.9), layout="constrained")
     for axes, row in zip(np.atleast_1d(figure.subplots(1, len(archetypes), sharey=True)), archetypes, strict=True):
         draw_audiogram(axes, _thresholds(vae, row))
@@ -213,29 +196,21 @@ def archetype_figure(vae: TrainedVAE, archetypes: np.ndarray) -> Figure:
     return figure
 
 
-def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray, side: int = 5) -> Figure:
-    """Return a figure of encodings of data and archetypes, and the decoded grid of latents (thesis, figure 1b and 1c).
-
-    Args:
-        vae: has two latent dimensions.
-        values: (N, D), data.
-        archetypes: (A, D).
-        side: points on a side of the grid.
-    """
+def representation_figure(vae: TrainedVAE, values: np.ndarray, archetypes: np.ndarray) -> Figure:
+    """Return a figure of encodings of (N, D) data and archetypes, and the decoded grid of latents (figure 1b, c)."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     grid_of_two = figure.add_gridspec(1, 2)
     left, right = figure.add_subfigure(grid_of_two[0]), figure.add_subfigure(grid_of_two[1])
     axes = left.subplots()
-    everything = np.ones(values.shape, bool)
-    mean, _ = vae.posterior(values, everything)
+    mean, _ = vae.posterior(values, np.ones(values.shape, bool))
     axes.plot(mean[:, 0], mean[:, 1], ".", markersize=2, alpha=0.4, color="black")
     corners, deviation = vae.posterior(archetypes, np.ones(archetypes.shape, bool))
     for place, (center, width) in enumerate(zip(corners, deviation, strict=True)):
         axes.plot(*center[:2], "o", color=COLORS[place % len(COLORS)], markersize=9)
         axes.add_patch(Ellipse((center[0], center[1]), *(4 * width[:2]), fill=False, color=COLORS[place % len(COLORS)]))
     axes.set(xlabel="$z_1$", ylabel="$z_2$", title="encodings of data (dots) and of archetypes")
-    grid = right.subplots(side, side)
-    ticks = np.linspace(-2, 2, side)
+    ticks = np.linspace(-2, 2, 5)
+    grid = right.subplots(len(ticks), len(ticks))
     for row, second in enumerate(reversed(ticks)):
         for column, first in enumerate(ticks):
             thresholds, _ = vae.decoded(np.array([[first, second]], np.float32))
@@ -251,7 +226,7 @@ def session_figure(
 
     Args:
         vae: the model; its first two latents are drawn.
-        predictions: of one datum each, after more and more measurements.
+        predictions: of one datum, after more and more measurements.
         reference: (D,) the whole datum.
         full: the belief when everything is measured.
         chosen: place of the dimension measured next, one per step.
@@ -311,20 +286,10 @@ def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None
 
 
 def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
-    """Return a figure of errors over their predictors; a dot is a moment of a session (thesis, figure 4).
-
-    Args:
-        sessions: N of them.
-        predicted: (N, M + 1) errors, by the stopping rule, dB.
-    """
-    count, columns = sessions.rmse.shape
-    numbers = np.tile(np.arange(columns), (count, 1))
-    shown = {
-        "number of measurements": numbers,
-        "mean predictive variance [dB²]": sessions.acquisition,
-        "partial ELBO [nats]": sessions.partial_elbo,
-        "predicted RMSE [dB]": predicted,
-    }
+    """Return a figure of errors over their predictors; a dot is a moment of a session (thesis, figure 4)."""
+    labels = ("number of measurements", "mean predictive variance [dB²]", "partial ELBO [nats]", "predicted RMSE [dB]")
+    numbers = sessions.features["measurements"]
+    shown = dict(zip(labels, (*sessions.features.values(), predicted), strict=True))
     figure = Figure(figsize=(4 * len(shown), 3.2), layout="constrained")
     for axes, (label, values) in zip(figure.subplots(1, len(shown), sharey=True), shown.items(), strict=True):
         x, y = values[:, 1:].ravel(), sessions.rmse[:, 1:].ravel()
@@ -337,12 +302,7 @@ def predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
 
 
 def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figure:
-    """Return histograms of how far each rule's stopping index is from the oracle's (thesis, figure 5).
-
-    Args:
-        stops: rule -> (N,) stopping indices.
-        oracle: (N,).
-    """
+    """Return histograms of how far each rule's (N,) stopping indices are from the oracle's (thesis, figure 5)."""
     figure = Figure(figsize=(4 * len(stops), 3.0), layout="constrained")
     reach = int(max(np.abs(values - oracle).max() for values in stops.values()))
     bins = np.arange(-reach - 0.5, reach + 1.5)
@@ -359,11 +319,7 @@ def stopping_figure(stops: Mapping[str, np.ndarray], oracle: np.ndarray) -> Figu
 
 
 def gap_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Return a figure of how much larger the distortion on test data is than on training data.
-
-    Args:
-        curves: name -> (epochs, nats) pairs.
-    """
+    """Return a figure of how much larger the distortion on test data is than in training: name -> (epochs, nats)."""
     figure = panels("epochs", ["test minus training distortion [nats]"])
     for place, (name, points) in enumerate(curves.items()):
         x, y = zip(*sorted(points), strict=True)

@@ -54,10 +54,7 @@ def rmse(estimate: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def area(curves: np.ndarray) -> np.ndarray:
-    """Return (B,) area below information curves: the sum of the error after 1, 2 ... M measurements.
-
-    Args:
-        curves: (B, M + 1) errors after 0, 1 ... M measurements; the error before the first does not count.
+    """Return (B,) area below (B, M + 1) information curves: the sum of the error after 1, 2 ... M measurements.
 
     Source: thesis, eq. 6, whose sum is over m, not over the dimensions as printed.
     """
@@ -133,13 +130,7 @@ def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
 
 
 def greedy_order(vae: TrainedVAE, data: Audiograms, draws: np.ndarray) -> list[int]:
-    """Return the single order that lowers the mean error most at each step: places of the M measurable dimensions.
-
-    Args:
-        vae: the model.
-        data: complete, and not used for tests later.
-        draws: (S, L), samples of z.
-    """
+    """Return the single order that lowers the mean error most at each step: places of the M measurable dimensions."""
     observed = vae.nothing_measured(len(data))
     order: list[int] = []
     while len(order) < len(vae.measurable):
@@ -153,18 +144,12 @@ def greedy_order(vae: TrainedVAE, data: Audiograms, draws: np.ndarray) -> list[i
     return order
 
 
-def low_elbos(vae: TrainedVAE, values: np.ndarray, draws: np.ndarray, percent: float = 1.0) -> np.ndarray:
+def low_elbos(vae: TrainedVAE, values: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return the partial ELBO that 1 % of these data are below, by the number of observed dimensions, (D + 1,).
 
-    For each number, random dimensions of each datum are observed, those known from the beginning first.
-
-    Args:
-        vae: the model.
-        values: (N, D), complete data.
-        draws: (S, L), samples of z.
-        percent: share of the data.
+    For each number, random dimensions of each of (N, D) values are observed, those known from the beginning first.
     """
     numbers = np.random.default_rng([0, 1]).random(values.shape) - vae.nothing_measured(len(values))
     ranks = numbers.argsort(1).argsort(1)
     elbos = [vae.predict(values, ranks < count, draws).partial_elbo for count in range(values.shape[1] + 1)]
-    return np.percentile(elbos, percent, axis=1)
+    return np.percentile(elbos, 1.0, axis=1)

@@ -102,19 +102,9 @@ def fit_stopping(
     table = {name: values[:, 1:].ravel() for name, values in features.items() if name in names}
     groups = np.repeat(np.arange(count), columns - 1)
     fitted = fit_ridge(table, errors[:, 1:].ravel().astype(float), groups).predictor
-    return StoppingRule(
-        features=fitted.features,
-        means=fitted.means,
-        scales=fitted.scales,
-        coefficients=fitted.coefficients,
-        intercept=fitted.intercept,
-        ridge=fitted.ridge,
-        limit=FARTHEST,
-        error_db=fitted.error_db,
-        correlation=fitted.correlation,
-        reference=reference,
-        sessions=count,
-    )
+    shared = ("features", "means", "scales", "coefficients", "intercept", "ridge", "error_db", "correlation")
+    own = {name: getattr(fitted, name) for name in shared}
+    return StoppingRule(**own, limit=FARTHEST, reference=reference, sessions=count)
 
 
 def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:

@@ -7,9 +7,8 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sepkit.choices import to_dict
 from sepkit.errors import UserError
@@ -25,15 +24,8 @@ LARGEST_STACK = 48
 _OWN = re.compile(r"(.*_nats)_(\d+)")
 
 
-@dataclass(frozen=True)
-class Member:
-    """One model of a sweep.
-
-    Args:
-        seed: of its order, masks, noise and weights.
-        rate: target of its steering, nats; None: not steered by the sweep.
-        name: of its folder.
-    """
+class Member(NamedTuple):
+    """One model of a sweep: its seed, the rate that it is steered to (nats; None: by the configuration), its folder."""
 
     seed: int
     rate: float | None
@@ -41,15 +33,7 @@ class Member:
 
 
 def members_of(seeds: Sequence[int], rates: Sequence[float] | None) -> list[Member]:
-    """Return the models of a sweep: each seed with each rate.
-
-    Args:
-        seeds: of the sweep, different ones.
-        rates: target rates, nats, different ones; None: that of the configuration.
-
-    Raises:
-        UserError: seeds or rates that stand twice or are out of range.
-    """
+    """Return the models of a sweep: each seed with each rate; raise UserError for those twice or out of range."""
     for name, values in (("--seeds", seeds), ("--target-rates", rates or [])):
         texts = [f"{value:g}" for value in values]
         repeated = [text for text in texts if texts.count(text) > 1]
@@ -77,8 +61,8 @@ def train_stacks(
     Args:
         config: shared by all.
         out: folder of the runs.
-        seeds: one model for each; None: `trainer.seed` alone.
-        rates: targets, nats, one model for each and each seed; None: that of the configuration.
+        seeds: None: `trainer.seed` alone.
+        rates: targets, nats; None: that of the configuration.
 
     Raises:
         UserError: impossible seeds or rates, or see `sepkit.training.run.train`.
@@ -93,28 +77,13 @@ def train_stacks(
         chunk = members[number * size : (number + 1) * size]
         stack = folder / "stacks" / f"stack_{number}"
         say(f"stack {number + 1} of {count}: {len(chunk)} models")
-        train(_together(config, chunk), stack)
+        together = copy.deepcopy(config)
+        together.model.models, together.trainer.seed = len(chunk), chunk[0].seed
+        together.stack.seeds = [member.seed for member in chunk]
+        together.stack.target_rates = [member.rate for member in chunk if member.rate is not None]
+        train(together, stack)
         _take_apart(stack, folder, config, chunk)
     return folder
-
-
-def _together(config: AudiogramTaskConfig, members: Sequence[Member]) -> AudiogramTaskConfig:
-    """Return the configuration of a stack."""
-    made = copy.deepcopy(config)
-    made.model.models = len(members)
-    made.stack.seeds = [member.seed for member in members]
-    made.stack.target_rates = [member.rate for member in members if member.rate is not None]
-    made.trainer.seed = members[0].seed
-    return made
-
-
-def _alone(config: AudiogramTaskConfig, member: Member) -> AudiogramTaskConfig:
-    """Return the configuration that trains a member alone."""
-    made = copy.deepcopy(config)
-    made.trainer.seed = member.seed
-    if member.rate is not None:
-        made.objective.steering = config.steered_to(member.rate)
-    return made
 
 
 def _take_apart(stack: Path, out: Path, config: AudiogramTaskConfig, members: Sequence[Member]) -> None:
@@ -127,18 +96,19 @@ def _take_apart(stack: Path, out: Path, config: AudiogramTaskConfig, members: Se
         for place, (member, model) in enumerate(zip(members, models, strict=True)):
             save_model(model, out / member.name / kind, _own(info, place) | {"stack": str(stack.name)})
     for place, member in enumerate(members):
-        folder = out / member.name
-        write_yaml(folder / "config.yaml", to_dict(_alone(config, member)))
+        folder, alone = out / member.name, copy.deepcopy(config)
+        alone.trainer.seed = member.seed
+        if member.rate is not None:
+            alone.objective.steering = config.steered_to(member.rate)
+        write_yaml(folder / "config.yaml", to_dict(alone))
         write_text(folder / "metrics.jsonl", "".join(json.dumps(_own(record, place)) + "\n" for record in records))
 
 
 def _own(record: dict[str, Any], place: int) -> dict[str, Any]:
     """Return one model's part of a stack's record: `train_rate_nats_3` becomes `train_rate_nats` for model 3."""
-    own = {}
-    for name, value in record.items():
-        match = _OWN.fullmatch(name)
-        if match is None:
-            own[name] = value
-        elif int(match[2]) == place:
-            own[match[1]] = value
-    return own
+    matches = {name: _OWN.fullmatch(name) for name in record}
+    return {
+        match[1] if match else name: record[name]
+        for name, match in matches.items()
+        if match is None or int(match[2]) == place
+    }

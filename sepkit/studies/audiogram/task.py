@@ -99,11 +99,6 @@ class AudiogramTask(Task):
 
     A model learns the same in a stack as alone: order, masks, dequantization and latent noise follow from its own seed,
     and Adam works elementwise. By default gradients are not clipped, because their norm would be shared.
-
-    Args:
-        config: of the models, the data and the trainer.
-        out: folder of the experiment.
-        resuming: whether a saved state will be loaded.
     """
 
     model_type = PartialVAE
@@ -188,11 +183,9 @@ class AudiogramTask(Task):
         values, observed, noise = map(self._for_models, (batch.values, batch.observed, torch.from_numpy(noise)))
         parts = model(values, observed, noise.to(values))
         beta = torch.tensor(self.weights, dtype=parts.rate.dtype, device=parts.rate.device)
-        statistics = {
-            f"{name}{_suffix(place, len(self.model))}": part[place].detach()
-            for name, part in (("rate_nats", parts.rate), ("distortion_nats", parts.distortion))
-            for place in range(len(self.model))
-        }
+        statistics: dict[str, Tensor] = {}
+        for name, part in (("rate_nats", parts.rate), ("distortion_nats", parts.distortion)):
+            statistics |= dict(zip(_names(name, len(self.model)), part.detach(), strict=True))
         return Losses((parts.distortion + beta[:, None] * parts.rate).sum(0), statistics=statistics)
 
     def _for_models(self, values: Tensor) -> Tensor:
@@ -277,8 +270,9 @@ class AudiogramTask(Task):
             steering.weight = weight
 
 
-def _suffix(place: int, models: int) -> str:
-    return f"_{place}" if models > 1 else ""
+def _names(name: str, models: int) -> list[str]:
+    """Return the names of a statistic of each model of a stack."""
+    return [f"{name}_{place}" for place in range(models)] if models > 1 else [name]
 
 
 def _steerings(config: AudiogramTaskConfig) -> list[Steering]:
@@ -287,6 +281,5 @@ def _steerings(config: AudiogramTaskConfig) -> list[Steering]:
     if steering is not None and steering.total is None and not config.stack.target_rates:
         raise UserError("objective.steering.total: found none, expected a target in nats; or train with --target-rates")
     targets = config.stack.target_rates or ([] if steering is None else [steering.total or 0.0] * models)
-    return [
-        Steering((f"rate_nats{_suffix(k, models)}",), rate, config.steered_to(rate)) for k, rate in enumerate(targets)
-    ]
+    names = _names("rate_nats", models)
+    return [Steering((n,), rate, config.steered_to(rate)) for n, rate in zip(names, targets, strict=bool(targets))]
