@@ -26,19 +26,10 @@ EXTRAS = {
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be imported, without importing it.
-
-    Args:
-        module: dotted name.
-    """
+    """Return whether a module can be imported, without importing it."""
     return find_spec(module) is not None
 
 
 def missing(module: str, what: str) -> str:
-    """Return the line that says what to install.
-
-    Args:
-        module: a key of `EXTRAS`.
-        what: needs it.
-    """
+    """Return the line that says what to install."""
     return f"{what} needs {module}, which is not installed: pip install 'sepkit[{EXTRAS[module]}]'"

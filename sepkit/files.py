@@ -27,7 +27,6 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
     The folder is made if it is absent.
 
     Args:
-        path: of the file.
         durable: wait until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
 
     Raises:
@@ -86,11 +85,7 @@ def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after.
-
-    Args:
-        folder: of the outputs.
-    """
+    """Make a folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after."""
     with atomic_output(folder / ".writable") as temporary:
         temporary.touch()
     (folder / ".writable").unlink(missing_ok=True)
@@ -100,7 +95,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write UTF-8 text atomically and durably, and return the path.
 
     Args:
-        path: of the file.
         text: its line ends stay as they are.
 
     Raises:
@@ -115,10 +109,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as JSON atomically, and return the path.
 
-    Args:
-        path: of the file.
-        data: mappings, lists, numbers, text and None.
-
     Raises:
         UserError: the folder cannot be written to.
         ValueError: NaN or infinity, which JSON does not have.
@@ -128,10 +118,6 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
 
 def write_yaml(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as YAML atomically, keys in their order, and return the path.
-
-    Args:
-        path: of the file.
-        data: mappings, lists, numbers, text and None.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -144,9 +130,6 @@ def write_yaml(path: str | os.PathLike[str], data: Any) -> Path:
 def parse_json(text: str | bytes) -> Any:
     """Return the plain data that JSON text stands for.
 
-    Args:
-        text: possibly of a stranger.
-
     Raises:
         ValueError: not JSON, or nested too deeply.
     """
@@ -158,10 +141,6 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
     """Return the plain data of a JSON file.
-
-    Args:
-        path: of the file.
-        remedy: what to do if it cannot be read, for the message.
 
     Raises:
         UserError: unreadable, or not JSON.
@@ -176,8 +155,6 @@ def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", load
     """Return the plain data of a YAML file; None for an empty one.
 
     Args:
-        path: of the file.
-        remedy: what to do if it cannot be read, for the message.
         loader: as `parse_yaml` takes it.
 
     Raises:
@@ -199,9 +176,7 @@ def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: ty
     Values are counted before any is made, each alias as all that it stands for.
 
     Args:
-        text: YAML.
         where: the file or option, for messages.
-        remedy: what to do if it cannot be read, for messages.
         loader: a kind of `yaml.SafeLoader`; None: that one.
 
     Raises:
@@ -254,9 +229,5 @@ def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> 
 
 
 def cache_folder(name: str) -> Path:
-    """Return the user's folder for what can be made or fetched again: ~/.cache/sepkit/NAME, or in XDG_CACHE_HOME.
-
-    Args:
-        name: of what is kept there.
-    """
+    """Return the user's folder for what can be made or fetched again: ~/.cache/sepkit/NAME, or in XDG_CACHE_HOME."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sepkit" / name

@@ -43,11 +43,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 @dataclass(frozen=True)
 class Failed:
-    """The result of an item that could not be worked on.
-
-    Args:
-        reason: one line.
-    """
+    """The result of an item that could not be worked on."""
 
     reason: str
 
@@ -70,8 +66,6 @@ def for_each(
         function: see above; it, the items and the results can be pickled.
         items: what to work on.
         processes: number of processes; 1: only this one; None: `available_processes`.
-        description: of the progress bar.
-        unit: of the progress bar.
 
     Raises:
         UserError: `processes` below 1, or no room is left on a disk.
@@ -117,10 +111,6 @@ def _results(function: Callable[[Item], Result], chunk: Sequence[Item], task: Ta
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failed:
     """Return the function's result for an item, or why it failed; see `for_each`.
-
-    Args:
-        function: of one item.
-        item: what it works on.
 
     Raises:
         Exception: a defect, or a full disk.
@@ -170,12 +160,7 @@ class Pool:
             self._executor.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Task:
-        """Return the task of a call in another process.
-
-        Args:
-            function: one that another process can import.
-            arguments: of the call; they are pickled.
-        """
+        """Return the task of a call in another process."""
         if self._executor is None:
             future: Future[Any] = Future()
             try:
@@ -195,7 +180,6 @@ class Task:
     """A call that is under way, see `Pool.submit`.
 
     Args:
-        future: its result.
         function: what is called, to call it again if its process ended.
         arguments: of the call.
     """

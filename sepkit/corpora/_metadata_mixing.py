@@ -79,8 +79,6 @@ class Part:
 
     Args:
         name: folder of its wavs; also names the tables and manifests.
-        split: "train", "dev" or "test".
-        recipes: its mixtures.
         expected: number of lines of the table.
         people: mixture -> (speaker, sex) of each source.
     """
@@ -101,11 +99,8 @@ def prepare_parts(
     speaker with noise). Parts of one split have manifests of their own as well.
 
     Args:
-        parts: what to make.
-        layout: how.
         skipped: mixtures already left out, with the reason; further ones are added.
         write: whether to write the wavs and tables.
-        processes: see `for_each`.
 
     Raises:
         UserError: none of the mixtures can be made, the folder cannot be written to, or the disk is full.

@@ -31,9 +31,6 @@ class MixtureStyle:
     """How mixtures are made of utterances.
 
     Args:
-        out: folder of the manifest.
-        sample_rate: Hz.
-        corpus: name of the corpus.
         speakers: sources in a mixture, all of different speakers.
         segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
         gain_range_db: each source's gain is uniform in +- this, relative to equal level, dB.
@@ -69,11 +66,6 @@ def draw_mixtures(
     mixtures; each further source is a random utterance of a random other speaker.
 
     Args:
-        utterances: what to mix.
-        count: number of mixtures.
-        style: how to mix.
-        generator: of all draws.
-        first_number: of the identifiers.
         accept: returns whether these utterances may be the mixture with this number, counted from 0.
 
     Raises:

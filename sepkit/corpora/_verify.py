@@ -64,13 +64,11 @@ def verify(
     the SHA-256 of the mixture's samples as PCM16.
 
     Args:
-        out: folder of the manifests.
         splits: name ("train", "dev", "test", or with more behind it, like "train-100") -> its mixtures.
         expected: name -> number in the corpus's lists.
         sample: number of mixtures of each split that are read.
         rounding: of the checksums, see `sepkit.data.audio.quantize_pcm16`. Equal checksums of written and of described
             mixtures mean that they agree in every sample.
-        processes: see `for_each`.
         may_share: splits that have the same speakers by design.
 
     Raises:

@@ -48,9 +48,7 @@ class Turn:
     """A recording at its place.
 
     Args:
-        utterance: the recording.
         offset: its first sample in the conversation.
-        gain: factor on its samples.
     """
 
     utterance: Utterance
@@ -65,9 +63,6 @@ class Turn:
 
 def prepare_conversation(options: ConversationOptions) -> Path:
     """Write one conversation, its recordings and the manifest beside them; return the manifest.
-
-    Args:
-        options: the recordings, and what is made of them.
 
     Raises:
         UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.
@@ -164,10 +159,8 @@ def take_turns(
     Args:
         of_speakers: recordings of each speaker.
         num_samples: of the conversation; the last turns are cut by its end.
-        sample_rate: Hz.
         gains: of each speaker, relative to equal level.
         most_at_once: N.
-        generator: of all draws.
     """
     tracks: list[list[Turn]] = [[] for _ in of_speakers]
     free_from = np.zeros(len(of_speakers), np.int64)
@@ -211,11 +204,8 @@ def draw_turns(
     """Return one speaker's recordings in random order with pauses, repeated until the time is over.
 
     Args:
-        utterances: of the speaker.
         num_samples: of the conversation; the last turn ends in it or is cut by its end.
-        sample_rate: Hz.
         gain: relative to equal level.
-        generator: of all draws.
     """
     turns: list[Turn] = []
     position = round(generator.uniform(0, _SHORT_PAUSE_SECONDS[1]) * sample_rate)

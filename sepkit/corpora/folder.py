@@ -60,9 +60,6 @@ def prepare_folder(options: FolderOptions) -> Path:
     depend on the others. A speaker belongs to the first group whose pattern matches. Recordings at other rates are
     resampled as they are read. Files that cannot be used are listed in `skipped.tsv`.
 
-    Args:
-        options: the recordings, and how they are mixed.
-
     Raises:
         UserError: no recordings, fewer speakers than a mixture needs, or an argument out of range.
     """

@@ -70,9 +70,6 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
 def read_lines(path: Path) -> dict[str, tuple[str, str]]:
     """Return for the first word of each line the rest of it, and where the line is ("FILE:NUMBER").
 
-    Args:
-        path: of the file.
-
     Raises:
         UserError: no such file, a line of one word, or a word that begins two lines.
     """

@@ -47,9 +47,6 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     Mixtures that cannot be made are listed in `skipped.tsv`; `verification.json` describes the result. The same call
     again makes what is missing.
 
-    Args:
-        options: the folders of the corpora and of the tables, and which variant is made.
-
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """

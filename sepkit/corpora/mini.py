@@ -80,9 +80,6 @@ def prepare_mini(options: MiniOptions) -> Path:
     Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second mixture of test all speakers
     have the same sex. Recordings that exist are kept: the same command continues where it stopped.
 
-    Args:
-        options: how much is spoken and mixed.
-
     Raises:
         UserError: espeak-ng is not installed, `out` holds recordings made in another way, or an argument is out of
             range.
@@ -133,7 +130,6 @@ def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
 
     Args:
         sources: (m, T).
-        sample_rate: Hz.
     """
     frame = round(_FRAME_SECONDS * sample_rate)
     count = sources.shape[1] // frame

@@ -25,9 +25,6 @@ from sepkit.errors import UserError
 def prepare_mixed(options: MixedOptions) -> Path:
     """Write `out/test.jsonl`, the recorded mixtures with their references at the rate that most have; return its path.
 
-    Args:
-        options: where mixtures and references are.
-
     Raises:
         UserError: a folder or file that is missing or empty, a layout that cannot be told, or no mixture that has all
             its references.

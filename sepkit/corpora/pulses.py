@@ -43,9 +43,7 @@ class Condition:
     """How the mixtures of a test set are made.
 
     Args:
-        parameters: of the sources.
         noise_amplitude: standard deviation of white noise; 0: no noise.
-        noise: kind of the noise.
     """
 
     parameters: PulseParameters
@@ -101,9 +99,6 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     has the indices from 100000 times the replicate on, validation the next ones, and every test set those after them.
     Mixtures are described, not written; those that differ only in the level of the noise share files. Recordings that
     exist are kept: the same command continues where it stopped.
-
-    Args:
-        options: how many mixtures there are, and of what.
 
     Raises:
         UserError: `out` holds recordings made in another way, no such condition, or an argument out of range.

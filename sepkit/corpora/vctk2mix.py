@@ -45,9 +45,6 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
     Failures are listed in `skipped.tsv`; the same call again makes what is missing.
 
-    Args:
-        options: the folders of the corpora and of the tables, and which variant is made.
-
     Raises:
         UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """

@@ -18,9 +18,6 @@ from sepkit.errors import UserError
 def write_wavs(options: WavsOptions) -> Path:
     """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder.
 
-    Args:
-        options: the manifest, and the sample format.
-
     Raises:
         UserError: a manifest or recording that cannot be read, or a folder that cannot be written to.
     """

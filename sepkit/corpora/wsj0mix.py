@@ -82,9 +82,6 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     for sample. Without it, describe the mixtures, to be mixed on the fly: they equal the wavs to one PCM16 step. What
     cannot be made is listed in `skipped.tsv`. The same command again makes only what is missing.
 
-    Args:
-        options: the folders of the corpus and of its lists, and which variant is made.
-
     Raises:
         UserError: no lists, lists of another number of speakers, no recordings, or those of the far microphone.
     """

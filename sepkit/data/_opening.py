@@ -156,8 +156,6 @@ def write_flac(path: AudioPath, temporary: Path, sample_rate: int, channels: int
     Args:
         path: what messages name.
         temporary: where it is written.
-        sample_rate: Hz.
-        channels: how many.
 
     Raises:
         UserError: a rate or number of channels that FLAC cannot hold.

@@ -22,7 +22,6 @@ class ActivityMeter:
 
     Args:
         count: k, estimates.
-        sample_rate: Hz.
     """
 
     def __init__(self, count: int, sample_rate: int) -> None:

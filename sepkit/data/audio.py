@@ -70,9 +70,6 @@ class AudioInfo:
     """The header of an audio file.
 
     Args:
-        sample_rate: Hz.
-        num_samples: of each channel.
-        channels: how many there are.
         subtype: libsndfile's name of the sample format, such as "PCM_16".
     """
 
@@ -89,9 +86,6 @@ class AudioInfo:
 
 def info(path: AudioPath) -> AudioInfo:
     """Return the header of an audio file; the samples are not read.
-
-    Args:
-        path: of the file.
 
     Raises:
         UserError: no such file, not an audio file, or no samples in it.
@@ -122,7 +116,6 @@ def read(
         start: first sample, at `sample_rate` after resampling.
         num_samples: None: to the end of the file.
         sample_rate: Hz of the result; None: that of the file.
-        resampler: "soxr_hq" or "scipy_poly".
         channel: which channel to read, from 0; None: the mean of all channels.
         pad_end: whether to give zeros past the end of the file instead of raising.
         gain: factor applied before resampling.
@@ -162,9 +155,7 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
     Errors are those of `read`, raised on reaching a bad block.
 
     Args:
-        path: of the file.
         block_samples: T.
-        channel: from 0; None: the mean of all channels.
     """
     with open_audio(path, ReadThrough) as file:
         check_channel(file, path, channel)
@@ -180,7 +171,6 @@ def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.nda
 
     Args:
         data: all bytes of the file.
-        channel: from 0; None: the mean of all channels.
 
     Raises:
         UserError: not an audio file, an empty or damaged one, no such channel, or samples that are not finite.
@@ -205,8 +195,6 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
 
     Args:
         waveform: (..., T) float32 or float64.
-        from_rate: Hz.
-        to_rate: Hz.
         resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
             (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
     """
@@ -235,12 +223,6 @@ def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) ->
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
     """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly".
 
-    Args:
-        num_samples: length before.
-        from_rate: Hz.
-        to_rate: Hz.
-        resampler: "soxr_hq" or "scipy_poly".
-
     Raises:
         UserError: no such resampler.
     """
@@ -263,7 +245,6 @@ def write(
     Args:
         path: its ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if it is missing.
         waveform: (T,) or (C, T).
-        sample_rate: Hz.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
         rounding: of PCM_16, see `quantize_pcm16`.
 
@@ -302,7 +283,6 @@ def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
 
     Args:
         waveform: (T,) or (C, T), full scale 1.
-        sample_rate: Hz.
 
     Raises:
         ValueError: no samples, or some that are not finite.
@@ -323,10 +303,6 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] =
     Rounding by "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
     differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
     pywsj0-mix scripts do.
-
-    Args:
-        waveform: of any shape.
-        rounding: "floor" or "nearest".
     """
     if rounding == "floor":
         rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))

@@ -31,8 +31,6 @@ class StreamResampler:
     The output blocks, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of the joined input blocks.
 
     Args:
-        from_rate: Hz.
-        to_rate: Hz.
         channels: C, signals that are resampled side by side.
     """
 
@@ -79,8 +77,6 @@ class BlockWriter:
     Args:
         path: of the file; ".flac" decides for FLAC.
         temporary: where it is written until it is complete.
-        sample_rate: Hz.
-        num_samples: how many will be written.
         subtype: "FLOAT" or "PCM_16".
     """
 
@@ -144,8 +140,6 @@ def write_blocks(
 
     Args:
         path: ".wav", or ".flac" for PCM_16. The folder is made if need be.
-        sample_rate: Hz.
-        num_samples: how many samples will be written.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes to the nearest value and saturates.
 
     Raises:

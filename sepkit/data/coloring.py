@@ -16,7 +16,6 @@ def color(size: int, deviation_nepers: float, generator: np.random.Generator) ->
     Args:
         size: samples of the Fourier transform.
         deviation_nepers: standard deviation of each cosine.
-        generator: of the draws.
     """
     weights = (deviation_nepers * generator.standard_normal(_COSINES)).astype(np.float32)
     return np.exp(weights @ _cosines(size))
@@ -28,7 +27,6 @@ def colored(waveform: np.ndarray, deviation_db: float, generator: np.random.Gene
     Args:
         waveform: (T,).
         deviation_db: standard deviation of each of four cosines over frequency, dB.
-        generator: of the draws.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 

@@ -30,8 +30,6 @@ class SourceEntry:
         path: recording, absolute or relative to the manifest's folder.
         speaker: name, unique in the corpus; empty where it is not known.
         sex: "F", "M" or None where it is not known.
-        start: where to read in the file.
-        gain: factor on the samples.
         offset: where the recording begins in the mixture.
         num_samples: length of the source in the file, from `start` on; None: to the end of the file.
         channel: channel of the file, from 0; None: the mean of all.
@@ -56,7 +54,6 @@ class NoiseEntry:
     Args:
         path: recording, absolute or relative to the manifest's folder.
         start: where to read in the file, in samples at the mixture's rate.
-        gain: factor on the samples.
         extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
         file_samples: the noise is cut or extended to this length, in samples from the file's beginning at its own rate,
             before it is resampled; None: the whole file, and with `extend` as long as the longest source.
@@ -79,13 +76,11 @@ class MixtureEntry:
 
     Args:
         id: name of the utterance, unique in the manifest.
-        sample_rate: Hz.
         num_samples: length of the mixture at `sample_rate`.
         sources: the speakers; none: a mixture without references.
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
         mixture: recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
-        corpus: name of the corpus, for tables; may be empty.
         task: for example "sep_clean" or "sep_noisy".
         noise: recording of the noise; None: there is none, or it is unknown.
         extra: further fields of the line, kept as they are.
@@ -165,9 +160,6 @@ class Manifest(Sequence[MixtureEntry]):
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return a manifest. Blank lines are skipped; recordings need not exist.
 
-    Args:
-        path: of the file.
-
     Raises:
         UserError: no such file, no entries, a line that is not JSON, a field that is missing or of the wrong kind, or
             the same id twice. The message names file:line and field.
@@ -198,10 +190,6 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
     """Write a manifest atomically and return its path. The same entries always give the same bytes.
-
-    Args:
-        path: of the file.
-        entries: the mixtures; their paths are written as they are, absolute or relative to the folder of `path`.
 
     Raises:
         UserError: the folder cannot be written to, an entry that `read_manifest` would refuse, or the same id twice.
@@ -239,10 +227,6 @@ def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
 def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
     """Return the line of an entry, without the line break.
 
-    Args:
-        entry: of a manifest.
-        where: named in messages.
-
     Raises:
         UserError: an entry that `read_manifest` would refuse.
     """
@@ -255,7 +239,6 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
     """Return the entry in a line of a manifest.
 
     Args:
-        line: with or without its line break.
         where: file:line, named in messages.
 
     Raises:

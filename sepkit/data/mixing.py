@@ -35,7 +35,6 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     "scipy_poly" gains come before resampling, so that results equal those of LibriMix's scripts in every bit.
 
     Args:
-        entry: line of a manifest.
         start: first sample, at the entry's rate.
         num_samples: None: to the end of the mixture.
 
@@ -69,7 +68,6 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
     Args:
         waveform: (T,).
-        sample_rate: Hz.
         threshold_db: frames this far below the loudest one still count.
     """
     if waveform.size == 0:
@@ -87,7 +85,6 @@ def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
     Args:
         waveform: (T,).
         offset: of its first sample, 0 or more.
-        num_samples: length of the result.
     """
     placed = np.zeros(num_samples, dtype=waveform.dtype)
     stop = min(num_samples, offset + len(waveform))
@@ -114,8 +111,6 @@ def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np
 
     Args:
         noise: (T,), at least 0.5 s long.
-        num_samples: length of the result.
-        sample_rate: Hz.
 
     Raises:
         UserError: noise too short to cross-fade.

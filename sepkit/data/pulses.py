@@ -43,8 +43,6 @@ class PulseParameters:
         amplitude_range: of a pulse's fundamental.
         sigma_range_seconds: standard deviation of a pulse's envelope.
         frequency_ranges_hz: of the fundamental, a range for each speaker.
-        seconds: length.
-        sample_rate: Hz.
 
     Raises:
         UserError: a number below its least value, a range that is not one, or a fundamental that the sample rate
@@ -105,7 +103,6 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
     the envelope, reaches half the sample rate are left out.
 
     Args:
-        index: of the example, from 0.
         parameters: of the pulses; None: the training condition.
 
     Source: VI-EMD (thesis, appendix K.1).
@@ -147,7 +144,6 @@ def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParamete
     total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources.
 
     Args:
-        index: of the example, from 0.
         kind: "white", "modulated" or "band".
         parameters: give length, sample rate and band; None: the training condition.
 

@@ -24,8 +24,6 @@ class PolyphaseStream:
         delay_seconds: at most this long after an output's own time comes the last input that it needs.
 
     Args:
-        from_rate: Hz.
-        to_rate: Hz.
         channels: C, signals side by side.
     """
 

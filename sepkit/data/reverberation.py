@@ -32,10 +32,7 @@ class RoomBank:
     Args:
         folder: holds impulse responses, one file per room, made on first use; processes may share it. None:
             `sepkit/rooms` in the user's cache folder.
-        sample_rate: Hz.
         num_sources: talkers in a room.
-        num_rooms: how many there are.
-        seed: of the rooms.
     """
 
     def __init__(
@@ -56,9 +53,6 @@ class RoomBank:
         """Return the impulse responses of a room, (num_sources, L) float32, each of unit energy.
 
         The delay that all talkers share is removed.
-
-        Args:
-            room: its number, from 0 (else IndexError).
 
         Raises:
             UserError: pyroomacoustics is not installed, or the folder cannot be written to or holds a damaged file.
@@ -94,7 +88,6 @@ def early_and_late(impulse_response: np.ndarray, sample_rate: int) -> list[np.nd
 
     Args:
         impulse_response: (L,).
-        sample_rate: Hz.
     """
     end = int(np.abs(impulse_response).argmax()) + round(_EARLY_SECONDS * sample_rate)
     early, late = impulse_response.copy(), impulse_response.copy()

@@ -41,9 +41,6 @@ class Segment:
 def read_segments(path: str | Path) -> list[Segment]:
     """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty.
 
-    Args:
-        path: of a CSV file.
-
     Raises:
         UserError: unreadable, without the column `path`, or a number that is none.
     """
@@ -100,12 +97,7 @@ def _number(row: dict[str, str], name: str, default: float, where: str) -> float
 
 
 def write_segments(path: str | Path, segments: Iterable[Segment]) -> Path:
-    """Write a table of segments atomically, seconds to the millisecond, and return its path.
-
-    Args:
-        path: of a CSV file.
-        segments: its rows.
-    """
+    """Write a table of segments atomically, seconds to the millisecond, and return its path."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

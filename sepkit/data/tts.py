@@ -60,10 +60,6 @@ class Synthesizer:
     def speak(self, text: str, voice: Voice) -> tuple[np.ndarray, int]:
         """Return an English text as speech, (T,) float32, and its sample rate in Hz.
 
-        Args:
-            text: what is said.
-            voice: who says it, and how.
-
         Raises:
             UserError: no such variant (espeak-ng itself would silently take its default voice).
             RuntimeError: espeak-ng failed.
@@ -113,7 +109,6 @@ def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
     Args:
         waveform: (T,).
-        sample_rate: Hz.
         threshold_db: a part is loud if it is within this of the loudest 10 ms.
     """
     frame = max(1, sample_rate // 100)

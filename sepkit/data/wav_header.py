@@ -20,8 +20,6 @@ class WavHeader:
     """Format of the samples after the header: interleaved channels.
 
     Args:
-        sample_rate: Hz.
-        channels: how many there are.
         sample_format: 16-bit integers or 32-bit floats, little-endian.
         size_bytes: of the samples; None: they end with the pipe.
     """
