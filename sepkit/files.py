@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
@@ -226,6 +227,28 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
 def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> UserError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(str(error))
     return UserError(f"{path}: cannot be read ({reason}); {remedy}")
+
+
+def read_text(path: str | os.PathLike[str], expected: str) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark; UserError says what was `expected`."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise UserError(f"{path}: {reason}; expected {expected}") from None
+
+
+def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
+    """Return the columns of a CSV file, and number and cells of each line after the first.
+
+    Raises:
+        UserError: no such file, or no text.
+    """
+    try:
+        reader = csv.DictReader(read_text(path, "a CSV file").splitlines())
+        return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected a CSV file") from None
 
 
 def cache_folder(name: str) -> Path:

@@ -207,7 +207,7 @@ train_separated() {
 meet() {
   local out=$1
   shift
-  sepkit prepare conversation --speech "$speech" --most-at-once 2 --out "$out" "$@" >/dev/null
+  sepkit prepare conversation --speech "$speech" --max-overlap 2 --out "$out" "$@" >/dev/null
   sepkit separate "$out/mixture.flac" --model "$separator" --stitcher overlap --no-predict --out "$out/separated"
 }
 

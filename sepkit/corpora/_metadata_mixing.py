@@ -13,9 +13,8 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,14 @@ import numpy as np
 
 from sepkit.corpora._metadata_tables import Recipe, write_csv
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import SPLITS, write_skipped
+from sepkit.corpora._recordings import SPLITS, report_skipped
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.corpora.options import Mode
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
-from sepkit.files import parse_json, write_text
+from sepkit.files import check_writable, parse_json, write_text
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000
@@ -80,14 +79,14 @@ class Part:
     Args:
         name: folder of its wavs; also names the tables and manifests.
         expected: number of lines of the table.
-        people: mixture -> (speaker, sex) of each source.
+        speakers_of: mixture -> (speaker, sex) of each source; those left out are told by their paths.
     """
 
     name: str
     split: str
     recipes: Sequence[Recipe]
     expected: int
-    people: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
+    speakers_of: Mapping[str, Sequence[tuple[str, str | None]]]
 
 
 def prepare_parts(
@@ -105,25 +104,22 @@ def prepare_parts(
     Raises:
         UserError: none of the mixtures can be made, the folder cannot be written to, or the disk is full.
     """
-    made = {part.name: _make(part, layout, skipped, write, processes) for part in parts}
-    listed = write_skipped(layout.out, skipped)
-    if not any(made.values()):
-        raise UserError(f"{layout.speech}: none of the mixtures can be made: {next(iter(skipped.values()), 'no rows')}")
-    if listed is not None:
-        print(
-            f"warning: {len(skipped)} mixture(s) left out, listed in {listed}; the first: "
-            f"{next(iter(skipped.values()))}",
-            file=sys.stderr,
-        )
+    made = {part.name: (_write_part if write else _measure_part)(part, layout, skipped, processes) for part in parts}
+    failure = "" if any(made.values()) else f"{layout.speech}: none of the mixtures can be made"
+    report_skipped(layout.out, skipped, failure)
     for split in SPLITS:
-        of_split = [part for part in parts if part.split == split and made[part.name]]
-        for kind in _KINDS:
-            _write_manifests(of_split, made, layout, kind, write)
-    entries = {part.name: _entries(part, made[part.name], layout, "mix_both", write) for part in parts}
+        for kind, (_, suffix) in _KINDS.items():
+            of_split = [part for part in parts if part.split == split and made[part.name]]
+            entries = {part.name: _entries(part, made[part.name], layout, kind, write) for part in of_split}
+            if entries:
+                named = entries if len(entries) > 1 else {}
+                together = [entry for members in entries.values() for entry in members]
+                for name, members in (named | {split: together}).items():
+                    write_manifest(layout.out / f"{name}{suffix}.jsonl", members)
     named = {part.name if part.name.startswith(part.split) else f"{part.split}-{part.name}": part for part in parts}
     verify(
         layout.out,
-        {name: entries[part.name] for name, part in named.items()},
+        {name: _entries(part, made[part.name], layout, "mix_both", write) for name, part in named.items()},
         {name: part.expected for name, part in named.items()},
         processes=1,  # a second's work
     )
@@ -157,19 +153,16 @@ _Made = dict[str, Any]
 16 kHz; of a written one the ratios of each part to the rest, dB, in each kind of mixture."""
 
 
-def _make(part: Part, layout: Layout, skipped: dict[str, str], write: bool, processes: int | None) -> dict[str, _Made]:
-    """Make the mixtures of a part; return them by name, in the order of the table."""
-    if not write:
-        made: dict[str, _Made] = {}
-        for recipe, result in for_each(
-            partial(_measure, layout=layout), part.recipes, processes, f"{part.name}: looking", "mixture"
-        ):
-            if isinstance(result, Failed):
-                skipped[f"{part.name}/{recipe.id}"] = result.reason
-            else:
-                made[recipe.id] = result
-        return made
-    return _write_part(part, layout, skipped, processes)
+def _measure_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
+    """Look at the files of a part's mixtures; return them by name, in the order of the table."""
+    made: dict[str, _Made] = {}
+    work = partial(_measure, layout=layout)
+    for recipe, result in for_each(work, part.recipes, processes, f"{part.name}: looking", "mixture"):
+        if isinstance(result, Failed):
+            skipped[f"{part.name}/{recipe.id}"] = result.reason
+        else:
+            made[recipe.id] = result
+    return made
 
 
 def _measure(recipe: Recipe, layout: Layout) -> _Made:
@@ -193,7 +186,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
     folder, tables = layout.root / part.name, layout.root / "metadata"
     folders = [folder / name for name in _subfolders(part)]
     for path in (tables, *folders):
-        _make_folder(path)
+        check_writable(path)
     journal = tables / f".{part.name}.journal.jsonl"
     recorded = _read_journal(journal)
     made = {
@@ -251,13 +244,6 @@ def _subfolders(part: Part) -> list[str]:
     return [*(f"s{number}" for number in range(1, speakers + 1)), "noise", *_KINDS]
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be made ({error.strerror}); give an --out that can be written to") from error
-
-
 def _is_there(name: str, num_samples: int, folders: Iterable[Path]) -> bool:
     size = _WAV_HEADER_BYTES + 2 * num_samples
     try:
@@ -313,76 +299,46 @@ def _write_tables(part: Part, made: Mapping[str, _Made], layout: Layout, kind: s
     )
 
 
-def _write_manifests(
-    parts: Sequence[Part], made: Mapping[str, Mapping[str, _Made]], layout: Layout, kind: str, written: bool
-) -> None:
-    entries = {part.name: _entries(part, made[part.name], layout, kind, written) for part in parts}
-    if not entries:
-        return
-    _, suffix = _KINDS[kind]
-    write_manifest(layout.out / f"{parts[0].split}{suffix}.jsonl", [e for part in entries.values() for e in part])
-    if len(parts) > 1:
-        for name, of_part in entries.items():
-            if name == parts[0].split:
-                continue
-            write_manifest(layout.out / f"{name}{suffix}.jsonl", of_part)
-
-
 def _entries(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str, written: bool) -> list[MixtureEntry]:
-    describe = _describe_written if written else _describe_mixed
-    entries: list[MixtureEntry] = []
-    for recipe in part.recipes:
-        if recipe.id in made:
-            people = part.people.get(recipe.id) or [(speaker_of(path), None) for path in recipe.sources]
-            entry = MixtureEntry(
-                id=recipe.id,
-                sample_rate=layout.sample_rate,
-                num_samples=made[recipe.id]["num_samples"],
-                mode=layout.mode,
-                resampler="scipy_poly",
-                corpus=layout.corpus,
-                task=_KINDS[kind][0],
-                folder=layout.out,
-            )
-            describe(entry, recipe, people, made[recipe.id], layout, part, kind)
-            if kind == "mix_single":
-                entry.sources = entry.sources[:1]
-            if kind == "mix_clean":
-                entry.noise = None
-            entries.append(entry)
-    return entries
-
-
-_People = Sequence[tuple[str, str | None]]
-
-
-def _describe_written(
-    entry: MixtureEntry, recipe: Recipe, people: _People, known: _Made, layout: Layout, part: Part, kind: str
-) -> None:
-    def path(name: str) -> str:
-        return manifest_path(layout.root / part.name / name / f"{recipe.id}.wav", layout.out)
-
-    entry.mixture = path(kind)
-    entry.sources = [
-        SourceEntry(path(f"s{number}"), speaker, sex) for number, (speaker, sex) in enumerate(people, start=1)
+    return [
+        _entry(recipe, made[recipe.id], part, layout, kind, written) for recipe in part.recipes if recipe.id in made
     ]
-    entry.noise = NoiseEntry(path("noise"))
 
 
-def _describe_mixed(
-    entry: MixtureEntry, recipe: Recipe, people: _People, known: _Made, layout: Layout, part: Part, kind: str
-) -> None:
-    entry.sources = [
-        SourceEntry(manifest_path(layout.speech / path, layout.out), speaker, sex, gain=gain)
-        for path, gain, (speaker, sex) in zip(recipe.sources, recipe.gains, people, strict=True)
-    ]
-    is_extended = layout.extend_noise and known["noise_samples"] < known["longest"]
-    entry.noise = NoiseEntry(
-        manifest_path(layout.noise / recipe.noise, layout.out),
-        gain=recipe.noise_gain,
-        extend="librimix" if is_extended else None,
-        file_samples=known["longest"],
-        channel=0,
+def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, written: bool) -> MixtureEntry:
+    speakers = part.speakers_of.get(recipe.id) or [(speaker_of(path), None) for path in recipe.sources]
+    mixture = None
+    if written:
+        names = (kind, *(f"s{number}" for number in range(1, len(speakers) + 1)), "noise")
+        files = (layout.root / part.name / name / f"{recipe.id}.wav" for name in names)
+        mixture, *paths, noise_path = (manifest_path(file, layout.out) for file in files)
+        sources = [SourceEntry(path, *speaker) for path, speaker in zip(paths, speakers, strict=True)]
+        noise = NoiseEntry(noise_path)
+    else:
+        sources = [
+            SourceEntry(manifest_path(layout.speech / path, layout.out), *speaker, gain=gain)
+            for path, gain, speaker in zip(recipe.sources, recipe.gains, speakers, strict=True)
+        ]
+        is_extended = layout.extend_noise and known["noise_samples"] < known["longest"]
+        noise = NoiseEntry(
+            manifest_path(layout.noise / recipe.noise, layout.out),
+            gain=recipe.noise_gain,
+            extend="librimix" if is_extended else None,
+            file_samples=known["longest"],
+            channel=0,
+        )
+    return MixtureEntry(
+        id=recipe.id,
+        sample_rate=layout.sample_rate,
+        num_samples=known["num_samples"],
+        sources=sources[:1] if kind == "mix_single" else sources,
+        mode=layout.mode,
+        mixture=mixture,
+        resampler="scipy_poly",
+        corpus=layout.corpus,
+        task=_KINDS[kind][0],
+        noise=None if kind == "mix_clean" else noise,
+        folder=layout.out,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
+from sepkit.files import atomic_output, read_csv
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None
     if not path.is_file():
         return {}
     columns = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
-    people: dict[str, list[tuple[str, str | None]]] = {}
+    speakers_of: dict[str, list[tuple[str, str | None]]] = {}
     for _, row in _rows(path, ["mixture_ID", *columns]):
         cells = [row[column] or "" for column in columns]
         sexes = [sex if sex in ("F", "M") else None for sex in cells[1::2]]
-        people[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
-    return people
+        speakers_of[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
+    return speakers_of
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> Path:
@@ -111,19 +111,13 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | 
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            found = list(reader.fieldnames or [])
-            if found != list(columns):
-                raise UserError(
-                    f"{path}: columns {', '.join(found[:9]) or 'none'}; expected {', '.join(columns)}: the metadata of "
-                    "another version, or for another number of speakers"
-                )
-            return [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise UserError(f"{path}: {reason}; expected a CSV file") from None
+    found, rows = read_csv(path)
+    if found != list(columns):
+        raise UserError(
+            f"{path}: columns {', '.join(found[:9]) or 'none'}; expected {', '.join(columns)}: the metadata of another "
+            "version, or for another number of speakers"
+        )
+    return rows
 
 
 def _recipe(row: dict[str, str | None], speakers: int) -> Recipe:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from sepkit.corpora.kaldi import locate_file, read_lines
 from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import read_csv
 
 _MIXTURES = ("mix", "mixture", "mix_clean", "mix_both", "mix_single", "noisy")
 _SOURCES = ("s{}", "spk{}", "source{}", "speaker{}", "clean")
@@ -215,12 +215,7 @@ _SOURCE_COLUMN = re.compile(r"(?:source|s|spk)_?(\d{1,3})(?:_path|_wav)?")
 
 
 def _in_table(path: Path) -> Rows:
-    try:
-        reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
-        columns = list(reader.fieldnames or [])
-        lines = [(reader.line_num, line) for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as a CSV file ({error})") from None
+    columns, lines = read_csv(path)
     mixture = next((name for name in _MIXTURE_COLUMNS if name in columns), None)
     numbers = {int(match.group(1)): name for name in columns if (match := _SOURCE_COLUMN.fullmatch(name))}
     if mixture is None or not numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -110,6 +110,17 @@ def manifest_path(path: Path, folder: Path) -> str:
     """Return the path as a manifest in `folder` names it: relative if it lies below, absolute elsewhere."""
     absolute, base = os.path.abspath(path), os.path.abspath(folder)
     return os.path.relpath(absolute, base) if absolute.startswith(base + os.sep) else absolute
+
+
+def summary(entries: Sequence[MixtureEntry]) -> str:
+    """Return a line that says how many mixtures, speakers, hours and recordings there are."""
+    hours = sum(entry.duration_seconds for entry in entries) / 3600
+    sources = [source for entry in entries for source in entry.sources]
+    sizes = Counter(len(entry.sources) for entry in entries)
+    of = "; ".join(f"{count} of {size}" for size, count in sorted(sizes.items()))
+    mixtures = f"{len(entries)} mixtures" + (f" of {next(iter(sizes))}" if len(sizes) == 1 else f" ({of})")
+    files, speakers = len({source.path for source in sources}), len({source.speaker for source in sources})
+    return f"{mixtures}, {hours:.2f} h, from {files} recordings of {speakers} speakers"
 
 
 def _combinations(

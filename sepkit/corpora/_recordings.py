@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +16,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
-from sepkit.files import check_writable, write_text
-
-__all__ = [
-    "SPLITS",
-    "Recording",
-    "Utterance",
-    "check_writable",
-    "examine",
-    "find_audio_files",
-    "find_recordings",
-    "hold_out_speakers",
-    "read_speaker_sexes",
-    "split_of",
-    "write_skipped",
-]
+from sepkit.files import read_csv, read_text, write_text
 
 SPLITS = ("train", "dev", "test")
 
@@ -107,7 +94,8 @@ def find_audio_files(folder: Path) -> list[Path]:
     )
     paths = sorted(audio.without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
     if not paths:
-        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {_suffixes()}")
+        suffixes = ", ".join(sorted(audio.AUDIO_SUFFIXES))
+        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {suffixes}")
     return paths
 
 
@@ -156,7 +144,7 @@ def read_speaker_sexes(path: Path) -> dict[str, str]:
         UserError: no such file, or columns that are missing.
     """
     if path.suffix.lower() == ".txt":
-        lines = (line.split("|") for line in _read_text(path).splitlines() if not line.startswith(";"))
+        lines = (line.split("|") for line in read_text(path, "a text file").splitlines() if not line.startswith(";"))
         pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
     else:
         pairs = [(row["speaker"], row["sex"]) for row in _read_table(path, ("speaker", "sex"))]
@@ -217,14 +205,35 @@ def hold_out_speakers(
     return divided
 
 
-def write_skipped(out: Path, skipped: Mapping[str, str]) -> Path | None:
-    """Write what was left out to skipped.tsv, one line `path<TAB>reason` each; return its path, or None if empty."""
+def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> None:
+    """Write what was left out to skipped.tsv, one line `path<TAB>reason` each, and warn of it; if nothing, no file.
+
+    Raises:
+        UserError: `failure`, if given (what came of it), with the first reason.
+    """
     path = out / "skipped.tsv"
-    if not skipped:
+    first = next(iter(skipped.values()), "there are none")
+    if skipped:
+        write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in skipped.items()))
+    else:
         path.unlink(missing_ok=True)
-        return None
-    write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in skipped.items()))
-    return path
+    if failure:
+        raise UserError(f"{failure}: {first}")
+    if skipped:
+        print(f"warning: {len(skipped)} item(s) left out, listed in {path}; the first: {first}", file=sys.stderr)
+
+
+def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:
+    """Return the folder, or one `nested` in it, that holds folders whose names begin with one of `holds`.
+
+    Raises:
+        UserError: there is none.
+    """
+    for candidate in (folder, *(folder / name for name in nested)):
+        if any(path.is_dir() and path.name.startswith(tuple(holds)) for path in candidate.glob("*")):
+            return candidate
+    found = "holds none" if folder.is_dir() else "no such folder"
+    raise UserError(f"{folder}: {found}; expected a folder that holds {', '.join(f'{name}.../' for name in holds)}")
 
 
 def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utterance:
@@ -264,41 +273,34 @@ _Describe = Callable[[Path], "Recording | str"]
 
 
 def _speaker_rule(speaker_from: str, speech: Path) -> _Describe:
+    """Return the function from a path to its recording, or to the reason why its speaker is not known."""
     kind, _, argument = speaker_from.partition(":")
     if kind == "first" and not argument:
-        return lambda path: _by_first_folder(path, speech)
+        return partial(_by_folder, speech=speech, first=True)
     if kind == "parent" and not argument:
-        return lambda path: _by_parent_folder(path, speech)
+        return partial(_by_folder, speech=speech, first=False)
     if kind == "regex" and argument:
         try:
-            pattern = re.compile(argument)
+            return partial(_by_pattern, speech=speech, pattern=re.compile(argument))
         except re.error as error:
             raise UserError(f"--speaker-from {speaker_from}: not a regular expression ({error})") from None
-        return lambda path: _by_pattern(path, speech, pattern)
     if kind == "csv" and argument:
-        rows = {_from(speech, row["path"]): row for row in _read_table(Path(argument), ("path", "speaker"))}
-        return lambda path: _by_table(path, speech, rows, argument)
+        table = _read_table(Path(argument), ("path", "speaker"))
+        rows = {os.path.abspath(speech / row["path"]): row for row in table}
+        return partial(_by_table, speech=speech, rows=rows, table=argument)
     raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
 
 
-def _by_first_folder(path: Path, speech: Path) -> Recording | str:
+def _by_folder(path: Path, speech: Path, first: bool) -> Recording | str:
     relative = path.relative_to(speech)
     split, depth = split_of(relative)
     folders = relative.parts[depth:-1]
     if not folders:
         return (
             f"{path}: no folder between {speech / Path(*relative.parts[:depth])} and the file names its speaker; "
-            "use --speaker-from parent, regex:PATTERN or csv:FILE"
+            "use --speaker-from regex:PATTERN or csv:FILE"
         )
-    return Recording(path, folders[0], split)
-
-
-def _by_parent_folder(path: Path, speech: Path) -> Recording | str:
-    relative = path.relative_to(speech)
-    split, depth = split_of(relative)
-    if len(relative.parts) - 1 <= depth:
-        return f"{path}: its folder is that of all speakers; use --speaker-from regex:PATTERN or csv:FILE"
-    return Recording(path, relative.parts[-2], split)
+    return Recording(path, folders[0] if first else folders[-1], split)
 
 
 def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording | str:
@@ -320,27 +322,11 @@ def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], t
     return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
 
 
-def _from(folder: Path, path: str) -> str:
-    return os.path.abspath(folder / path)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise UserError(f"{path}: {reason}; expected a text file") from None
-
-
 def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
-    reader = csv.DictReader(_read_text(path).splitlines())
-    missing = [name for name in needed if name not in (reader.fieldnames or [])]
+    columns, rows = read_csv(path)
+    missing = [name for name in needed if name not in columns]
     if missing:
         raise UserError(
             f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns {', '.join(needed)}"
         )
-    return [{key: value or "" for key, value in row.items() if key} for row in reader]
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(audio.AUDIO_SUFFIXES))
+    return [{key: value or "" for key, value in row.items() if key} for _, row in rows]

@@ -14,6 +14,7 @@ from sepkit.corpora._verify import check_whole
 from sepkit.corpora.active_level import active_speech_level
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import read_text
 from sepkit.parallel import Failed, for_each
 
 CONDITIONS = {"tr": "train", "cv": "dev", "tt": "test"}
@@ -123,11 +124,8 @@ def read_levels(folder: Path) -> dict[str, float]:
 
 
 def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text ({error}); get the file again") from error
-    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+    lines = read_text(path, "a text file").splitlines()
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
 def _number(text: str, where: str) -> float:

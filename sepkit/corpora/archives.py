@@ -51,21 +51,17 @@ class Download:
 
 def _librispeech(part: str, size_bytes: int, md5: str) -> Archive:
     file = f"{part}.tar.gz"
+    url = f"https://www.openslr.org/resources/12/{file}"
     # gzip does not make FLAC smaller.
-    sizes = {"size_bytes": size_bytes, "unpacked_bytes": size_bytes}
-    return Archive(
-        part, file, f"https://www.openslr.org/resources/12/{file}", f"LibriSpeech/{part}", **sizes, digest=f"md5:{md5}"
-    )
+    return Archive(part, file, url, f"LibriSpeech/{part}", size_bytes, 0, size_bytes, f"md5:{md5}")
 
 
-def _tables(repository: str, commit: str, about_bytes: int, license: str) -> Download:
+def _tables(repository: str, commit: str, size: int, license: str) -> Download:
     """Return the folder `metadata` of a commit on GitHub, whose archives of one commit may differ in their bytes."""
     name = repository.rpartition("/")[2]
     url = f"https://github.com/{repository}/archive/{commit}.tar.gz"
-    sizes = {"about_bytes": about_bytes, "unpacked_bytes": 4 * about_bytes}
-    return Download(
-        (Archive("metadata", f"{name}.tar.gz", url, f"{name}/metadata", **sizes, members="*/metadata"),), license
-    )
+    archive = Archive("metadata", f"{name}.tar.gz", url, f"{name}/metadata", None, size, 4 * size, None, "*/metadata")
+    return Download((archive,), license)
 
 
 WEB_RUNTIME = "onnxruntime-web-1.30.0"

@@ -2,7 +2,7 @@
 
 What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
 turns, and are silent for up to half a minute. They are written as s1.flac, s2.flac ... and their sum, mixture.flac,
-with a manifest of one row and conversation.rttm, who is heard when. With --most-at-once N they take turns, and never
+with a manifest of one row and conversation.rttm, who is heard when. With --max-overlap N they take turns, and never
 do more than N speak at once. A seed determines speakers, order of recordings, pauses and levels.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
 License: that of the recordings.
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.corpora._made_with import claim
-from sepkit.corpora._recordings import Utterance, examine, find_recordings, write_skipped
+from sepkit.corpora._recordings import Utterance, examine, find_recordings, report_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines
@@ -73,8 +73,8 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     minutes, speakers, gain_range_db = options.minutes, options.speakers, options.gain_range_db
     if not 0 < minutes <= 24 * 60:
         raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
-    if options.most_at_once is not None and options.most_at_once < 1:
-        raise UserError(f"most_at_once: found {options.most_at_once}, expected at least 1")
+    if options.max_overlap is not None and options.max_overlap < 1:
+        raise UserError(f"max_overlap: found {options.max_overlap}, expected at least 1")
     if speakers < 1:
         raise UserError(f"speakers: found {speakers}, expected at least 1")
     num_samples = round(60 * minutes * sample_rate)
@@ -84,13 +84,13 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
     claim(
         out / "conversation.json",
-        ({} if options.most_at_once is None else {"most_at_once": options.most_at_once})
+        ({} if options.max_overlap is None else {"max_overlap": options.max_overlap})
         | {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
         | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": options.seed},
     )
     manifest = out / "conversation.jsonl"
     utterances, unusable = examine([r for r in recordings if r.speaker in names], sample_rate)
-    write_skipped(out, skipped | unusable)
+    report_skipped(out, skipped | unusable)
     of_speakers = []
     for name in names:
         of_speakers.append([utterance for utterance in utterances if utterance.speaker == name])
@@ -136,10 +136,10 @@ def _draw(
     tracks, gains, rate, gain_range_db = [], [], options.sample_rate, options.gain_range_db
     for own in of_speakers:
         gains.append(10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20))
-        if options.most_at_once is None:
+        if options.max_overlap is None:
             tracks.append(draw_turns(own, num_samples, rate, gains[-1], generator))
-    if options.most_at_once is not None:
-        tracks = take_turns(of_speakers, num_samples, rate, gains, options.most_at_once, generator)
+    if options.max_overlap is not None:
+        tracks = take_turns(of_speakers, num_samples, rate, gains, options.max_overlap, generator)
     return tracks
 
 
@@ -148,7 +148,7 @@ def take_turns(
     num_samples: int,
     sample_rate: int,
     gains: Sequence[float],
-    most_at_once: int,
+    max_overlap: int,
     generator: np.random.Generator,
 ) -> list[list[Turn]]:
     """Return the turns of each speaker in a conversation in which at most N speak at once.
@@ -160,12 +160,12 @@ def take_turns(
         of_speakers: recordings of each speaker.
         num_samples: of the conversation; the last turns are cut by its end.
         gains: of each speaker, relative to equal level.
-        most_at_once: N.
+        max_overlap: N.
     """
     tracks: list[list[Turn]] = [[] for _ in of_speakers]
     free_from = np.zeros(len(of_speakers), np.int64)
     waiting: list[list[int]] = [[] for _ in of_speakers]
-    lanes = [round(generator.uniform(*_pauses(lane)) * sample_rate) for lane in range(most_at_once)]
+    lanes = [round(generator.uniform(*_pauses(lane)) * sample_rate) for lane in range(max_overlap)]
     while min(lanes) < num_samples:
         lane = int(np.argmin(lanes))
         # Nobody answers themselves at once, if there is anybody else.

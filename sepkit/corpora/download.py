@@ -27,7 +27,7 @@ from sepkit.corpora.archives import DOWNLOADS, Archive
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.fetching import fetch
-from sepkit.files import check_writable
+from sepkit.files import check_writable, read_text
 from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
@@ -115,10 +115,7 @@ def _chosen(name: str, parts: Sequence[str]) -> list[Archive]:
 
 def _with_checksums(archives: Sequence[Archive], path: Path) -> list[Archive]:
     """Return the archives with a file's checksums instead of the published ones; sizes are then unknown."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected lines as md5sum or sha256sum write them") from None
+    lines = read_text(path, "lines as md5sum or sha256sum write them").splitlines()
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         match = re.fullmatch(r"([0-9a-fA-F]{32}|[0-9a-fA-F]{64})\s+\*?(\S.*)", line.strip())

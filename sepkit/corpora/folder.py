@@ -17,24 +17,24 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, draw_mixtures_of_several_sizes
+from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, draw_mixtures_of_several_sizes, summary
 from sepkit.corpora._recordings import (
     SPLITS,
     Recording,
     Utterance,
-    check_writable,
     examine,
     find_audio_files,
     find_recordings,
     hold_out_speakers,
     read_speaker_sexes,
+    report_skipped,
     split_of,
-    write_skipped,
 )
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
+from sepkit.files import check_writable
 
 # LibriSpeech and corpora laid out like it list the sexes of speakers here.
 _SPEAKER_FILE = "SPEAKERS.TXT"
@@ -88,7 +88,8 @@ def prepare_folder(options: FolderOptions) -> Path:
     _check_speakers(splits, most_speakers)
     noise_files, unusable = ({}, {}) if options.noise is None else _divide_noise(options, splits)
     skipped |= outside | unusable
-    _print_found(splits, sample_rate, skipped, write_skipped(out, skipped))
+    _print_found(splits, sample_rate)
+    report_skipped(out, skipped)
     plan = _Plan(
         options,
         patterns,
@@ -106,7 +107,7 @@ def prepare_folder(options: FolderOptions) -> Path:
     manifests = {name: entries for split in splits for name, entries in _make(split, splits[split], plan).items()}
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
-        print(f"{name}.jsonl: {_summary(entries)}")
+        print(f"{name}.jsonl: {summary(entries)}")
     return out
 
 
@@ -311,7 +312,7 @@ def _draw(
     return entries
 
 
-def _print_found(splits: Splits, sample_rate: int, skipped: Mapping[str, str], listed: Path | None) -> None:
+def _print_found(splits: Splits, sample_rate: int) -> None:
     for split, members in splits.items():
         sexes = Counter({u.speaker: u.recording.sex for u in members}.values())
         known = f" ({sexes['F']} F, {sexes['M']} M)" if sexes["F"] + sexes["M"] else ""
@@ -324,17 +325,3 @@ def _print_found(splits: Splits, sample_rate: int, skipped: Mapping[str, str], l
             f"(the first: {slower[0].recording.path} at {slower[0].file_sample_rate} Hz)",
             file=sys.stderr,
         )
-    if listed is not None:
-        print(
-            f"warning: {len(skipped)} file(s) left out, listed in {listed}; the first: {next(iter(skipped.values()))}",
-            file=sys.stderr,
-        )
-
-
-def _summary(entries: Sequence[MixtureEntry]) -> str:
-    hours = sum(entry.duration_seconds for entry in entries) / 3600
-    used = len({source.path for entry in entries for source in entry.sources})
-    sizes = Counter(len(entry.sources) for entry in entries)
-    of = "; ".join(f"{count} of {size}" for size, count in sorted(sizes.items()))
-    mixtures = f"{len(entries)} mixtures" + (f" of {next(iter(sizes))}" if len(sizes) == 1 else f" ({of})")
-    return f"{mixtures}, {hours:.2f} h, from {used} recordings"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sepkit.corpora._recordings import SPLITS, Recording, split_of
 from sepkit.errors import UserError
+from sepkit.files import read_text
 
 _DECODERS = ("flac", "sph2pipe")
 
@@ -73,11 +74,7 @@ def read_lines(path: Path) -> dict[str, tuple[str, str]]:
     Raises:
         UserError: no such file, a line of one word, or a word that begins two lines.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise UserError(f"{path}: {reason}; expected lines of an identifier and a value") from None
+    text = read_text(path, "lines of an identifier and a value")
     entries: dict[str, tuple[str, str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split(maxsplit=1)

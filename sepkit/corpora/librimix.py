@@ -27,7 +27,7 @@ from pathlib import Path
 
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
-from sepkit.corpora._recordings import read_speaker_sexes, split_of
+from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -54,8 +54,8 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     check_variant(range(2, 10), speakers, options.sample_rate, options.mode)
     out, metadata = Path(options.out), Path(options.metadata)
     check_writable(out)
-    speech = _root(Path(options.librispeech), ("LibriSpeech",), ("train", "dev", "test"))
-    noise = _root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
+    speech = corpus_root(Path(options.librispeech), ("LibriSpeech",), ("train", "dev", "test"))
+    noise = corpus_root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
     skipped: dict[str, str] = {}
     prefix, nested = f"libri{speakers}mix_", (f"Libri{speakers}Mix", f"metadata/Libri{speakers}Mix")
     layout = Layout(
@@ -71,23 +71,14 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
             )
         recipes, bad = read_table(table, speakers)
         skipped |= bad
-        people = read_info(table.with_name(f"{table.stem}_info.csv"), speakers)
-        people = people or {r.id: [(s := speaker_of(path), sexes.get(s)) for path in r.sources] for r in recipes}
+        speakers_of = read_info(table.with_name(f"{table.stem}_info.csv"), speakers)
+        speakers_of = speakers_of or {
+            r.id: [(s := speaker_of(path), sexes.get(s)) for path in r.sources] for r in recipes
+        }
         recipes = _with_noise(recipes, noise, out, skipped, processes)
-        parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), people))
+        parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), speakers_of))
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
-
-
-def _root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:
-    """Return the folder, or one nested in it, that holds folders whose names begin with `holds`."""
-    for candidate in (folder, *(folder / name for name in nested)):
-        if candidate.is_dir() and any(
-            path.is_dir() and path.name.startswith(tuple(holds)) for path in candidate.iterdir()
-        ):
-            return candidate
-    found = "holds none" if folder.is_dir() else "no such folder"
-    raise UserError(f"{folder}: {found}; expected a folder that holds {', '.join(f'{name}.../' for name in holds)}")
 
 
 def _sexes(speech: Path) -> dict[str, str]:

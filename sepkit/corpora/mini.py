@@ -20,13 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.corpora._made_with import claim
-from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures
+from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, summary
 from sepkit.corpora._recordings import SPLITS, Recording, Utterance, examine
 from sepkit.corpora._words import WORDS
 from sepkit.corpora.options import MiniOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
-from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import Synthesizer, Voice, find_synthesizer, trim_silence
 from sepkit.errors import UserError
 
@@ -58,9 +57,6 @@ _PITCHES = (30, 70)
 _WORDS_PER_MINUTE = (140, 190)
 # Sentences last this much longer than the crops of dev and test.
 _SPARE_SECONDS = 1.0
-# Speech is compared in frames of this length, and is absent this far below a source's loudest frame.
-_FRAME_SECONDS = 0.032
-_HEARD_DB = 40.0
 
 
 @dataclass(frozen=True)
@@ -119,23 +115,8 @@ def prepare_mini(options: MiniOptions) -> Path:
         segment_samples = None if split == "train" else round(options.segment_seconds * sample_rate)
         entries = _mix(split, members, mixtures[split], style, segment_samples, seed)
         write_manifest(out / f"{split}.jsonl", entries)
-        print(f"{split}.jsonl: {_summary(entries)}")
+        print(f"{split}.jsonl: {summary(entries)}")
     return out
-
-
-def overlap_ratio(sources: np.ndarray, sample_rate: int) -> float:
-    """Return the share of the time in which all speak, of the time in which anybody does.
-
-    Somebody speaks in the 32 ms frames that are within 40 dB of the speaker's loudest.
-
-    Args:
-        sources: (m, T).
-    """
-    frame = round(_FRAME_SECONDS * sample_rate)
-    count = sources.shape[1] // frame
-    power = np.square(sources[:, : count * frame], dtype=np.float64).reshape(len(sources), count, frame).mean(axis=2)
-    speaks = (power >= power.max(axis=1, keepdims=True) * 10 ** (-_HEARD_DB / 10)) & (power > 0)
-    return float(speaks.all(axis=0).sum() / max(1, speaks.any(axis=0).sum()))
 
 
 def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
@@ -213,26 +194,3 @@ def _mix(
 
     generator = np.random.default_rng([seed, SPLITS.index(split)])
     return draw_mixtures(long_enough, count, style, generator, accept=accept)
-
-
-def _summary(entries: Sequence[MixtureEntry]) -> str:
-    """Describe the mixtures in one line, measured on at most 100 of them."""
-    measured = [mix_entry(entry) for entry in entries[:100]]
-    overlaps = [overlap_ratio(mixed.sources, entries[0].sample_rate) for mixed in measured]
-    ratios_db = [_input_si_sdr_db(mixed.mixture, source) for mixed in measured for source in mixed.sources]
-    voices = {source.speaker for entry in entries for source in entry.sources}
-    one_sex = np.mean([len({source.sex for source in entry.sources}) == 1 for entry in entries])
-    hours = sum(entry.duration_seconds for entry in entries) / 3600
-    return (
-        f"{len(entries)} mixtures of {len(entries[0].sources)} ({hours:.2f} h), {len(voices)} voices, "
-        f"{one_sex:.0%} of one sex, overlap {np.mean(overlaps):.0%} (least {min(overlaps):.0%}), "
-        f"mean input SI-SDR {np.mean(ratios_db):+.2f} dB"
-    )
-
-
-def _input_si_sdr_db(mixture: np.ndarray, source: np.ndarray) -> float:
-    """Return the energy of the mixture's projection onto the source over that of the rest, dB."""
-    mixture, source = mixture.astype(np.float64), source.astype(np.float64)
-    along = (mixture @ source) / (source @ source) * source
-    rest = mixture - along
-    return float(10 * np.log10((along @ along) / max(rest @ rest, np.finfo(np.float64).tiny)))

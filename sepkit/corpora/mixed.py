@@ -9,17 +9,17 @@ dynamic mixing.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
 from sepkit.corpora._mixed_layouts import Row, find_rows
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import check_writable, write_skipped
+from sepkit.corpora._recordings import report_skipped
 from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
+from sepkit.files import check_writable
 
 
 def prepare_mixed(options: MixedOptions) -> Path:
@@ -38,16 +38,11 @@ def prepare_mixed(options: MixedOptions) -> Path:
             entries.append(_entry(row, out))
         except UserError as error:
             left_out[str(row.mixture)] = str(error)
-    listed = write_skipped(out, left_out)
-    if not entries:
-        where, reason = options.folder or options.mixture, next(iter(left_out.values()), "it holds none")
-        raise UserError(f"{where}: none of its mixtures can be used: {reason}")
+    failure = "" if entries else f"{options.folder or options.mixture}: none of its mixtures can be used"
+    report_skipped(out, left_out, failure)
     rates = Counter(entry.sample_rate for entry in entries)
     sample_rate = max(rates, key=lambda rate: (rates[rate], rate))
     entries = [entry if entry.sample_rate == sample_rate else _at_rate(entry, sample_rate) for entry in entries]
-    if listed is not None:
-        first = next(iter(left_out.values()))
-        print(f"warning: {len(left_out)} file(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     sizes = " or ".join(map(str, sorted({len(entry.sources) for entry in entries})))
     print(f"test.jsonl: {len(entries)} mixtures of {sizes} at {sample_rate} Hz, {hours:.2f} h")

@@ -135,7 +135,7 @@ class ConversationOptions:
         split: train, dev or test: whose speakers to use, where the folder has splits
         minutes: length
         speakers: number of speakers
-        most_at_once: turn-taking, with at most this many at once; default: everybody speaks without minding the others
+        max_overlap: turn-taking, with at most this many at once; default: everybody speaks without minding the others
         chosen: names of the speakers; default: drawn among those with at least half as many recordings as the speaker
             with most
         speaker_from: how to find the speaker, see `sepkit prepare folder`
@@ -149,7 +149,7 @@ class ConversationOptions:
     split: str = "test"
     minutes: float = 60.0
     speakers: int = 2
-    most_at_once: int | None = None
+    max_overlap: int | None = None
     chosen: Sequence[str] | None = None
     speaker_from: str = "first"
     sample_rate: int = 8000

@@ -24,11 +24,12 @@ import numpy as np
 
 from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
 from sepkit.corpora._metadata_tables import find_tables, read_table
-from sepkit.corpora._recordings import check_writable, find_audio_files
+from sepkit.corpora._recordings import corpus_root, find_audio_files
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import check_writable
 from sepkit.parallel import Failed, for_each
 
 _PREFIX = "VCTK2mix_"
@@ -51,7 +52,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     check_variant((2,), 2, options.sample_rate, options.mode)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
     check_writable(out)
-    corpus, noise = _vctk_root(Path(options.vctk)), _noise_root(Path(options.wham_noise))
+    corpus, noise = _vctk_root(Path(options.vctk)), corpus_root(Path(options.wham_noise), ("wham_noise",), ("tt",))
     originals = _by_name(corpus / "wav48")
     sexes = _sexes(corpus)
     skipped: dict[str, str] = {}
@@ -60,35 +61,23 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
         recipes, bad = read_table(table, 2)
         skipped |= bad
         expected = len(recipes) + len(bad)
-        people = {recipe.id: [_person(path, sexes) for path in recipe.sources] for recipe in recipes}
+        speakers_of = {recipe.id: [_speaker(path, sexes) for path in recipe.sources] for recipe in recipes}
         failed = _cut_all({path for recipe in recipes for path in recipe.sources}, originals, out, processes)
         for recipe in recipes:
             reason = next((failed[path] for path in recipe.sources if path in failed), None)
             if reason is not None:
                 skipped[f"{name}/{recipe.id}"] = reason
         recipes = [recipe for recipe in recipes if not any(path in failed for path in recipe.sources)]
-        parts.append(Part(name, "test", recipes, expected, people))
+        parts.append(Part(name, "test", recipes, expected, speakers_of))
     layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False)
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
 
 
 def _vctk_root(folder: Path) -> Path:
-    for candidate in (folder, folder / "VCTK-Corpus", folder / "VCTK-Corpus" / "VCTK-Corpus"):
-        if (candidate / "wav48").is_dir():
-            return candidate
-    if (folder / "wav48_silence_trimmed").is_dir():
+    if (folder / "wav48_silence_trimmed").is_dir() and not (folder / "wav48").is_dir():
         raise UserError(f"{folder}: VCTK 0.92 (wav48_silence_trimmed/), expected 0.80 (wav48/): get VCTK-Corpus.zip")
-    found = "holds no wav48/" if folder.is_dir() else "no such folder"
-    raise UserError(f"{folder}: {found}; expected the folder of VCTK 0.80")
-
-
-def _noise_root(folder: Path) -> Path:
-    for candidate in (folder, folder / "wham_noise"):
-        if (candidate / "tt").is_dir():
-            return candidate
-    found = "holds no tt/" if folder.is_dir() else "no such folder"
-    raise UserError(f"{folder}: {found}; expected the folder of the WHAM noise")
+    return corpus_root(folder, ("VCTK-Corpus", "VCTK-Corpus/VCTK-Corpus"), ("wav48",))
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
@@ -108,7 +97,7 @@ def _sexes(corpus: Path) -> dict[str, str]:
     return {row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
 
 
-def _person(path: str, sexes: Mapping[str, str]) -> tuple[str, str | None]:
+def _speaker(path: str, sexes: Mapping[str, str]) -> tuple[str, str | None]:
     speaker = speaker_of(path)
     return speaker, sexes.get(speaker.lstrip("p"))
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +38,14 @@ from typing import Literal
 import numpy as np
 
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import check_writable, write_skipped
+from sepkit.corpora._recordings import report_skipped
 from sepkit.corpora._verify import verify
 from sepkit.corpora._wsj0_inputs import CONDITIONS, WSJ0_RATE, Line, Recording, find_recordings, read_levels, read_lists
 from sepkit.corpora.options import WSJ0MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
-from sepkit.files import parse_json, write_json
+from sepkit.files import check_writable, parse_json, write_json
 from sepkit.parallel import Failed, for_each
 
 _PEAK = 0.9
@@ -101,12 +100,8 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
         processes,
         skipped,
     )
-    listed = write_skipped(out, skipped)
-    if not any(manifests.values()):
-        raise UserError(f"{lists}: no mixture of its lists can be made: {next(iter(skipped.values()))}")
-    if listed is not None:
-        first = next(iter(skipped.values()))
-        print(f"warning: {len(skipped)} item(s) left out, listed in {listed}; the first: {first}", file=sys.stderr)
+    failure = "" if any(manifests.values()) else f"{lists}: no mixture of its lists can be made"
+    report_skipped(out, skipped, failure)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
     verify(out, manifests, expected, rounding="nearest", processes=1, may_share=("train", "dev"))
     return out
@@ -215,7 +210,7 @@ def _make(job: _Job) -> MixtureEntry:
     paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in names}
     # The mixture is written last, so its presence means that the sources exist.
     if plan.write and all((plan.out / path).is_file() for path in paths.values()):
-        return _written_entry(job, paths, audio.info(plan.out / paths["mix"]).num_samples)
+        return _entry(job, audio.info(plan.out / paths["mix"]).num_samples, paths=paths)
     sources = [
         audio.resample(audio.read(recording.path), WSJ0_RATE, plan.sample_rate, "scipy_poly")
         for recording in job.recordings
@@ -225,38 +220,35 @@ def _make(job: _Job) -> MixtureEntry:
     mixture, scaled, gain = mix_sources(sources, levels, snrs_db, plan.mode)
     if not plan.write:
         gains = [10 ** (snr_db / 20) / math.sqrt(level) * gain for snr_db, level in zip(snrs_db, levels, strict=True)]
-        return _described_entry(job, gains, len(mixture))
+        return _entry(job, len(mixture), gains)
     for name, waveform in [*zip(names[1:], scaled, strict=True), ("mix", mixture)]:
         audio.write(plan.out / paths[name], waveform, plan.sample_rate, "PCM_16", "nearest")
-    return _written_entry(job, paths, len(mixture))
+    return _entry(job, len(mixture), paths=paths)
 
 
-def _described_entry(job: _Job, gains: Sequence[float], num_samples: int) -> MixtureEntry:
+def _entry(
+    job: _Job, num_samples: int, gains: Sequence[float] = (), paths: Mapping[str, Path] | None = None
+) -> MixtureEntry:
+    """Return a mixture that is described by `gains`, or written to `paths`."""
     plan = job.plan
-    parts = zip(job.paths, job.line.parts, gains, strict=True)
+    speakers = [part.speaker for part in job.line.parts]
+    if paths is None:
+        sources = [
+            SourceEntry(path, speaker=speaker, gain=gain)
+            for path, speaker, gain in zip(job.paths, speakers, gains, strict=True)
+        ]
+    else:
+        sources = [
+            SourceEntry(paths[f"s{number}"].as_posix(), speaker=speaker)
+            for number, speaker in enumerate(speakers, start=1)
+        ]
     return MixtureEntry(
         id=job.line.name,
         sample_rate=plan.sample_rate,
         num_samples=num_samples,
-        sources=[SourceEntry(path, speaker=part.speaker, gain=gain) for path, part, gain in parts],
+        sources=sources,
         mode=plan.mode,
-        resampler="scipy_poly",
-        corpus=f"wsj0-{plan.speakers}mix",
-    )
-
-
-def _written_entry(job: _Job, paths: Mapping[str, Path], num_samples: int) -> MixtureEntry:
-    plan = job.plan
-    return MixtureEntry(
-        id=job.line.name,
-        sample_rate=plan.sample_rate,
-        num_samples=num_samples,
-        sources=[
-            SourceEntry(paths[f"s{number}"].as_posix(), speaker=part.speaker)
-            for number, part in enumerate(job.line.parts, start=1)
-        ],
-        mode=plan.mode,
-        mixture=paths["mix"].as_posix(),
+        mixture=None if paths is None else paths["mix"].as_posix(),
         resampler="scipy_poly",
         corpus=f"wsj0-{plan.speakers}mix",
     )

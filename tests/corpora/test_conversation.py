@@ -93,7 +93,7 @@ def test_command_line(tmp_path, speech, capsys):
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_turn_taking(tmp_path, speech, most):
-    options = dict(minutes=3, speakers=3, most_at_once=most, seed=1)
+    options = dict(minutes=3, speakers=3, max_overlap=most, seed=1)
     manifest = prepare_conversation(speech, tmp_path / "out", **options)
     (entry,) = read_manifest(manifest)
     speaks = mix_entry(entry).sources != 0
@@ -113,5 +113,5 @@ def test_turn_taking(tmp_path, speech, most):
 
 
 def test_nobody_at_once_is_refused(tmp_path, speech):
-    with pytest.raises(UserError, match="most_at_once: found 0"):
-        prepare_conversation(speech, tmp_path / "out", most_at_once=0)
+    with pytest.raises(UserError, match="max_overlap: found 0"):
+        prepare_conversation(speech, tmp_path / "out", max_overlap=0)

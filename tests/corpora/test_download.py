@@ -234,7 +234,7 @@ def test_sizes_are_said_and_room_is_looked_for(server: Server, tmp_path: Path, m
     ("arguments", "words"),
     [
         (["librispeech", "--parts", "train-dirty"], "--parts train-dirty: librispeech has dev-clean"),
-        (["librispeech", "--checksums", "absent.txt"], "absent.txt: cannot be read"),
+        (["librispeech", "--checksums", "absent.txt"], "absent.txt: no such file"),
         (["wham-noise", "--mirror", "nowhere"], "nowhere/wham_noise.zip: not an address"),
         (["timit"], "timit"),
     ],

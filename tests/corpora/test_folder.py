@@ -246,7 +246,7 @@ def test_bad_files_are_left_out_and_listed(speech, tmp_path, capsys):
     }  # fmt: skip
     for path, reason in listed.items():
         assert Path(path).name in reason
-    assert re.search(r"warning: 6 file\(s\) left out, listed in .*skipped\.tsv", capsys.readouterr().err)
+    assert re.search(r"warning: 6 item\(s\) left out, listed in .*skipped\.tsv", capsys.readouterr().err)
     assert len({source.path for entry in manifests(out)["train"] for source in entry.sources}) == 12
     for path in listed:
         Path(path).unlink()

@@ -323,7 +323,7 @@ def test_bad_recordings_are_listed_and_the_rest_goes_on(copy, tmp_path, capsys, 
         dev, (f"{flac}: damaged or truncated", f"{noise}: truncated", "7000 samples", "8000 Hz"), strict=True
     ):
         assert reason in listed[f"dev/{row[0]}"]
-    assert f"warning: {len(missing) + 4} mixture(s) left out" in capsys.readouterr().err
+    assert f"warning: {len(missing) + 4} item(s) left out" in capsys.readouterr().err
     assert len(read_manifest(out / "train.jsonl")) == 4 - len(missing)
     assert not (out / "dev.jsonl").exists()
     assert len(read_manifest(out / "test.jsonl")) == 4

@@ -72,7 +72,7 @@ def test_files_without_partner_are_left_out_and_named(wavs, tmp_path, capsys):
     assert re.search(r"stray.wav: has no mixture of that name in .*mix", listed)
     assert re.search(rf"s1.{names[1]}.wav: 9 samples at 8000 Hz, but its mixture", listed)
     assert re.search(rf"noise.{names[2]}.wav: 8000 samples at 16000 Hz, but its mixture", listed)
-    assert "warning: 4 file(s) left out" in capsys.readouterr().err
+    assert "warning: 4 item(s) left out" in capsys.readouterr().err
 
 
 def test_folders_below_and_other_endings_are_paired(tmp_path):
@@ -170,7 +170,7 @@ def test_tables(columns, root, tmp_path, capsys):
     check(manifest, references, has_noise)
     listed = (tmp_path / "out" / "skipped.tsv").read_text()
     assert "absent.wav: no such file" in listed and "test.csv:6: a cell of a path is empty" in listed
-    assert "2 file(s) left out" in capsys.readouterr().err
+    assert "2 item(s) left out" in capsys.readouterr().err
 
 
 def test_kaldi_folders(tmp_path):
