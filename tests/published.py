@@ -48,9 +48,9 @@ def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tenso
     config = ModelConfig(
         hypotheses=hypotheses,
         filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
-        encoding=DeterministicConfig(link="gelu"),
+        encoding=DeterministicConfig(activation="gelu"),
         masker=SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     )
     shapes = {name: tensor.shape for name, tensor in build_model(config).state_dict().items()}
     weights = {
@@ -95,7 +95,7 @@ def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
             16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
         ),
         masker=TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():

@@ -211,7 +211,7 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
 @dataclass
 class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
     """TF-Locoformer (Saijo et al. 2024): attention and convolutions over frequency and over time. For the STFT with
-    features: real_imaginary, compression: 1 and mapping: true, and linear masks; give the model level: mixture."""
+    features: real_imaginary, compression: 1 and mapping: true, and linear masks; give the model input_norm: mixture."""
 
     channels: int = 128
     """Values in a bin between the blocks (D), a multiple of norm_groups (96 in S, 128 in M)."""

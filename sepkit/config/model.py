@@ -65,14 +65,14 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
 
 
 class LatentConfig(Choice):
-    """The family that the encoding or the masks are drawn from, and their link."""
+    """The family that the encoding or the masks are drawn from, and their activation."""
 
 
 @dataclass
 class DeterministicConfig(LatentConfig, name="deterministic"):
     """Points: the usual network."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "relu"
+    activation: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "relu"
     """Function from raw network output to value; softmax runs over the hypotheses."""
 
 
@@ -80,7 +80,7 @@ class DeterministicConfig(LatentConfig, name="deterministic"):
 class GaussianConfig(LatentConfig, name="gaussian"):
     """Normal distributions with modeled deviation."""
 
-    link: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
+    activation: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
     """Function from raw network output to mean."""
     at_test: Literal["mean", "median"] = "mean"
     """The value that replaces the posterior outside training; for this family both are the same."""
@@ -208,12 +208,12 @@ class ModelConfig:
     """Number of estimates (n)."""
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
     """Encoder and decoder."""
-    encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="linear"))
+    encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(activation="linear"))
     """Latent family of the encoding; deterministic: a point."""
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
     """The network between encoder and decoder."""
-    masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(link="relu"))
-    """Latent family of the masks, with their link; deterministic: points."""
+    masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(activation="relu"))
+    """Latent family of the masks, with their activation; deterministic: points."""
     encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
     """Prior of variational encodings."""
     mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
@@ -222,7 +222,7 @@ class ModelConfig:
     """The decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
     """A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses."""
-    level: Literal["training", "mixture"] = "training"
+    input_norm: Literal["training", "mixture"] = "training"
     """training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own."""
     pad: Literal["full", "asteroid"] = "full"
     """full: no sample is lost at either end. asteroid: trim as asteroid does, for parity."""

@@ -10,36 +10,36 @@ from sepkit.models.latents import Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import Masker
 
 
-def check_encoding_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the link of the encoding does not go with the filterbank.
+def check_encoding_activation(filterbank: Filterbank, family: LatentFamily) -> None:
+    """Raise UserError if the activation of the encoding does not go with the filterbank.
 
     Args:
         filterbank: of the model.
         family: of the encoding.
     """
-    if family.link == "softmax":
-        raise UserError("model.encoding.link: found softmax, which runs over hypotheses; an encoding has none")
-    if filterbank.linear_only and family.link != "linear":
-        raise UserError(f"model.encoding.link: found {family.link}, expected linear with this filterbank")
+    if family.activation == "softmax":
+        raise UserError("model.encoding.activation: found softmax, which runs over hypotheses; an encoding has none")
+    if filterbank.linear_only and family.activation != "linear":
+        raise UserError(f"model.encoding.activation: found {family.activation}, expected linear with this filterbank")
 
 
-def check_mask_link(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the family of the masks or its link does not go with the filterbank.
+def check_mask_activation(filterbank: Filterbank, family: LatentFamily) -> None:
+    """Raise UserError if the family of the masks or its activation does not go with the filterbank.
 
     Args:
         filterbank: of the model.
         family: of the masks.
     """
-    signed = isinstance(family, Deterministic | Gaussian) and family.link in ("linear", "tanh")
+    signed = isinstance(family, Deterministic | Gaussian) and family.activation in ("linear", "tanh")
     if filterbank.mapping and not filterbank.complex_masks and not signed:
         raise UserError(
             f"model.masks: found {family!r}, but with mapping the masker's values are an encoding, of either sign;"
-            " use the deterministic or the gaussian family with link linear or tanh"
+            " use the deterministic or the gaussian family with activation linear or tanh"
         )
     if filterbank.complex_masks and not signed:
         raise UserError(
             f"model.masks: found {family!r}, but complex masks have values of either sign;"
-            " use the deterministic or the gaussian family with link linear or tanh"
+            " use the deterministic or the gaussian family with activation linear or tanh"
         )
 
 
@@ -68,15 +68,15 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) ->
         )
 
 
-def check_level(level: str, encoding_family: LatentFamily, mask_family: LatentFamily) -> None:
+def check_input_norm(input_norm: str, encoding_family: LatentFamily, mask_family: LatentFamily) -> None:
     """Raise UserError if the latents do not go with this way to scale mixtures.
 
     Args:
-        level: "training" or "mixture", whose level inputs are divided by.
+        input_norm: "training" or "mixture", whose level inputs are divided by.
         encoding_family: of the encoding.
         mask_family: of the masks.
     """
-    if level not in ("training", "mixture"):
-        raise UserError(f"model.level: found {level!r}, expected training or mixture")
-    if level == "mixture" and (encoding_family.variational or mask_family.variational):
-        raise UserError("model.level: found mixture with variational latents, expected training")
+    if input_norm not in ("training", "mixture"):
+        raise UserError(f"model.input_norm: found {input_norm!r}, expected training or mixture")
+    if input_norm == "mixture" and (encoding_family.variational or mask_family.variational):
+        raise UserError("model.input_norm: found mixture with variational latents, expected training")

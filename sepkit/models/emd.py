@@ -10,7 +10,7 @@ from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import ModelConfig
-from sepkit.models.compatibility import check_encoding_link, check_level, check_mask_link, check_masker
+from sepkit.models.compatibility import check_encoding_activation, check_input_norm, check_mask_activation, check_masker
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import FLOOR, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput, ToDecode
@@ -52,11 +52,11 @@ class EncoderMaskerDecoder(SavedModel):
         encoding_prior: of variational encodings.
         mask_prior: of variational masks.
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
-        level: "training": mixtures are divided by the stored training deviation. "mixture": they are first brought to
-            that deviation, each by itself, and their estimates back to the mixture's.
+        input_norm: "training": mixtures are divided by the stored training deviation. "mixture": each is first brought
+            to that deviation by itself, and its estimates back.
 
     Raises:
-        UserError: an encoding or mask family, a link or a masker that the filterbank does not go with.
+        UserError: an encoding or mask family, an activation or a masker that the filterbank does not go with.
     """
 
     kind = "separation"
@@ -78,20 +78,20 @@ class EncoderMaskerDecoder(SavedModel):
         encoding_prior: Prior | None = None,
         mask_prior: Prior | None = None,
         estimate_scales: bool = False,
-        level: Literal["training", "mixture"] = "training",
+        input_norm: Literal["training", "mixture"] = "training",
     ) -> None:
         super().__init__()
-        check_encoding_link(filterbank, encoding_family)
-        check_mask_link(filterbank, mask_family)
+        check_encoding_activation(filterbank, encoding_family)
+        check_mask_activation(filterbank, mask_family)
         check_masker(masker, filterbank, sample_rate)
-        check_level(level, encoding_family, mask_family)
+        check_input_norm(input_norm, encoding_family, mask_family)
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
         self.mask_family = mask_family
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
-        self.level: Literal["training", "mixture"] = level
+        self.input_norm: Literal["training", "mixture"] = input_norm
         self.scoring_head = scoring_head
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
@@ -169,7 +169,7 @@ class EncoderMaskerDecoder(SavedModel):
             ValueError: another shape, T = 0, or integer samples.
         """
         _check_mixture(mixture)
-        if self.level == "mixture":
+        if self.input_norm == "mixture":
             gain = self._gain(mixture)
             sources = None if sources is None else sources * gain.unsqueeze(1)
             return self._separated(mixture * gain, generator, sources, active, wants, sample, gain.reciprocal())
@@ -290,7 +290,7 @@ class EncoderMaskerDecoder(SavedModel):
             ValueError: see `forward`.
         """
         _check_mixture(mixture)
-        if self.level == "mixture":
+        if self.input_norm == "mixture":
             gain = self._gain(mixture)
             return self._estimates(mixture * gain) / gain.unsqueeze(1)
         return self._estimates(mixture)

@@ -31,7 +31,7 @@ class Filterbank(nn.Module, ABC):
         stride: samples between frames.
         padding: zeros that the convolution adds at both ends and the decoder removes.
         multiple: input lengths are padded on the right to a multiple of this many samples.
-        linear_only: whether the encoding must stay linear (a link would break its meaning).
+        linear_only: whether the encoding must stay linear (an activation would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
         mask_values: how many values a mask has for each of the K.
         mapping: whether the masker's values are the estimates' encoding, not a mask.

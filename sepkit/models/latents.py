@@ -1,8 +1,8 @@
 """Latent families: how raw network output becomes a posterior over encodings or masks.
 
-A family owns the link from raw values to parameters and says how many raw values it needs for each latent dimension
-(P). The family `Deterministic` has points as posteriors: the usual network. A family is a plain object without
-weights of its own; its `posterior` satisfies `sepkit.types.Latent`.
+A family owns the activation from raw values to parameters, and says how many raw values it needs for each latent
+dimension (P). The family `Deterministic` has points as posteriors: the usual network. A family is a plain object
+without weights of its own; its `posterior` satisfies `sepkit.types.Latent`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LatentFamily(Protocol):
 
     values_per_dimension: int
     """Raw values the network makes for each latent dimension (P)."""
-    link: str
+    activation: str
     """Name of the map from raw value to (mean or median) value."""
     variational: bool
     """Whether posteriors have a width: they are sampled in training, and have a rate."""
@@ -77,7 +77,7 @@ def _unchanged(raw: Tensor) -> Tensor:
     return raw
 
 
-_LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": _unchanged,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
@@ -89,10 +89,10 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _link(name: str) -> Callable[[Tensor], Tensor]:
-    if name not in _LINKS:
-        raise UserError(f"link: found {name!r}, expected one of {', '.join(_LINKS)}")
-    return _LINKS[name]
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    if name not in _ACTIVATIONS:
+        raise UserError(f"activation: found {name!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 @dataclass(frozen=True)
@@ -157,23 +157,23 @@ class Point:
 
 @register(DeterministicConfig)
 class Deterministic:
-    """The family of points: value = link(raw), one raw value for each dimension, rate 0.
+    """The family of points: value = activation(raw), one raw value for each dimension, rate 0.
 
     Args: the fields of `DeterministicConfig`.
 
     Raises:
-        UserError: an unknown link.
+        UserError: an unknown activation.
     """
 
     values_per_dimension = 1
     variational = False
 
-    def __init__(self, link: str) -> None:
-        self._to_value = _link(link)
-        self.link = link
+    def __init__(self, activation: str) -> None:
+        self._to_value = _activation(activation)
+        self.activation = activation
 
     def posterior(self, raw: Tensor) -> Point:
-        """Return the point of shape (..., K, F) at link(raw).
+        """Return the point of shape (..., K, F) at activation(raw).
 
         Args:
             raw: (..., 1, K, F) network output; (B, n, 1, K, F) for masks.
@@ -192,7 +192,7 @@ class Deterministic:
         return posterior.mean
 
     def value(self, raw: Tensor) -> Tensor:
-        """The point at link(raw).
+        """The point at activation(raw).
 
         Args:
             raw: (..., 1, K, F).
@@ -200,7 +200,7 @@ class Deterministic:
         return self.posterior(raw).value
 
     def __repr__(self) -> str:
-        return f"Deterministic(link={self.link!r})"
+        return f"Deterministic(activation={self.activation!r})"
 
 
 class VariationalFamily(ABC):
@@ -208,13 +208,13 @@ class VariationalFamily(ABC):
 
     Attributes:
         values_per_dimension: P.
-        link: name of the map from the first raw value to the posterior's representative value.
+        activation: name of the map from the first raw value to the posterior's representative value.
         distribution: type of the posteriors.
         standard_parameters: of the family's default prior.
 
     Args:
         at_test: the value that represents a posterior if nothing is sampled: "mean" or "median".
-        link: as the attribute; most families have exactly one.
+        activation: as the attribute; most families have exactly one.
     """
 
     values_per_dimension: int
@@ -222,11 +222,11 @@ class VariationalFamily(ABC):
     distribution: ClassVar[type[Distribution]]
     standard_parameters: ClassVar[tuple[float, ...]]
 
-    def __init__(self, at_test: AtTest, link: str) -> None:
+    def __init__(self, at_test: AtTest, activation: str) -> None:
         if at_test not in ("mean", "median"):
             raise UserError(f"at_test: found {at_test!r}, expected mean or median")
         self._at_test = at_test
-        self.link = link
+        self.activation = activation
 
     @abstractmethod
     def posterior(self, raw: Tensor) -> Distribution:
@@ -260,12 +260,12 @@ class VariationalFamily(ABC):
         return self.at_test(self.posterior(raw))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(link={self.link!r}, at_test={self._at_test!r})"
+        return f"{type(self).__name__}(activation={self.activation!r}, at_test={self._at_test!r})"
 
 
 @register(GaussianConfig)
 class Gaussian(VariationalFamily):
-    """N(link(raw_0), softplus(raw_1)^2); prior N(0, 1).
+    """N(activation(raw_0), softplus(raw_1)^2); prior N(0, 1).
 
     Args: the fields of `GaussianConfig`.
 
@@ -276,9 +276,9 @@ class Gaussian(VariationalFamily):
     distribution = NormalDistribution
     standard_parameters = (0.0, 1.0)
 
-    def __init__(self, link: str, at_test: AtTest) -> None:
-        super().__init__(at_test, link)
-        self._to_mean = _link(link)
+    def __init__(self, activation: str, at_test: AtTest) -> None:
+        super().__init__(at_test, activation)
+        self._to_mean = _activation(activation)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
         """The normal distributions of raw means and deviations.
@@ -290,7 +290,7 @@ class Gaussian(VariationalFamily):
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
 
     def value(self, raw: Tensor) -> Tensor:
-        """The link of the first raw value: mean and median.
+        """The activation of the first raw value: mean and median.
 
         Args:
             raw: (..., 2, K, F).
@@ -301,7 +301,7 @@ class Gaussian(VariationalFamily):
 
 @register(LogNormalConfig)
 class LogNormal(VariationalFamily):
-    """exp(u), u ~ N(raw_0, softplus(raw_1)^2); prior LN(0, 1). Its median is exp(raw_0): the link is exp.
+    """exp(u), u ~ N(raw_0, softplus(raw_1)^2); prior LN(0, 1). Its median is exp(raw_0): the activation is exp.
 
     Args: the fields of `LogNormalConfig`.
 
@@ -313,7 +313,7 @@ class LogNormal(VariationalFamily):
     standard_parameters = (0.0, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, link="exp")
+        super().__init__(at_test, activation="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
         """The log-normal distributions of raw locations and deviations.
@@ -327,7 +327,7 @@ class LogNormal(VariationalFamily):
 
 @register(GammaConfig)
 class Gamma(VariationalFamily):
-    """Gamma(softplus(raw), 1), one raw value for each dimension; prior Gamma(1/2, 1). The link of its mean is softplus.
+    """Gamma(softplus(raw), 1), one raw value for each dimension; prior Gamma(1/2, 1). Its activation is softplus.
 
     Args: the fields of `GammaConfig`.
 
@@ -339,7 +339,7 @@ class Gamma(VariationalFamily):
     standard_parameters = (0.5, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, link="softplus")
+        super().__init__(at_test, activation="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
         """The gamma distributions of raw concentrations.
@@ -369,7 +369,7 @@ class Beta(VariationalFamily):
     standard_parameters = (1.0, 1.0)
 
     def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, link="softplus")
+        super().__init__(at_test, activation="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
         """The beta distributions of raw concentrations.

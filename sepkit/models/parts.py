@@ -54,7 +54,7 @@ def parts_of(config: ModelConfig) -> dict[str, Any]:
         "encoding_prior": _build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
         "mask_prior": _build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
         "estimate_scales": config.estimate_scales,
-        "level": config.level,
+        "input_norm": config.input_norm,
     }
 
 

@@ -42,8 +42,8 @@ class ModelStream:
             raise ValueError("the model is in training mode; call eval() before streaming")
         if not isinstance(model.masker, Masker):
             raise looks_ahead(f"the masker {type(model.masker).__name__}, for which no limit is known,")
-        if model.level == "mixture":
-            raise looks_ahead("this model, which needs the level of the recording (level: mixture),")
+        if model.input_norm == "mixture":
+            raise looks_ahead("this model, which needs the level of the recording (input_norm: mixture),")
         bank = model.filterbank
         self._model = model
         self._masker = model.masker.stream()

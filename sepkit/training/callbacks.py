@@ -27,7 +27,7 @@ SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
 
 
-class Keeper(Callback):
+class BestModel(Callback):
     """Keep the best and the last model, halve the learning rate on plateaus, and stop early.
 
     Every decision follows from the scores alone, in order, so a resumed run makes the same ones. An epoch that was not
@@ -119,7 +119,7 @@ class Keeper(Callback):
         return score >= read_description(self.out / "model")["info"].get("score", -math.inf)
 
 
-class Resume(Callback):
+class ExactResume(Callback):
     """Save the state that exact resume needs, every N steps, at the end of epochs, and when asked to stop.
 
     Saved states lie between steps. One that would lie at the end of an epoch waits until the epoch has been judged.
@@ -212,7 +212,7 @@ class Resume(Callback):
         trainer.save_checkpoint(self.file)
 
 
-class Recorder(Callback):
+class MetricsLog(Callback):
     """Write EXP/metrics.jsonl and TensorBoard's events, and show progress.
 
     Records are of two kinds: "step", every 50 steps, and "epoch". A resumed run first removes the records of steps that

@@ -74,10 +74,10 @@ class Growth:
                 " that belong to single hypotheses; use conv_tasnet, dual_path_rnn, recurrent, sudormrf,"
                 " improved_sudormrf, sepformer or continuous_depth"
             )
-        if model.mask_family.link == "softmax":
+        if model.mask_family.activation == "softmax":
             raise UserError(
-                "trainer.growth: found model.masks.link softmax, over hypotheses, with which a split would change all"
-                " masks; use relu or sigmoid"
+                "trainer.growth: found model.masks.activation softmax, with which a split would change all masks;"
+                " use relu or sigmoid"
             )
 
     def split(

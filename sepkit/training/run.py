@@ -20,7 +20,7 @@ from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import Keeper, Recorder, Resume
+from sepkit.training.callbacks import BestModel, ExactResume, MetricsLog
 from sepkit.training.folder import (
     DurableStates,
     alone_in,
@@ -209,7 +209,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
 
     options = config.trainer
     several = options.devices * options.num_nodes > 1
-    resume = Resume(out, options)
+    resume = ExactResume(out, options)
     # Buffers are equal on all ranks by construction; broadcasting them would make ranks wait in validation.
     strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if several else "auto"
     return Trainer(
@@ -232,7 +232,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[RateSchedule(options, lambda: resume.seconds), Recorder(out), Keeper(out, options), resume],
+        callbacks=[RateSchedule(options, lambda: resume.seconds), MetricsLog(out), BestModel(out, options), resume],
     )
 
 

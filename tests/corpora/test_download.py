@@ -204,7 +204,7 @@ def test_archives_that_are_not_to_be_trusted(
 
 
 def test_links_and_devices_of_a_tar_are_left_out(server: Server, tmp_path: Path) -> None:
-    names = {"link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "null": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}
+    names = {"activation": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "null": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}
     others = [tarfile.TarInfo(f"x/metadata/{name}") for name in names]
     for member, kind in zip(others, names.values(), strict=True):
         member.type, member.linkname = kind, "/etc/passwd"

@@ -24,19 +24,19 @@ needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), r
 
 
 def model_of(
-    masker: ConvTasNetConfig | DualPathRNNConfig | RecurrentConfig, link: str = "sigmoid"
+    masker: ConvTasNetConfig | DualPathRNNConfig | RecurrentConfig, activation: str = "sigmoid"
 ) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    masks = DeterministicConfig(link=link)  # type: ignore[arg-type]
+    masks = DeterministicConfig(activation=activation)  # type: ignore[arg-type]
     return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
 
 
-def dual_path(rnn: str = "lstm", link: str = "sigmoid") -> EncoderMaskerDecoder:
-    return model_of(DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), link)  # type: ignore[arg-type]
+def dual_path(rnn: str = "lstm", activation: str = "sigmoid") -> EncoderMaskerDecoder:
+    return model_of(DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), activation)  # type: ignore[arg-type]
 
 
-def conv_tasnet(norm: str = "global_layer_norm", link: str = "sigmoid") -> EncoderMaskerDecoder:
-    return model_of(ConvTasNetConfig(16, 32, 16, 3, blocks=3, repeats=2, norm=norm), link)  # type: ignore[arg-type]
+def conv_tasnet(norm: str = "global_layer_norm", activation: str = "sigmoid") -> EncoderMaskerDecoder:
+    return model_of(ConvTasNetConfig(16, 32, 16, 3, blocks=3, repeats=2, norm=norm), activation)  # type: ignore[arg-type]
 
 
 def recording() -> np.ndarray:
@@ -51,7 +51,7 @@ def recording() -> np.ndarray:
 @needs_bfloat16
 @pytest.mark.parametrize(
     ("model", "least_db"),
-    [(dual_path(), 50), (dual_path(link="relu"), 36), (conv_tasnet(), 50), (conv_tasnet(link="relu"), 36)],
+    [(dual_path(), 50), (dual_path(activation="relu"), 36), (conv_tasnet(), 50), (conv_tasnet(activation="relu"), 36)],
     ids=["dual_path", "dual_path_relu", "conv_tasnet", "conv_tasnet_relu"],
 )
 def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDecoder, least_db: float):

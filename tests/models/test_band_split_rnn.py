@@ -74,7 +74,7 @@ def test_a_residual_of_zero_leaves_the_masked_mixture():
         ModelConfig(
             filterbank=STFTFilterbankConfig(128, 64, **BARE),
             masker=BandSplitRNNConfig(channels=3, num_layers=1, residual=True),
-            masks=DeterministicConfig(link="linear"),
+            masks=DeterministicConfig(activation="linear"),
         )
     ).eval()
     masker, mixture = model.masker, 0.3 * torch.randn(1, 700)
@@ -132,7 +132,7 @@ def test_models_that_it_does_not_go_with_are_refused(bank, masker, rate, message
         sample_rate=rate,
         filterbank=STFTFilterbankConfig(128, 64, **bank),
         masker=BandSplitRNNConfig(channels=3, num_layers=1, **masker),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     )
     with pytest.raises(UserError, match=rf"^model\.masker\.{message}"):
         build_model(config)

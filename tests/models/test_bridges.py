@@ -321,13 +321,13 @@ def torchaudio_model(request):
 
 @pytest.mark.parametrize("length", [1, 5, 9, 400, 403])
 def test_a_conv_tasnet_of_torchaudio_separates_as_there(torchaudio_model, length):
-    link = "relu" if isinstance(torchaudio_model.mask_generator.mask_activate, nn.ReLU) else "sigmoid"
+    activation = "relu" if isinstance(torchaudio_model.mask_generator.mask_activate, nn.ReLU) else "sigmoid"
     mixture = torch.randn(2, length)
     with torch.no_grad():
         expected = torchaudio_model(mixture[:, None])
         for model in (
             from_torchaudio(torchaudio_model, sample_rate=16000),
-            from_torchaudio(torchaudio_model.state_dict(), sample_rate=16000, blocks=3, mask_link=link),
+            from_torchaudio(torchaudio_model.state_dict(), sample_rate=16000, blocks=3, mask_activation=activation),
         ):
             assert model.sample_rate == 16000 and not model.training
             assert_like(model(mixture).estimates, expected, TOLERANCE)

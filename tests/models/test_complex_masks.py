@@ -21,7 +21,7 @@ from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model, load_checkpoint, save_model
 from sepkit.models.stft_filterbank import STFTFilterbank
 
-LINEAR = DeterministicConfig(link="linear")
+LINEAR = DeterministicConfig(activation="linear")
 COMPLEX = STFTFilterbankConfig(64, 32, complex_masks=True)
 
 
@@ -84,7 +84,7 @@ def test_gaussian_masks_start_narrow():
     assert set(posterior.mean.unique().tolist()) == {0.0, 0.5}
 
 
-@pytest.mark.parametrize("masks", [LINEAR, DeterministicConfig(link="tanh"), GaussianConfig()])
+@pytest.mark.parametrize("masks", [LINEAR, DeterministicConfig(activation="tanh"), GaussianConfig()])
 @pytest.mark.parametrize("features", ["magnitude", "real_imaginary"])
 def test_tiles_of_masks_and_every_length(features, masks, monkeypatch):
     from sepkit.models import emd
@@ -134,8 +134,8 @@ def test_scores_and_rates_see_all_values_of_a_mask():
 
 @pytest.mark.parametrize(
     "masks",
-    [DeterministicConfig(link=link) for link in ("relu", "sigmoid", "softmax", "softplus", "exp")]
-    + [GaussianConfig(link="softplus"), LogNormalConfig(), GammaConfig(), BetaConfig()],
+    [DeterministicConfig(activation=activation) for activation in ("relu", "sigmoid", "softmax", "softplus", "exp")]
+    + [GaussianConfig(activation="softplus"), LogNormalConfig(), GammaConfig(), BetaConfig()],
     ids=repr,
 )
 def test_masks_that_are_never_negative_are_refused(masks):

@@ -211,10 +211,10 @@ def test_wrong_mixtures_are_refused(mixture):
     [
         (ModelConfig(hypotheses=0, masker=TINY_CONV), "model.hypotheses"),
         (ModelConfig(sample_rate=0, masker=TINY_CONV), "model.sample_rate"),
-        (ModelConfig(encoding=DeterministicConfig("softmax"), masker=TINY_CONV), "model.encoding.link"),
+        (ModelConfig(encoding=DeterministicConfig("softmax"), masker=TINY_CONV), "model.encoding.activation"),
         (
             ModelConfig(filterbank=STFTFilterbankConfig(), encoding=DeterministicConfig("relu"), masker=TINY_CONV),
-            "model.encoding.link",
+            "model.encoding.activation",
         ),
     ],
 )

@@ -48,12 +48,12 @@ ORACLES = {
 }
 
 
-@pytest.mark.parametrize("link", ORACLES)
-def test_links(link):
+@pytest.mark.parametrize("activation", ORACLES)
+def test_links(activation):
     raw = torch.randn(2, 3, 1, 4, 5, dtype=torch.float64)
-    point = Deterministic(link).posterior(raw)
+    point = Deterministic(activation).posterior(raw)
     assert point.shape == (2, 3, 4, 5)
-    np.testing.assert_allclose(point.mean.numpy(), ORACLES[link](raw.numpy()[:, :, 0]), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(point.mean.numpy(), ORACLES[activation](raw.numpy()[:, :, 0]), rtol=1e-12, atol=1e-15)
 
 
 @settings(deadline=None, max_examples=30)
@@ -81,17 +81,17 @@ def test_a_point_has_rate_zero_and_all_its_mass_in_one_place():
 
 
 def test_nan_is_not_hidden_by_a_link():
-    for link in ORACLES:
-        assert Deterministic(link).posterior(torch.full((1, 2, 1, 1, 1), math.nan)).mean.isnan().all()
+    for activation in ORACLES:
+        assert Deterministic(activation).posterior(torch.full((1, 2, 1, 1, 1), math.nan)).mean.isnan().all()
 
 
 def test_built_from_its_configuration():
-    family = build(DeterministicConfig(link="sigmoid"))
-    assert (family.link, family.values_per_dimension) == ("sigmoid", 1)
+    family = build(DeterministicConfig(activation="sigmoid"))
+    assert (family.activation, family.values_per_dimension) == ("sigmoid", 1)
 
 
 def test_mistakes():
-    with pytest.raises(UserError, match="link: found 'cubic'"):
+    with pytest.raises(UserError, match="activation: found 'cubic'"):
         Deterministic("cubic")
     for shape in ((2, 3), (2, 2, 4, 5)):
         with pytest.raises(ValueError, match="expected"):
@@ -249,18 +249,18 @@ class Collapsed:
 
 
 @pytest.mark.parametrize(
-    ("masks", "link"),
+    ("masks", "activation"),
     [(LogNormalConfig(), "exp"), (GaussianConfig("sigmoid"), "sigmoid")],
     ids=["log_normal", "gaussian"],
 )
 @pytest.mark.parametrize("bank", [FREE, STFT], ids=["free", "stft"])
 @pytest.mark.parametrize("training", [True, False])
-def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, link, training):
-    """With the same weights but for the heads, and the same link, estimates agree to 1e-5, also in training."""
+def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, activation, training):
+    """With the same weights but for the heads, and the same activation, estimates agree to 1e-5, also in training."""
     variational = build_model(ModelConfig(filterbank=bank, encoding=GaussianConfig(), masker=TINY, masks=masks))
     twin = build_model(
         ModelConfig(
-            filterbank=bank, encoding=DeterministicConfig("linear"), masker=TINY, masks=DeterministicConfig(link)
+            filterbank=bank, encoding=DeterministicConfig("linear"), masker=TINY, masks=DeterministicConfig(activation)
         )
     )
     weights = variational.state_dict()
@@ -326,10 +326,10 @@ def test_the_decoders_second_output_is_a_scale(bank):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"filterbank": STFT, "encoding": GammaConfig()}, "model.encoding.link: found softplus"),
-        ({"filterbank": STFT, "encoding": LogNormalConfig()}, "model.encoding.link: found exp"),
+        ({"filterbank": STFT, "encoding": GammaConfig()}, "model.encoding.activation: found softplus"),
+        ({"filterbank": STFT, "encoding": LogNormalConfig()}, "model.encoding.activation: found exp"),
         ({"filterbank": replace(STFT, initial_deviation=0.0), "encoding": GaussianConfig()}, "initial_deviation"),
-        ({"encoding": GaussianConfig("softmax")}, "model.encoding.link: found softmax"),
+        ({"encoding": GaussianConfig("softmax")}, "model.encoding.activation: found softmax"),
     ],
 )
 def test_choices_that_do_not_go_together(fields, message):

@@ -89,7 +89,7 @@ def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecode
         filterbank, masker = CAUSAL[name]
         torch.manual_seed(0)
         if getattr(filterbank, "complex_masks", False):
-            latents.setdefault("masks", DeterministicConfig(link="linear"))
+            latents.setdefault("masks", DeterministicConfig(activation="linear"))
         model = build_model(ModelConfig(filterbank=filterbank, masker=masker, hypotheses=3, pad=pad, **latents))  # type: ignore[arg-type]
         for parameter in model.parameters():
             if parameter.dim() == 1:  # Gains and offsets of norms, which start as ones and zeros.
@@ -140,7 +140,8 @@ def test_sample_by_sample_and_recordings_side_by_side(name):
 
 
 @pytest.mark.parametrize(
-    "masks", [LogNormalConfig(), LogNormalConfig(at_test="mean"), BetaConfig(), DeterministicConfig(link="softmax")]
+    "masks",
+    [LogNormalConfig(), LogNormalConfig(at_test="mean"), BetaConfig(), DeterministicConfig(activation="softmax")],
 )
 @pytest.mark.parametrize("name", ["conv-tasnet, cumulative", "dprnn", "lstm"])
 def test_variational_models_stream_their_means_and_medians(name, masks):

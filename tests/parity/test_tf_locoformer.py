@@ -24,7 +24,7 @@ def test_numbers_are_those_of_the_reference(hypotheses, tmp_path):
     torch.save(tf_locoformer_weights(hypotheses), tmp_path / "valid.loss.ave_5best.pth")
     (tmp_path / "config.yaml").write_text(tf_locoformer_yaml(hypotheses))
     model = from_tf_locoformer(tmp_path / "valid.loss.ave_5best.pth")
-    assert not model.training and model.hypotheses == hypotheses and model.level == "mixture"
+    assert not model.training and model.hypotheses == hypotheses and model.input_norm == "mixture"
     mixture = 0.2 * waveform(88).float()
     mixture[:, :9] = mixture[:, -9:] = 0
     with torch.no_grad():

@@ -13,7 +13,7 @@ TINY = {
     "model": {
         "filterbank": {"name": "stft", "kernel_size": 128, "stride": 64, "complex_masks": True},
         "masker": {"name": "continuous_depth", "model_dim": 8, "hidden_size": 4, "feedforward_dim": 8},
-        "masks": {"name": "deterministic", "link": "linear"},
+        "masks": {"name": "deterministic", "activation": "linear"},
     },
     "data": {"segment_seconds": 0.5, "batch_size": 4, "workers": 0, "mixtures_per_epoch": 4},
     "trainer": {"max_epochs": 1, "accelerator": "cpu"},

@@ -22,7 +22,7 @@ from sepkit.models import build_model
 TINY = {
     "model": {
         "filterbank": {"name": "free", "num_filters": 8, "kernel_size": 16, "stride": 8},
-        "encoding": {"name": "gaussian", "link": "linear"},
+        "encoding": {"name": "gaussian", "activation": "linear"},
         "masker": {
             "name": "conv_tasnet", "bottleneck_channels": 4, "skip_channels": 4, "hidden_channels": 4, "blocks": 2,
             "repeats": 1,

@@ -45,7 +45,7 @@ def build(masker: str, hypotheses: int = 3) -> EncoderMaskerDecoder:
             hypotheses=hypotheses,
             filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
             masker=MASKERS[masker],
-            masks=c.DeterministicConfig(link="sigmoid"),
+            masks=c.DeterministicConfig(activation="sigmoid"),
         )
     )
 
@@ -224,6 +224,6 @@ def test_models_that_cannot_grow(config: c.TrainConfig, tmp_path: Path) -> None:
     masker = c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1)
     with pytest.raises(UserError, match=r"trainer\.growth: the masker GatedRecurrenceMasker cannot grow"):
         train(replace(config, model=replace(config.model, masker=masker)), tmp_path / "masker")
-    masks = c.DeterministicConfig(link="softmax")
-    with pytest.raises(UserError, match=r"trainer\.growth: found model\.masks\.link softmax"):
+    masks = c.DeterministicConfig(activation="softmax")
+    with pytest.raises(UserError, match=r"trainer\.growth: found model\.masks\.activation softmax"):
         train(replace(config, model=replace(config.model, masks=masks)), tmp_path / "softmax")

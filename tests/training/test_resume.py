@@ -206,7 +206,7 @@ def test_budget_counts_over_runs(config: TrainConfig, reference: Path, tmp_path:
     assert len(weights(tmp_path, "model")) > 0, "a budget that is over at once still leaves a model"
     state = torch.load(tmp_path / "resume" / "last.ckpt", weights_only=True)
     assert state["position"]["batches"] == 2, "the step in which time ran out, and the one that agreed on it"
-    spent = state["callbacks"]["Resume"]["seconds"]
+    spent = state["callbacks"]["ExactResume"]["seconds"]
     assert spent > 0
     train(with_trainer(config, max_minutes=spent / 60), tmp_path)
     again = torch.load(tmp_path / "resume" / "last.ckpt", weights_only=True)

@@ -136,10 +136,10 @@ def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelC
         sample_rate=round(rate),
         hypotheses=arguments["n_src"],
         filterbank=_filterbank_config(name, arguments),
-        encoding=DeterministicConfig(link=_require(where, "encoder_activation", activation, _LINKS)),
+        encoding=DeterministicConfig(activation=_require(where, "encoder_activation", activation, _ACTIVATIONS)),
         masker=_MASKERS[name](where, arguments),
         masks=DeterministicConfig(
-            link=_require(where, "mask_act", arguments["mask_act"] or "linear", [*_LINKS, *softmax])
+            activation=_require(where, "mask_act", arguments["mask_act"] or "linear", [*_ACTIVATIONS, *softmax])
         ),
         pad="asteroid",
     )
@@ -225,7 +225,7 @@ _NORMS = {
     "BatchNorm": "batch_norm",
 }
 
-_LINKS = ["linear", "relu", "sigmoid", "tanh"]
+_ACTIVATIONS = ["linear", "relu", "sigmoid", "tanh"]
 
 # ------------------------------------------------------------------------------------------- sepkit -> asteroid
 

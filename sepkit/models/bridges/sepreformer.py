@@ -74,7 +74,7 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
         sample_rate=rate,
         hypotheses=size("separator.spk_split_block.linear.2.weight", 0) // channels,
         filterbank=FreeFilterbankConfig(filters, length, stride, multiple=stride, mapping=True),
-        encoding=DeterministicConfig(link="gelu"),
+        encoding=DeterministicConfig(activation="gelu"),
         masker=SepReformerConfig(
             channels=channels,
             num_stages=len(stages),
@@ -83,7 +83,7 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
             max_distance=size("separator.pos_emb.pe_k.weight", 0) // 2,
             stage_heads=any(name.startswith("out_layer_bn.") for name in weights),
         ),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
         pad="asteroid",
     )
 

@@ -215,8 +215,8 @@ def _typed(where: str, plain: dict[str, Any]) -> ModelConfig:
     """Return the configuration with checked types, because sizes in a YAML may be anything."""
     config: ModelConfig = from_dict(ModelConfig, plain, where)
     assert isinstance(config.filterbank, FreeFilterbankConfig) and isinstance(config.masker, SepFormerConfig)
-    config.encoding = DeterministicConfig(link="relu")
-    config.masks = DeterministicConfig(link="relu")
+    config.encoding = DeterministicConfig(activation="relu")
+    config.masks = DeterministicConfig(activation="relu")
     config.pad = "asteroid"
     return config
 

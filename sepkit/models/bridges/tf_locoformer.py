@@ -100,10 +100,10 @@ def _config(path: Path, weights: Path) -> ModelConfig:
             mapping=True,
             like_torch=True,
         ),
-        encoding=DeterministicConfig(link="linear"),
+        encoding=DeterministicConfig(activation="linear"),
         masker=TFLocoformerConfig(**sizes, dropout=_dropout(path, separator)),
-        masks=DeterministicConfig(link="linear"),
-        level="mixture" if parts["model"].get("normalize_variance", False) else "training",
+        masks=DeterministicConfig(activation="linear"),
+        input_norm="mixture" if parts["model"].get("normalize_variance", False) else "training",
     )
 
 

@@ -21,7 +21,7 @@ def from_torchaudio(
     *,
     sample_rate: int,
     blocks: int = 8,
-    mask_link: Literal["relu", "sigmoid"] = "relu",
+    mask_activation: Literal["relu", "sigmoid"] = "relu",
 ) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a torchaudio ConvTasNet.
 
@@ -29,22 +29,22 @@ def from_torchaudio(
         model_or_state_dict: the model, or its weights by name.
         sample_rate: Hz, which torchaudio's models do not state; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
         blocks: blocks per repeat, which weights alone do not tell; conv_tasnet_base has 8.
-        mask_link: the map from values to masks, which weights alone do not tell; conv_tasnet_base has relu.
+        mask_activation: the map from values to masks, which weights alone do not tell; conv_tasnet_base has relu.
 
     Raises:
         UserError: another model or other weights than a ConvTasNet's, or a kernel that torchaudio cannot use itself.
     """
     if isinstance(model_or_state_dict, nn.Module):
-        blocks, mask_link = _structure(model_or_state_dict)
+        blocks, mask_activation = _structure(model_or_state_dict)
         model_or_state_dict = model_or_state_dict.state_dict()
     weights = dict(model_or_state_dict)
-    model = build_model(_model_config(weights, sample_rate, blocks, mask_link))
+    model = build_model(_model_config(weights, sample_rate, blocks, mask_activation))
     _load(model, weights)
     return model.eval()
 
 
 def _structure(model: nn.Module) -> tuple[int, Literal["relu", "sigmoid"]]:
-    """Return blocks per repeat and the link of the masks, which weights do not tell."""
+    """Return blocks per repeat and the activation of the masks, which weights do not tell."""
     generator = getattr(model, "mask_generator", None)
     layers = getattr(generator, "conv_layers", None)
     if not isinstance(generator, nn.Module) or not isinstance(layers, nn.ModuleList):
@@ -54,7 +54,7 @@ def _structure(model: nn.Module) -> tuple[int, Literal["relu", "sigmoid"]]:
 
 
 def _model_config(
-    weights: Mapping[str, Tensor], sample_rate: int, blocks: int, mask_link: Literal["relu", "sigmoid"]
+    weights: Mapping[str, Tensor], sample_rate: int, blocks: int, mask_activation: Literal["relu", "sigmoid"]
 ) -> ModelConfig:
     def shape(name: str) -> torch.Size:
         if not isinstance(weights.get(name), Tensor) or weights[name].dim() != 3:
@@ -79,7 +79,7 @@ def _model_config(
         hypotheses=shape("mask_generator.output_conv.weight")[0] // filters,
         # The input is padded with zeros to whole strides, and by a stride at both ends.
         filterbank=FreeFilterbankConfig(filters, kernel_size, stride, padding=stride, multiple=stride),
-        encoding=DeterministicConfig(link="linear"),
+        encoding=DeterministicConfig(activation="linear"),
         masker=ConvTasNetConfig(
             bottleneck_channels=features,
             hidden_channels=hidden,
@@ -88,7 +88,7 @@ def _model_config(
             blocks=blocks,
             repeats=layers // blocks,
         ),
-        masks=DeterministicConfig(link=mask_link),
+        masks=DeterministicConfig(activation=mask_activation),
         pad="asteroid",
     )
 

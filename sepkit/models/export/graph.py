@@ -45,7 +45,7 @@ class GraphModel(nn.Module):
         bank = model.filterbank
         num_samples = mixture.shape[-1]
         left, total = _padded(bank, num_samples, model.pad)
-        gain = model._gain(mixture) if model.level == "mixture" else torch.ones(())
+        gain = model._gain(mixture) if model.input_norm == "mixture" else torch.ones(())
         mixture = mixture * gain
         standardized = (mixture - model.signal_mean) / model.signal_std
         # No padding on the right is longer than this.

@@ -87,8 +87,8 @@ class MaskerOutput:
 class Masker(nn.Module, ABC):
     """The network between encoder and decoder.
 
-    A masker ends in linear values: the link (relu, sigmoid, softmax over hypotheses ...) belongs to the latent family
-    of the masks, which also says how many values P it needs for each of its entries.
+    A masker ends in linear values: the activation (relu, sigmoid, softmax over hypotheses ...) belongs to the latent
+    family of the masks, which also says how many values P it needs for each of its entries.
 
     Args:
         encoding_dim: K, values in a frame.

@@ -203,7 +203,7 @@ class _SuDoRMRF(Masker):
 class SuDoRMRFMasker(_SuDoRMRF):
     """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
 
-    Its authors' link is a softmax over hypotheses, after a relu encoding.
+    Its authors' activation is a softmax over hypotheses, after a relu encoding.
 
     Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
     """
@@ -232,7 +232,7 @@ class SuDoRMRFMasker(_SuDoRMRF):
 
 @register(ImprovedSuDoRMRFConfig)
 class ImprovedSuDoRMRFMasker(_SuDoRMRF):
-    """The improved version: linear residual sums and a 1x1 convolution to the masks (relu is its authors' link).
+    """The improved version: linear residual sums and a 1x1 convolution to the masks (relu is its authors' activation).
 
     Args: those of `Masker`, and the fields of `ImprovedSuDoRMRFConfig`.
     """

@@ -10,7 +10,13 @@ T = TypeVar("T")
 
 def translated(model: Any) -> Any:
     """Return the configuration of a saved model with today's fields; anything but a mapping is returned as it is."""
-    masker = model.get("masker") if isinstance(model, dict) else None
+    if not isinstance(model, dict):
+        return model
+    model = {"input_norm" if name == "level" else name: value for name, value in model.items()}
+    for family in ("encoding", "masks"):
+        if isinstance(fields := model.get(family), dict):
+            model[family] = {"activation" if name == "link" else name: value for name, value in fields.items()}
+    masker = model.get("masker")
     if not isinstance(masker, dict):
         return model
     masker = dict(masker)

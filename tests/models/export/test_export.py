@@ -49,7 +49,7 @@ from sepkit.models.export.onnx_model import METADATA, OnnxModel  # noqa: E402
 FREE = FreeFilterbankConfig(num_filters=12)
 TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
 SUDORMRF_BANK = FreeFilterbankConfig(12, 21, 10, padding=10, output_padding=9, multiple=80)
-SOFTMAX = DeterministicConfig(link="softmax")
+SOFTMAX = DeterministicConfig(activation="softmax")
 CONFIGS = {
     "conv_tasnet": ModelConfig(filterbank=FREE, masker=TCN),
     "as_asteroid": ModelConfig(filterbank=FREE, masker=TCN, pad="asteroid", hypotheses=3),
@@ -89,28 +89,28 @@ CONFIGS = {
     "bands, real and imaginary parts": ModelConfig(
         filterbank=STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True),
         masker=GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     ),
     "band_split_rnn": ModelConfig(
         filterbank=STFTFilterbankConfig(
             128, 64, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0
         ),
         masker=BandSplitRNNConfig(channels=3, num_layers=1, residual=True),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     ),
     "sepreformer": ModelConfig(
         filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
-        encoding=DeterministicConfig(link="gelu"),
+        encoding=DeterministicConfig(activation="gelu"),
         masker=SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=30),
-        masks=DeterministicConfig(link="linear"),
+        masks=DeterministicConfig(activation="linear"),
     ),
     "tf_locoformer": ModelConfig(
         filterbank=STFTFilterbankConfig(
             32, 16, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0, like_torch=True
         ),
         masker=TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
-        masks=DeterministicConfig(link="linear"),
-        level="mixture",
+        masks=DeterministicConfig(activation="linear"),
+        input_norm="mixture",
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
     "sepformer": ModelConfig(filterbank=FREE, masker=SepFormerConfig(8, 1, 10, 1, 2, 12)),

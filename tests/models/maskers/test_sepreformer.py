@@ -21,7 +21,7 @@ from sepkit.types import Batch
 
 SIZES = {"channels": 6, "num_stages": 2, "num_heads": 2, "kernel_size": 3, "max_distance": 4}
 FREE = FreeFilterbankConfig(5, 4, 2, mapping=True)
-LINEAR = DeterministicConfig(link="linear")
+LINEAR = DeterministicConfig(activation="linear")
 
 
 def small(hypotheses: int = 3, **changes) -> SepReformerMasker:
@@ -72,7 +72,10 @@ def test_attention_tells_distances_apart_up_to_a_limit():
 def model(**changes) -> torch.nn.Module:
     torch.manual_seed(0)
     config = ModelConfig(
-        filterbank=FREE, encoding=DeterministicConfig(link="gelu"), masker=SepReformerConfig(**SIZES), masks=LINEAR
+        filterbank=FREE,
+        encoding=DeterministicConfig(activation="gelu"),
+        masker=SepReformerConfig(**SIZES),
+        masks=LINEAR,
     )
     return build_model(ModelConfig(**(vars(config) | changes)))
 
@@ -118,7 +121,7 @@ def test_refusals(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"masks": DeterministicConfig(link="relu")}, "^model.masks: found .*with mapping"),
+        ({"masks": DeterministicConfig(activation="relu")}, "^model.masks: found .*with mapping"),
         (
             {"filterbank": STFTFilterbankConfig(8, 4), "encoding": LINEAR},
             "^model.masker.stage_heads: found true with a STFTFilterbank",

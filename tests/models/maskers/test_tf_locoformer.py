@@ -75,7 +75,7 @@ def model(**changes) -> torch.nn.Module:
                 {
                     "filterbank": BANK,
                     "masker": TFLocoformerConfig(**SIZES),
-                    "masks": DeterministicConfig(link="linear"),
+                    "masks": DeterministicConfig(activation="linear"),
                     "level": "mixture",
                 }
                 | changes
@@ -92,7 +92,7 @@ def test_levels_of_mixtures_come_back_in_the_estimates():
     with torch.no_grad():
         torch.testing.assert_close(loud, separator(mixture).estimates * torch.tensor([[[1.0]], [[50.0]]]))
         assert (separator(torch.zeros(1, 50, dtype=torch.float64)).estimates.abs() < 1e-6).all()
-    fixed = model(level="training").double()
+    fixed = model(input_norm="training").double()
     fixed.load_state_dict(separator.state_dict())
     with torch.no_grad():
         own = fixed(mixture * 0.3 / mixture.std(-1, correction=0, keepdim=True)).estimates

@@ -53,7 +53,7 @@ def test_multiply_adds():
 def model(bidirectional: bool):
     masker = GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, bidirectional=bidirectional)
     bank = STFTFilterbankConfig(64, 32, complex_masks=True)
-    return build_model(ModelConfig(filterbank=bank, masker=masker, masks=Points(link="linear"))).eval()
+    return build_model(ModelConfig(filterbank=bank, masker=masker, masks=Points(activation="linear"))).eval()
 
 
 def test_a_causal_model_has_a_latency_and_another_has_none():

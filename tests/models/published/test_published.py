@@ -135,7 +135,7 @@ class TestSepReformer:
 class TestTFLocoformer:
     def test_sizes_are_those_of_the_description(self, locoformer_file):
         model = load_pretrained(f"tf-locoformer:{locoformer_file}")
-        assert model.config is not None and (model.sample_rate, model.level) == (8000, "mixture")
+        assert model.config is not None and (model.sample_rate, model.input_norm) == (8000, "mixture")
         assert model.config.masker == TFLocoformerConfig(
             channels=8, num_layers=2, num_heads=2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2
         )

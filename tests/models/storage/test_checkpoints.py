@@ -274,15 +274,15 @@ def test_fine_tuning_takes_what_fits_and_reports_the_rest(model, folder):
 
 def test_points_start_from_the_means_of_gaussian_masks_and_back(tmp_path):
     bank = STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
-    points = replace(RECURRENT, filterbank=bank, masks=DeterministicConfig(link="linear"))
-    gaussian = build_model(replace(points, masks=GaussianConfig(link="linear"))).eval()
+    points = replace(RECURRENT, filterbank=bank, masks=DeterministicConfig(activation="linear"))
+    gaussian = build_model(replace(points, masks=GaussianConfig(activation="linear"))).eval()
     model = build_model(points).eval()
     report = load_weights_into(model, save_model(gaussian, tmp_path / "gaussian"))
     assert report.shared and not report.mismatched
     mixture = torch.randn(2, 400)
     expected = gaussian(mixture).estimates
     torch.testing.assert_close(model(mixture).estimates, expected)
-    back = build_model(replace(points, masks=GaussianConfig(link="linear"))).eval()
+    back = build_model(replace(points, masks=GaussianConfig(activation="linear"))).eval()
     load_weights_into(back, save_model(model, tmp_path / "points"))
     torch.testing.assert_close(back(mixture).estimates, expected)
 
