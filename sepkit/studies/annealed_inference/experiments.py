@@ -19,6 +19,7 @@ from sepkit.studies.annealed_inference import collapse
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 from sepkit.studies.annealed_inference.mixtures import bimodal_target, fit_mixtures, random_student
 from sepkit.studies.annealed_inference.order_parameters import (
+    Flow,
     OrderParameters,
     Variance,
     bias,
@@ -30,6 +31,9 @@ from sepkit.studies.annealed_inference.reduced import ReducedRun, fit_reduced, r
 
 STRATEGIES = ("vanilla", "covering", "annealed", "frozen_variances", "frozen_means")
 """Rows of figures 1 (the first three) and 6."""
+
+KINDS: tuple[Variance, ...] = ("quasi_static", "integrated")
+"""Variances of the flow."""
 
 _RECORDS = 100
 
@@ -52,21 +56,12 @@ def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: in
 
 
 def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms.
-
-    Args:
-        config: its section `formulas`, and the target.
-        folder: where cells are kept.
-    """
+    """Return the share of collapsed flows in each cell, for quasi-static and integrated variances, and closed forms."""
     own = config.formulas
 
     def compute(temperature: float, steps: int, starts: int, after: int, seed: int, **_: Any) -> dict[str, Any]:
         start = random_starts(starts, config.dimension, seed)
-        kinds: tuple[Variance, ...] = ("quasi_static", "integrated")
-        return {
-            kind: _flow_collapse(config, start, InverseTemperature(1 / temperature, steps), steps + after, kind)
-            for kind in kinds
-        }
+        return {kind: _integrate(config, start, temperature, steps, steps + after, variance=kind)[1] for kind in KINDS}
 
     counts = {"starts": own.starts, "after": own.after}
     cells = {
@@ -87,31 +82,27 @@ def _setting(config: AnnealedInferenceConfig) -> dict[str, Any]:
     }
 
 
-def _flow_collapse(
-    config: AnnealedInferenceConfig, start: OrderParameters, schedule: Schedule, steps: int, variance: Variance
-) -> float:
+def _integrate(
+    config: AnnealedInferenceConfig, start: OrderParameters, temperature: float, steps: int, total: int, **more: Any
+) -> tuple[Flow, float]:
+    """Return the flow, and the share of it that has collapsed."""
     flow = integrate(
         start,
-        schedule,
-        steps=steps,
+        InverseTemperature(1 / temperature, steps),
+        steps=total,
         radius=config.radius,
         heavy_weight=config.heavy_weight,
         step_size=config.step_size,
-        variance=variance,
+        **more,
     )
-    return float(collapsed(flow.end, config.radius, config.heavy_weight).mean())
+    return flow, float(collapsed(flow.end, config.radius, config.heavy_weight).mean())
 
 
 # ------------------------------------------------------------------------------------------------- both kinds of update
 
 
 def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return the collapse under the full and the reduced update, cell by cell, and the cost of a step of either.
-
-    Args:
-        config: its section `agreement`, and the target.
-        folder: where cells are kept.
-    """
+    """Return the collapse under the full and the reduced update, cell by cell, and the cost of a step of either."""
     own = config.agreement
 
     def compute(
@@ -224,12 +215,7 @@ def _fit_reduced(
 
 
 def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
-    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms.
-
-    Args:
-        config: its section `phase_diagram`, and the target.
-        folder: where cells are kept.
-    """
+    """Return the share of collapsed replicas in each cell under the reduced update, and both closed forms."""
     own = config.phase_diagram
 
     def compute(temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any) -> dict[str, Any]:
@@ -261,12 +247,7 @@ def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[st
 
 
 def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start.
-
-    Args:
-        config: its section `runs`, and the target.
-        folder: where cells are kept.
-    """
+    """Return all strategies' paths from the same starts, their collapse rates, and the flow from the first start."""
     own = config.runs
     annealing = InverseTemperature(1 / own.temperature, own.steps)
     hot = {"initial_variance": own.temperature}
@@ -309,25 +290,19 @@ def _flow_of(config: AnnealedInferenceConfig, means: np.ndarray, annealed: dict[
     every = annealed["recorded_steps"][1]
     overlaps = np.array(annealed["overlaps"])
     seen = np.stack([overlaps[..., 0], overlaps[..., 1], np.array(annealed["similarity"])], 1)
-    kinds: tuple[Variance, ...] = ("quasi_static", "integrated")
     found = {}
-    for kind in kinds:
-        flow = integrate(
-            start,
-            InverseTemperature(1 / config.runs.temperature, config.runs.steps),
-            steps=annealed["recorded_steps"][-1],
-            radius=config.radius,
-            heavy_weight=config.heavy_weight,
-            step_size=config.step_size,
-            variance=kind,
-            record_every=every,
-        )
+    for kind in KINDS:
+        last = annealed["recorded_steps"][-1]
+        own = config.runs
+        flow, share = _integrate(
+            config, start, own.temperature, own.steps, last, variance=kind, record_every=every
+        )  # fmt: skip
         gaps = np.abs(flow.path - seen).max((0, 1))
         found[kind] = {
             "path": np.round(flow.path[..., 0], 6).tolist(),
             "gap": float(gaps[0]),
             "median_gap": float(np.median(gaps)),
             "gaps": np.round(gaps, 4).tolist(),
-            "collapse": float(collapsed(flow.end, config.radius, config.heavy_weight).mean()),
+            "collapse": share,
         }
     return found

@@ -119,11 +119,6 @@ def flows(config: AnnealedInferenceConfig, folder: Path, device: str = "cpu") ->
     A student has collapsed if its standard deviation along mu* is below the threshold. The paper says variance where
     its code records the deviation, and the same threshold then is another rule; both are reported. The row without
     annealing has temperature 1 and the longest t0.
-
-    Args:
-        config: its section `flows`, and the target.
-        folder: where cells are kept.
-        device: where the flows are trained.
     """
     own = config.flows
 
