@@ -135,7 +135,7 @@ def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: 
     """
     end = cooling.epoch_of(seen) + 0.5
     # Only steps that jump over the minimum could part hypotheses before they have cooled for longer than they were hot.
-    if float((critical / cooling.temperatures(np.arange(math.ceil(end))) - 1).sum()) <= 0:
+    if float((critical / cooling.temperatures(np.arange(end, dtype=np.float64)) - 1).sum()) <= 0:
         raise ValueError(f"no step size splits hypotheses at {seen:g}")
 
     def missing(step_size: float) -> float:
