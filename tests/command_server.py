@@ -24,7 +24,7 @@ IMPORTED = (
     "scipy.signal",
     "scipy.stats",
     "sepkit.evaluation.evaluate",
-    "sepkit.inference.files",
+    "sepkit.inference.batch.files",
     "sepkit.reporting.page",
     "sepkit.training.run",
 )

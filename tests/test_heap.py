@@ -11,8 +11,8 @@ import torch
 
 from sepkit import heap
 from sepkit.config import ModelConfig
-from sepkit.inference import chunked
-from sepkit.inference.stitching import Chunking
+from sepkit.inference.long import chunked
+from sepkit.inference.long.stitching import Chunking
 from sepkit.models import build_model
 
 

@@ -38,7 +38,8 @@ def main(
     from sepkit.errors import UserError
     from sepkit.inference.calibration import calibrate
     from sepkit.inference.loading import load_model
-    from sepkit.inference.quality import write_quality
+    from sepkit.inference.quality.failure import LIMIT_DB
+    from sepkit.inference.quality.predictor import write_quality
     from sepkit.models.storage.checkpoints import find_checkpoint
 
     if not Path(model).exists() and ":" in model:
@@ -62,28 +63,26 @@ def main(
             f"correlation {_shown(ridge.correlation)}, error {ridge.error_db:.2f} dB, "
             f"{100 * fitted.coverage:.0f} % interval +-{(high - low) / 2:.2f} dB"
         )
-    if fitted.model.by_likeness is not None:
-        widths = ", ".join(f"{(high - low) / 2:.2f}" for low, high in fitted.model.by_likeness.intervals_db)
-        print(f"  intervals from alike to different voices: +-{widths} dB")
-    if (second := fitted.not_separated) is None:
+    if (failure := fitted.failure) is None:
         print("  likely not separated: not predicted, too few mixtures are separated or too few are not")
     else:
         print(
-            f"  likely not separated: flags {100 * second.flagged:.0f} % of the mixtures below {second.limit_db:g} dB"
-            f" SI-SDRi and {100 * second.false_alarms:.0f} % of the others"
+            f"  likely not separated: flags {100 * failure.found:.0f} % of the mixtures below {LIMIT_DB:g} dB SI-SDRi"
+            f" and {100 * failure.false_alarms:.0f} % of the others"
         )
-    if (silence := fitted.silence) is not None:
-        right = ", ".join(f"{100 * share:.0f} % of {number}" for number, share in silence.right.items())
+    if (activity := fitted.activity) is not None:
+        right = ", ".join(f"{100 * share:.0f} % of {number}" for number, share in activity.right.items())
         print(
-            f"  estimates more than {-silence.threshold_db:.0f} dB below the strongest are silent; counts {right} right"
+            f"  estimates more than {-activity.threshold_db:.0f} dB below the strongest are silent;"
+            f" counts {right} right"
         )
-    if (alone := fitted.alone) is not None:
+    if (single := fitted.single_speaker) is not None:
         print(
-            f"  one speaker alone is found in {100 * alone.flagged:.0f} % of such recordings, in at most "
-            f"{100 * alone.missed_at_once:.0f} % of those of more at once, and in "
-            f"{100 * alone.missed_in_turn:.0f} % of those of two in turn"
+            f"  one speaker alone is found in {100 * single.found:.0f} % of such recordings, in at most "
+            f"{100 * single.missed_at_once:.0f} % of those of more at once, and in "
+            f"{100 * single.missed_in_turn:.0f} % of those of two in turn"
         )
-    elif silence is None and separator.model.scoring_head is None:
+    elif activity is None and separator.model.scoring_head is None:
         print("  speakers are not counted: estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
 

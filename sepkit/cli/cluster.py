@@ -54,7 +54,7 @@ def main(
     if tables:
         summary: dict[str, Any] = {"tables": tables}
     else:
-        from sepkit.inference.inputs import find_recordings
+        from sepkit.inference.batch.inputs import find_recordings
 
         # All mistakes in the arguments are reported before torch is imported.
         find_recordings(inputs, Path(out))

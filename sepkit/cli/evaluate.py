@@ -289,7 +289,7 @@ def _of_model(
     from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
     from sepkit.inference.loading import load_model
-    from sepkit.inference.speakers import check_speakers
+    from sepkit.inference.selection import check_speakers
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     keep_small_steps_together(separator)

@@ -155,7 +155,7 @@ def _configurations() -> list[str]:
 
 def _depth(model: Any, folder: Path) -> dict[str, Any]:
     """Return the numbers of steps that a model of continuous depth was trained and calibrated with."""
-    from sepkit.inference.quality import read_quality
+    from sepkit.inference.quality.predictor import read_quality
     from sepkit.models.storage.fingerprint import weights_fingerprint
 
     trained = getattr(getattr(model, "masker", None), "trained_steps", None)

@@ -9,7 +9,7 @@ from sepkit.cli._parser import DEVICE
 from sepkit.inference.options import OutputOptions, SeparatorOptions
 
 if TYPE_CHECKING:
-    from sepkit.inference.reports import FilesReport
+    from sepkit.inference.batch.reports import FilesReport
     from sepkit.inference.separator import Separator
 
 GROUPS = {
@@ -65,7 +65,7 @@ def main(
 
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import keep_small_steps_together
-    from sepkit.inference.inputs import find_recordings
+    from sepkit.inference.batch.inputs import find_recordings
 
     # All mistakes in the arguments are reported before torch is imported.
     find_recordings(inputs, Path(out))
@@ -100,7 +100,7 @@ def main(
 
 def _unpredicted(model: str, separator: Separator, predict: bool) -> str | None:
     """Return a line if the model predicts its SI-SDR, but not for this number of steps."""
-    from sepkit.inference.quality import QUALITY
+    from sepkit.inference.quality.predictor import QUALITY
     from sepkit.models import model_folder
 
     folder = model_folder(model)
@@ -114,7 +114,7 @@ def _unpredicted(model: str, separator: Separator, predict: bool) -> str | None:
 
 def _write_summary(report: FilesReport, path: Path, rank: int, world_size: int) -> None:
     from sepkit.files import write_json
-    from sepkit.inference.reports import merge_summaries
+    from sepkit.inference.batch.reports import merge_summaries
 
     if world_size == 1:
         write_json(path, report.to_plain())

@@ -46,8 +46,8 @@ def main(
         raise UserError(f"{source}: expected -, standard input (sepkit stream - < {source}); files: sepkit separate")
     if sys.stdin.isatty():
         raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
+    from sepkit.inference.live.pipe import open_pipe, separate_pipe
     from sepkit.inference.loading import load_model
-    from sepkit.inference.pipe import open_pipe, separate_pipe
     from sepkit.models.published.shipped import default_model
 
     model = model or default_model(causal=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sepkit.inference.files import FilesReport, separate_files
+    from sepkit.inference.batch.files import FilesReport, separate_files
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separated, Separator
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in ("FilesReport", "separate_files"):
-        return getattr(import_module("sepkit.inference.files"), name)
+        return getattr(import_module("sepkit.inference.batch.files"), name)
     if name in ("Separated", "Separator"):
         return getattr(import_module("sepkit.inference.separator"), name)
     if name == "load_model":

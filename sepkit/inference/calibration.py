@@ -15,14 +15,19 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.inference.alone import HeardRecording, estimates_summary, fit_alone
-from sepkit.inference.features import recording_features
-from sepkit.inference.levels import products_of
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.quality import QualityPredictor, fit_quality
+from sepkit.inference.quality.activity import fit_activity, levels_db
+from sepkit.inference.quality.features import recording_features
+from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
+from sepkit.inference.quality.single_speaker import (
+    LabeledRecording,
+    default_encoder,
+    estimates_summary,
+    fit_single_speaker,
+    voice_change,
+)
+from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
-from sepkit.inference.silence import fit_silence, levels_db
-from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -52,11 +57,12 @@ def calibrate(
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
-    `fit_not_separated`. Where all sources of a mixture but one are left out, the model hears one speaker alone; where
+    `fit_failure`. Where all sources of a mixture but one are left out, the model hears one speaker alone; where
     one speaks in the first half and another in the second, two take turns. Recordings of these two kinds are twice as
     long for every other mixture, so that their length tells nothing; the speaker alone then goes on with an utterance
     of another mixture. From these and the mixtures follow the level below which nobody speaks in an estimate
-    (`fit_silence`) and what tells one speaker alone (`fit_alone`). The separator's own predictor does not change.
+    (`fit_activity`) and what tells one speaker alone (`fit_single_speaker`). The separator's own predictor does not
+    change.
 
     Args:
         separator: of the model.
@@ -76,18 +82,18 @@ def calibrate(
     targets: list[np.ndarray] = []
     improvements: list[np.ndarray] = []
     mixtures: list[int] = []
-    heard: list[_Heard] = []
+    examples: list[_Example] = []
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             more = _more_of_first(entries, number) if number % 2 else None
-            features, si_sdr_db, improvement_db, levels = _example(plain, entry, more)
+            features, si_sdr_db, improvement_db, levels = _measure(plain, entry, more)
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
         rows.append(features)
         targets.append(si_sdr_db)
         improvements.append(improvement_db)
-        heard += levels
+        examples += levels
         mixtures += [number] * len(si_sdr_db)
     if not rows:
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
@@ -104,22 +110,22 @@ def calibrate(
         )
         predictor.depth_steps = plain.depth_steps
         if plain.model.scoring_head is None:
-            speakers = [one.speakers for one in heard]
-            predictor.silence = fit_silence([one.levels_db for one in heard], speakers)
-            of_alone = [
-                HeardRecording(
+            speakers = [one.speakers for one in examples]
+            predictor.activity = fit_activity([one.levels_db for one in examples], speakers)
+            labeled = [
+                LabeledRecording(
                     estimates_summary(one.features, one.levels_db), one.voice, one.speakers, one.in_turn, one.group
                 )
-                for one in heard
+                for one in examples
             ]
-            predictor.alone = fit_alone(of_alone, weights_fingerprint(default_encoder()))
+            predictor.single_speaker = fit_single_speaker(labeled, weights_fingerprint(default_encoder()))
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
 
 
 @dataclass
-class _Heard:
+class _Example:
     """Levels and features of all hypotheses of a recording, (n,) each, its voice, and who speaks in it."""
 
     levels_db: np.ndarray
@@ -140,9 +146,9 @@ def _more_of_first(entries: Sequence[MixtureEntry], number: int) -> MixtureEntry
     return None
 
 
-def _example(
+def _measure(
     separator: Separator, entry: MixtureEntry, more: MixtureEntry | None
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Heard]]:
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Example]]:
     """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
 
     The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn; the
@@ -167,11 +173,11 @@ def _example(
     if features is None:
         raise UserError("silent, or shorter than half a second")
     group = entry.sources[0].speaker or entry.id
-    heard = [_Heard(_levels(separation.estimates), features, count, group)]
+    examples = [_Example(_levels(separation.estimates), features, count, group)]
     if count > 1 and separator.model.scoring_head is None:
-        for speech, in_turn in ((_alone(mixed, more), False), (_in_turn(mixed, more is not None), True)):
+        for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
             waveform = audio.resample(speech.astype(np.float32), entry.sample_rate, separator.sample_rate)
-            heard += _hear(separator, waveform, in_turn, group)
+            examples += _example_of(separator, waveform, in_turn, group)
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
@@ -179,10 +185,10 @@ def _example(
     before = -pairwise_neg_si_sdr(torch.from_numpy(mixed.mixture)[None, None], sources)[0, 0].double().numpy()
     improvement_db = si_sdr_db - before if count > 1 else np.full(1, np.nan)
     matched = {name: values[matches.numpy()] for name, values in features.items()}
-    return matched, si_sdr_db, improvement_db, heard
+    return matched, si_sdr_db, improvement_db, examples
 
 
-def _alone(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:
+def _single(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:
     """Return the first active source of a mixture with its noise; twice as long, with more of the same speaker."""
     first = mixed.sources[mixed.sources.any(axis=1)][0]
     if more is None:
@@ -209,7 +215,7 @@ def _background(mixed: Mixed, times: int) -> np.ndarray:
     return np.concatenate([background, background[::-1]][:times])
 
 
-def _hear(separator: Separator, waveform: np.ndarray, in_turn: bool, group: str) -> list[_Heard]:
+def _example_of(separator: Separator, waveform: np.ndarray, in_turn: bool, group: str) -> list[_Example]:
     """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
     on_device = torch.as_tensor(waveform, device=separator.device)
     with torch.inference_mode():
@@ -219,7 +225,7 @@ def _hear(separator: Separator, waveform: np.ndarray, in_turn: bool, group: str)
         return []
     estimates = separation.estimates[0].float().cpu().numpy()
     voice = voice_change(default_encoder(), products_of(waveform, estimates), estimates, separator.sample_rate)
-    return [_Heard(_levels(separation.estimates), features, 1 + in_turn, group, in_turn, voice)]
+    return [_Example(_levels(separation.estimates), features, 1 + in_turn, group, in_turn, voice)]
 
 
 def _levels(estimates: torch.Tensor) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.quality import QUALITY, read_quality
+from sepkit.inference.quality.predictor import QUALITY, read_quality
 from sepkit.inference.separator import Separator
 from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
 from sepkit.models.export.onnx_model import OnnxModel, is_onnx

@@ -32,7 +32,7 @@ class Separated:
         predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
             predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
             scores found one speaker, or if the recording is silent or shorter than half a second.
-            See `sepkit.inference.quality`.
+            See `sepkit.inference.quality.predictor.predictor`.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
@@ -41,10 +41,10 @@ class Separated:
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
-        people: how many people the estimates are linked to; None: they are not.
+        linked_speakers: how many speakers the estimates are linked to; None: they are not.
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
         likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
-            if it is not predicted. See `sepkit.inference.not_separated`.
+            if it is not predicted. See `sepkit.inference.quality.predictor.failure`.
     """
 
     estimates: Any
@@ -58,13 +58,13 @@ class Separated:
     rates: dict[str, float] | None = None
     spread: Any = None
     sample_rate: int = 0
-    people: int | None = None
+    linked_speakers: int | None = None
     weights: Any = None
     likely_not_separated: bool | None = None
 
     @property
     def speakers(self) -> int | None:
-        """How many people speak, whatever was kept; None for a model that does not count them."""
+        """How many speak, whatever was kept; None for a model that does not count them."""
         return None if self.is_speaker is None else int(np.sum(np.asarray(self.is_speaker)))
 
     def as_tensors(self) -> Separated:
@@ -75,7 +75,7 @@ class Separated:
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape
         seconds = num_samples / self.sample_rate if self.sample_rate else 0.0
-        return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {sentence(self)})"
+        return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {summary_line(self)})"
 
     def _repr_html_(self) -> str:
         return players_html(self)
@@ -95,7 +95,7 @@ class Separated:
         return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
-def sentence(separated: Separated) -> str:
+def summary_line(separated: Separated) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
     It ends in "likely not separated" where that is predicted.
@@ -166,7 +166,7 @@ def players_html(separated: Separated) -> str:
         rows.append(
             f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{escape(_of_estimate(separated, place))}</td></tr>"
         )
-    return f"<p>{escape(sentence(separated))}.{cut}</p><table>{''.join(rows)}</table>"
+    return f"<p>{escape(summary_line(separated))}.{cut}</p><table>{''.join(rows)}</table>"
 
 
 def _of_estimate(separated: Separated, place: int) -> str:

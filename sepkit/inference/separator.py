@@ -14,22 +14,26 @@ from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.devices import device_of
-from sepkit.inference.features import excerpt_features, excerpt_spans, recording_features
-from sepkit.inference.high_band import shares_high_band
-from sepkit.inference.levels import Products, distribute_residual, products_of
+from sepkit.inference.live.streaming import Stream
+from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long
+from sepkit.inference.long.stitching import chunking_of
+from sepkit.inference.long.upper_band import shares_upper_band
 from sepkit.inference.options import Levels, SeparatorOptions, Speakers, StitcherKind
-from sepkit.inference.precision import with_precision
-from sepkit.inference.quality import QualityPredictor
-from sepkit.inference.recordings import ArrayRecording, LongSeparation, Recording, separate_long
-from sepkit.inference.run_model import ModelOutput, check_finite, run_model
+from sepkit.inference.quality.activity import ActivityThreshold, levels_db
+from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
+from sepkit.inference.quality.predictor import QualityPredictor
+from sepkit.inference.quality.single_speaker import default_encoder, voice_change
+from sepkit.inference.quality.uncertainty import check_samples, monte_carlo
+from sepkit.inference.runners import ModelOutput, check_finite, device_of, run_model, with_precision
+from sepkit.inference.selection import (
+    Products,
+    Selection,
+    check_speakers,
+    distribute_residual,
+    products_of,
+    select_speakers,
+)
 from sepkit.inference.separated import Separated
-from sepkit.inference.silence import SilenceThreshold, levels_db
-from sepkit.inference.speakers import Chosen, check_speakers, choose_speakers
-from sepkit.inference.stitching import chunking_of
-from sepkit.inference.streaming import Stream
-from sepkit.inference.uncertainty import check_samples, monte_carlo
-from sepkit.inference.voice_change import default_encoder, voice_change
 from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
@@ -47,7 +51,7 @@ class Separator:
         options: how it works.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
-        silence: counts speakers by the levels of the estimates of a model without scores; can be set.
+        activity: counts speakers by the levels of the estimates of a model without scores; can be set.
 
     Args:
         model: put into evaluation mode and moved to `device`.
@@ -79,7 +83,7 @@ class Separator:
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
-        self.silence: SilenceThreshold | None = self.quality.silence if self.quality is not None else None
+        self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
         self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
@@ -90,8 +94,8 @@ class Separator:
     @property
     def counts_speakers(self) -> bool:
         """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
-        by_quality = self.quality is not None and self.quality.alone is not None
-        return self.model.scoring_head is not None or self.silence is not None or by_quality
+        by_quality = self.quality is not None and self.quality.single_speaker is not None
+        return self.model.scoring_head is not None or self.activity is not None or by_quality
 
     @property
     def hypotheses(self) -> int:
@@ -108,7 +112,7 @@ class Separator:
         weights = weights_fingerprint(self.model)
         return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 
-    def way(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return the options that estimates depend on beside the model, as plain data."""
         options = self.options
         return {
@@ -121,28 +125,18 @@ class Separator:
             "stitcher": options.stitcher,
             "precision": options.precision,
             "depth_steps": self.depth_steps,
-            "silence_threshold_db": None if self.silence is None else self.silence.threshold_db,
+            "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
     def __call__(self, *arguments: Any, **options: Any) -> Separated:
-        """Return what `separate` does with the same arguments.
-
-        Args:
-            arguments: of `separate`.
-            options: keyword arguments of `separate`.
-        """
+        """Return what `separate` does with the same arguments."""
         return self.separate(*arguments, **options)
 
     def __repr__(self) -> str:
         return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
 
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
-        """Whether a recording is separated in chunks.
-
-        Args:
-            num_samples: its length.
-            sample_rate: Hz, its rate.
-        """
+        """Whether a recording of this length and rate, Hz, is separated in chunks."""
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
         return num_samples > self.options.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
 
@@ -162,7 +156,7 @@ class Separator:
         Silence gives silence if levels are the mixture's, and has no speakers.
 
         A prediction of SI-SDR takes a few more separations of up to 30 s of the recording, see
-        `sepkit.inference.features.recording_features`; `samples` adds that many of the whole recording.
+        `sepkit.inference.quality.features.recording_features`; `samples` adds that many of the whole recording.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,
@@ -170,7 +164,7 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. Without scores, `silence` tells which are speakers, and the N strongest
+                there are not enough others. Without scores, `activity` tells which are speakers, and the N strongest
                 are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
@@ -218,52 +212,49 @@ class Separator:
         self, recording: np.ndarray, rate: int, mixture: np.ndarray, output: ModelOutput, speakers: Speakers
     ) -> Separated:
         """Return a recording's estimates, levels and prediction, given the model's output for the mixture (T,)."""
-        on_device = torch.as_tensor(mixture, device=self.device)
         estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
         products = products_of(mixture, estimates)
         features = None
         if self.quality is not None and output.separation is not None:
+            on_device = torch.as_tensor(mixture, device=self.device)
             features = recording_features(self.model, on_device, output.separation)
         silent = bool(np.ptp(mixture) == 0)
-        chosen = self._choose(products, scores, silent, speakers, features, estimates)
-        gains, kept = chosen.gains, chosen.kept
-        wanted = np.zeros((0, recording.size), np.float32)
-        if kept.size:
-            leveled = chosen.outputs(estimates)
-            wanted = fit_length(audio.resample(leveled, self.sample_rate, rate), recording.size)
-            if (sharing := shares_high_band(self.options.high_band, rate, self.sample_rate, kept.size)) is not None:
+        selection, separated = self._decide(products, scores, silent, speakers, features, estimates)
+        separated.rates, separated.sample_rate = output.rates, rate
+        separated.estimates = np.zeros((0, recording.size), np.float32)
+        if count := selection.kept.size:
+            leveled = audio.resample(selection.outputs(estimates), self.sample_rate, rate)
+            wanted = fit_length(leveled, recording.size)
+            if (sharing := shares_upper_band(self.options.high_band, rate, self.sample_rate, count)) is not None:
                 wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
             if self.options.mixture_consistency:
-                wanted = distribute_residual(recording, wanted, chosen.shares(products))
-        separated = Separated(wanted, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
-        separated.weights = self._weights(scores)
-        separated.rates, separated.sample_rate = output.rates, rate
-        self._predict(separated, features)
+                wanted = distribute_residual(recording, wanted, selection.shares(products))
+            separated.estimates = wanted
         return separated
 
-    def _choose(
+    def _decide(
         self,
         products: Products,
         scores: np.ndarray | None,
         silent: bool,
         speakers: Speakers,
         features: dict[str, np.ndarray] | None,
-        estimates: np.ndarray,
-    ) -> Chosen:
-        """Return which hypotheses are kept; without scores, levels and features tell which are speakers.
+        estimates: np.ndarray | None = None,
+    ) -> tuple[Selection, Separated]:
+        """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
 
-        Without features it is not known whether one speaker is alone, and the estimates are not needed.
+        Without scores, levels and features tell which hypotheses are speakers. Whether there is a single speaker is
+        only known from estimates in memory, (n, T).
         """
         energies = np.diagonal(products.gram)
-        alone, loud, known = None, None, True
+        single, loud = None, None
         if scores is None and self.counts_speakers:
-            alone = self._is_alone(products, features, estimates)
-            known = alone is not None or self.silence is not None
-            loud = np.ones(len(energies), bool) if self.silence is None else self.silence.is_speaker(energies)
-            if alone:
+            single = None if estimates is None else self._is_single_speaker(products, features, estimates)
+            loud = np.ones(len(energies), bool) if self.activity is None else self.activity.is_speaker(energies)
+            if single:
                 loud = np.arange(len(energies)) == np.argmax(energies)
         options = self.options
-        chosen = choose_speakers(
+        selection = select_speakers(
             products,
             scores,
             silent,
@@ -272,17 +263,23 @@ class Separator:
             options.levels,
             options.mixture_consistency,
             loud,
-            bool(alone),
+            bool(single),
         )
-        return chosen if known else replace(chosen, is_speaker=None)
+        if loud is not None and single is None and self.activity is None:
+            selection.is_speaker = None
+        kept = selection.kept
+        separated = Separated(None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
+        separated.weights = self._weights(scores)
+        self._predict(separated, features)
+        return selection, separated
 
-    def _is_alone(
+    def _is_single_speaker(
         self, products: Products, features: dict[str, np.ndarray] | None, estimates: np.ndarray
     ) -> bool | None:
         """Return whether one speaker is alone; None if that is not known."""
-        if self.quality is None or self.quality.alone is None:
+        if self.quality is None or self.quality.single_speaker is None:
             return None
-        fitted_with = self.quality.alone.encoder
+        fitted_with = self.quality.single_speaker.encoder
 
         def voice() -> dict[str, float]:
             encoder = default_encoder()
@@ -290,7 +287,7 @@ class Separator:
             known = weights_fingerprint(encoder) == fitted_with
             return voice_change(encoder, products, estimates, self.sample_rate) if known else {}
 
-        return self.quality.is_alone(features, levels_db(np.diagonal(products.gram)), voice)
+        return self.quality.is_single_speaker(features, levels_db(np.diagonal(products.gram)), voice)
 
     def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
         """Return the distribution over hypotheses that scores (n,) stand for."""
@@ -300,11 +297,7 @@ class Separator:
         return hypothesis_weights(torch.from_numpy(scores).double(), loss).numpy()
 
     def check_spread_of_long(self, samples: int | None) -> None:
-        """Raise UserError if a spread is asked for: recordings that are separated in chunks have none.
-
-        Args:
-            samples: number of samples of the latents; None: no spread is asked for.
-        """
+        """Raise UserError if a spread is asked for (not None): recordings that are separated in chunks have none."""
         if samples is not None:
             raise UserError(
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
@@ -352,16 +345,12 @@ class Separator:
                 for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
             )
             features = excerpt_features(self.model, excerpts)
-        # People who take turns look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
-        chosen = self._choose(products, scores, joined.silent, speakers, None, np.zeros((self.hypotheses, 0)))
-        gains, kept = chosen.gains, chosen.kept
-        separated = Separated(None, gains[kept], scores, kept=kept, is_speaker=chosen.is_speaker)
-        separated.weights = self._weights(scores)
+        # Speakers in turn look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
+        selection, separated = self._decide(products, scores, joined.silent, speakers, features)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
-        self._predict(separated, features)
-        shares = chosen.shares(products) if options.mixture_consistency else None
+        shares = selection.shares(products) if options.mixture_consistency else None
         return LongSeparation(
-            separated, joined, recording, self.sample_rate, chosen, shares, options.high_band or "share"
+            separated, joined, recording, self.sample_rate, selection, shares, options.high_band or "share"
         )
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
@@ -378,7 +367,7 @@ class Separator:
             sample_rate: Hz, of the recording; None: that of the model, which has the least latency.
             levels: "model": estimates at the model's level, the same as for the whole recording at once. "mixture":
                 each at the gain that has explained the mixture best so far, because later samples are unknown
-                (`sepkit.inference.streaming.RunningGains`).
+                (`sepkit.inference.live.streaming.RunningGains`).
 
         Raises:
             UserError: a model that hears the whole recording first, or a wrong rate.

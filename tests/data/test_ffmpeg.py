@@ -14,7 +14,7 @@ import soundfile
 from sepkit.corpora._recordings import find_audio_files
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.inputs import find_recordings
+from sepkit.inference.batch.inputs import find_recordings
 
 RATE = 16000
 # Files of these tests hold what ffmpeg would write; one whose name begins with "broken" ends early, with a reason.

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sepkit.config import GaussianConfig, LogNormalConfig, RecurrentConfig, ScoringConfig
-from sepkit.inference import Separator, batches
+from sepkit.inference import Separator, runners
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.run_model import run_model
+from sepkit.inference.runners import run_model
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
@@ -47,5 +47,5 @@ def batch_sizes(monkeypatch):
         found.append(len(mixtures))
         return run_model(model, mixtures, *wanted, **more)
 
-    monkeypatch.setattr(batches, "run_model", counted)
+    monkeypatch.setattr(runners, "run_model", counted)
     return found

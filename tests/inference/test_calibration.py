@@ -10,7 +10,7 @@ import pytest
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed
-from sepkit.inference.calibration import _alone, _in_turn, _more_of_first
+from sepkit.inference.calibration import _in_turn, _more_of_first, _single
 
 T = 400
 
@@ -30,7 +30,7 @@ def test_two_take_turns_for_half_or_all_of_their_time(mixed):
 
 
 def test_one_is_alone_as_long_as_two_in_turn(mixed, tmp_path: Path):
-    np.testing.assert_allclose(_alone(mixed, None), 0.5 + np.linspace(0, 0.1, T), atol=1e-6)
+    np.testing.assert_allclose(_single(mixed, None), 0.5 + np.linspace(0, 0.1, T), atol=1e-6)
     audio.write(tmp_path / "more.wav", np.full(T, 0.1, np.float32), 8000)
     more = MixtureEntry(
         id="more",
@@ -40,7 +40,7 @@ def test_one_is_alone_as_long_as_two_in_turn(mixed, tmp_path: Path):
     )
     # At the level of the first utterance.
     quiet = Mixed(mixed.sources.sum(0), mixed.sources)
-    np.testing.assert_allclose(_alone(quiet, more), np.full(2 * T, 0.5), atol=1e-3)
+    np.testing.assert_allclose(_single(quiet, more), np.full(2 * T, 0.5), atol=1e-3)
 
 
 def test_more_of_a_speaker_is_another_recording_of_them():

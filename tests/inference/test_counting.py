@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sepkit.inference.counting import MOST_PEOPLE, VoiceGains, VoiceTree, count_speakers
-from sepkit.inference.voices import unit_rows
+from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.counting import MOST_SPEAKERS, SpeakerGains, SpeakerTree, count_speakers
 
 
 def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.ndarray:
@@ -67,12 +67,12 @@ def test_runner_up_is_what_the_told_change_gives(separated: bool) -> None:
 def test_gains_are_what_k_means_explains() -> None:
     """Two opposite voices: one direction explains nothing, two explain everything."""
     points = np.repeat(np.array([[1.0, 0.0], [-1.0, 0.0]]), 50, axis=0)
-    gains = VoiceGains(points).gains
+    gains = SpeakerGains(points).gains
     assert gains[0] == pytest.approx(1 - 2 / 100) and (gains[1:] < 0).all()
-    assert VoiceGains(groups(20, 20, 0.05)).people(0.05, 0.001) == MOST_PEOPLE
+    assert SpeakerGains(groups(20, 20, 0.05)).speakers(0.05, 0.001) == MOST_SPEAKERS
 
 
 def test_long_recordings_are_counted_from_an_even_part() -> None:
     points = groups(3, 500)
-    assert len(VoiceTree(points, np.full(1500, 1.5)).seconds) == 1200
+    assert len(SpeakerTree(points, np.full(1500, 1.5)).seconds) == 1200
     assert count_speakers(points, np.full(1500, 1.5), None, separated=True).speakers == 3

@@ -17,14 +17,14 @@ from sepkit.config import (
     LogNormalConfig,
     ScoringConfig,
 )
-from sepkit.inference.features import (
+from sepkit.inference.quality.features import (
     BASELINE_FEATURES,
+    LIKENESS_FEATURES,
     _power_spectrum,
     hypothesis_features,
     mixture_features,
     recording_features,
 )
-from sepkit.inference.likeness import LIKENESS_FEATURES
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank

@@ -15,8 +15,8 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import write_json
 from sepkit.inference import Separator, separate_files
+from sepkit.inference.batch.reports import merge_summaries
 from sepkit.inference.options import OutputOptions, SeparatorOptions
-from sepkit.inference.reports import merge_summaries
 from sepkit.models import build_model
 from tests.inference.folders import files_of, record
 from tests.tiny_models import RECURRENT

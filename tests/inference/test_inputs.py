@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sepkit.inference import separate_files
-from sepkit.inference.inputs import find_recordings, name_outputs
+from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from tests.inference.folders import files_of, record
 
 

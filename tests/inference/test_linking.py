@@ -13,7 +13,7 @@ from sepkit.cli.main import main
 from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.linking import Linked, link
+from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.options import OutputOptions
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
@@ -32,7 +32,7 @@ def estimates() -> np.ndarray:
     return made
 
 
-def linked(estimates: np.ndarray, people: int | str, block: int = 3001) -> Linked:
+def linked(estimates: np.ndarray, people: int | str, block: int = 3001) -> LinkedSpeakers:
     def blocks() -> Iterator[np.ndarray]:
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
@@ -42,7 +42,7 @@ def linked(estimates: np.ndarray, people: int | str, block: int = 3001) -> Linke
 @pytest.mark.parametrize("people", [3, "auto"])
 def test_every_turn_goes_to_its_person(estimates: np.ndarray, people: int | str) -> None:
     found = linked(estimates, people)
-    assert found.people == 3 and (found.counted is None) is (people == 3)
+    assert found.speakers == 3 and (found.counted is None) is (people == 3)
     made = np.concatenate(list(found.blocks()), axis=1)
     for number, (output, person) in enumerate(TURNS):
         middle = slice(number * 20000 + 2000, number * 20000 + 14000)
@@ -67,8 +67,8 @@ def test_blocks_do_not_matter(estimates: np.ndarray) -> None:
 
 def test_silence_belongs_to_somebody() -> None:
     found = linked(np.zeros((2, RATE), np.float32), "auto")
-    assert found.people == 1 and sum(block.shape[1] for block in found.blocks()) == RATE
-    assert linked(np.zeros((2, RATE), np.float32), 4).people == 4
+    assert found.speakers == 1 and sum(block.shape[1] for block in found.blocks()) == RATE
+    assert linked(np.zeros((2, RATE), np.float32), 4).speakers == 4
 
 
 def test_more_people_than_stretches_are_refused(estimates: np.ndarray) -> None:
@@ -98,7 +98,7 @@ def test_separate_writes_a_file_for_each_person(
     assert main(command) == 0
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
     assert told["estimates"] == ["talk_s1.wav", "talk_s2.wav", "talk_s3.wav"]
-    assert told["linked"] == {"people": 3, "runner_up": None}
+    assert told["linked"] == {"speakers": 3, "runner_up": None}
     people = np.stack([audio.read(tmp_path / "out" / name) for name in told["estimates"]])
     np.testing.assert_allclose(people.sum(0), mixture, atol=1e-4)
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")

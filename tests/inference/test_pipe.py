@@ -20,7 +20,7 @@ from sepkit.cli.main import main
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.pipe import Pipe, open_pipe, separate_pipe
+from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 
 CONFIG = ModelConfig(

@@ -17,7 +17,7 @@ from sepkit.config import (
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.precision import Precision
+from sepkit.inference.runners import Precision
 from sepkit.models import EncoderMaskerDecoder, build_model
 
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
@@ -65,7 +65,7 @@ def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDec
     noise = np.sum((found - exact) ** 2)
     assert noise > 0
     assert 10 * np.log10(np.sum(exact**2) / noise) > least_db
-    assert separator.way()["precision"] == "bfloat16"
+    assert separator.provenance()["precision"] == "bfloat16"
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
     # And back.
     np.testing.assert_array_equal(

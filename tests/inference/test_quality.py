@@ -23,13 +23,12 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
-from sepkit.inference.alone import AloneRule
 from sepkit.inference.calibration import calibrate
-from sepkit.inference.features import BASELINE_FEATURES, recording_features
-from sepkit.inference.not_separated import NotSeparatedPredictor
 from sepkit.inference.options import OutputOptions
-from sepkit.inference.quality import QualityPredictor, fit_quality, read_quality, write_quality
-from sepkit.inference.ridge import fit_ridge
+from sepkit.inference.quality.features import BASELINE_FEATURES, recording_features
+from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, read_quality, write_quality
+from sepkit.inference.quality.regression import LogisticRegression, fit_ridge
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.models import build_model, save_model
 from sepkit.models.storage.fingerprint import weights_fingerprint
 
@@ -67,7 +66,7 @@ def by_hand(table, targets, ridge):
 
 def test_ridge_solves_the_normal_equations():
     table, targets, mixtures = synthetic()
-    fitted = fit_ridge(table, targets, mixtures).predictor
+    fitted = fit_ridge(table, targets, mixtures).regression
     solution, design, _ = by_hand(table, targets, fitted.ridge)
     assert fitted.features == list(table)
     np.testing.assert_allclose(fitted.coefficients, solution[1:], rtol=1e-8)
@@ -78,16 +77,16 @@ def test_ridge_solves_the_normal_equations():
 def test_predictions_left_out_are_those_of_fits_without_the_mixture():
     table, targets, mixtures = synthetic()
     fit = fit_ridge(table, targets, mixtures)
-    _, design, penalty = by_hand(table, targets, fit.predictor.ridge)
+    _, design, penalty = by_hand(table, targets, fit.regression.ridge)
     expected = np.empty_like(targets)
     for mixture in np.unique(mixtures):
         rest = mixtures != mixture
         a = design[rest]
         expected[~rest] = design[~rest] @ np.linalg.solve(a.T @ a + penalty, a.T @ targets[rest])
     np.testing.assert_allclose(fit.left_out_db, expected, rtol=1e-7)
-    assert fit.predictor.error_db == pytest.approx(np.sqrt(np.mean((expected - targets) ** 2)))
-    assert fit.predictor.correlation == pytest.approx(np.corrcoef(expected, targets)[0, 1])
-    assert fit.predictor.rank_correlation == pytest.approx(scipy.stats.spearmanr(expected, targets)[0])
+    assert fit.regression.error_db == pytest.approx(np.sqrt(np.mean((expected - targets) ** 2)))
+    assert fit.regression.correlation == pytest.approx(np.corrcoef(expected, targets)[0, 1])
+    assert fit.regression.rank_correlation == pytest.approx(scipy.stats.spearmanr(expected, targets)[0])
 
 
 def test_strength_is_best_where_mixtures_are_left_out():
@@ -104,20 +103,20 @@ def test_strength_is_best_where_mixtures_are_left_out():
             total += np.square(targets[~rest] - design[~rest] @ solution).sum()
         return total
 
-    best = error(fit.predictor.ridge)
-    assert all(best <= error(factor * fit.predictor.ridge) for factor in (0.3, 3.0))
-    assert fit.predictor.ridge > 1
+    best = error(fit.regression.ridge)
+    assert all(best <= error(factor * fit.regression.ridge) for factor in (0.3, 3.0))
+    assert fit.regression.ridge > 1
 
 
 def test_more_noise_takes_a_stronger_ridge():
-    strengths = [fit_ridge(*synthetic(noise=level)).predictor.ridge for level in (0.01, 30.0)]
+    strengths = [fit_ridge(*synthetic(noise=level)).regression.ridge for level in (0.01, 30.0)]
     assert strengths[0] < strengths[1] / 10
 
 
 def test_nothing_to_learn_is_told_so():
     table, _, mixtures = synthetic(mixtures=100)
     targets = np.random.default_rng(1).standard_normal(200)
-    fitted = fit_ridge(table, targets, mixtures).predictor
+    fitted = fit_ridge(table, targets, mixtures).regression
     assert abs(fitted.rank_correlation) < 0.25 and fitted.error_db == pytest.approx(targets.std(), rel=0.05)
 
 
@@ -129,7 +128,7 @@ def test_intervals_hold_the_share_they_promise(skewed):
         if skewed:
             targets = targets - np.random.default_rng(seed + 1000).exponential(4.0, len(targets))
         used, new = mixtures < 50, mixtures >= 50
-        fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used]).predictor
+        fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used]).regression
         predicted = fitted.predict({k: v[new] for k, v in table.items()})
         ends = fitted.interval(predicted)
         below.append(np.mean(targets[new] < ends[:, 0]))
@@ -142,14 +141,14 @@ def test_intervals_hold_the_share_they_promise(skewed):
 def test_features_that_do_not_vary_are_left_out():
     table, targets, mixtures = synthetic()
     table["constant"] = np.full(len(targets), 3.7) + 1e-13 * np.arange(len(targets))
-    fitted = fit_ridge(table, targets, mixtures).predictor
+    fitted = fit_ridge(table, targets, mixtures).regression
     assert "constant" not in fitted.features
-    np.testing.assert_allclose(fitted.predict(table), fit_ridge(*synthetic()).predictor.predict(table))
+    np.testing.assert_allclose(fitted.predict(table), fit_ridge(*synthetic()).regression.predict(table))
 
 
 def test_far_from_all_examples_predictions_stop_growing():
     table, targets, mixtures = synthetic()
-    fitted = fit_ridge(table, targets, mixtures).predictor
+    fitted = fit_ridge(table, targets, mixtures).regression
     far, farther = ({name: np.array([value]) for name in table} for value in (1e6, 1e9))
     assert fitted.predict(far) == pytest.approx(fitted.predict(farther))
     assert np.isnan(fitted.predict({name: np.array([np.nan]) for name in table}))
@@ -190,8 +189,8 @@ def test_examples_with_missing_features_are_left_out():
 
 
 def test_files_are_plain_and_come_back(tmp_path):
-    one = NotSeparatedPredictor(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
-    written = replace(predictor(), alone=AloneRule(one, one, "voices", 1.0, 0.0, 0.0))
+    one = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
+    written = replace(predictor(), single_speaker=SingleSpeakerDetector(one, one, "voices", 1.0, 0.0, 0.0))
     path = write_quality(written, tmp_path)
     assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
     read = read_quality(tmp_path, "abc", 2)
@@ -215,7 +214,7 @@ def changed(data, *keys, value):
     [
         (("weights",), "other", "other weights"),
         (("hypotheses",), 3, "3 hypotheses"),
-        (("format",), 2, "found format 2, expected 1"),
+        (("format",), 3, "found format 3, expected 2"),
         (("features_version",), 0, "found features_version 0"),
         (("mixtures",), "many", "mixtures: found 'many', expected int"),
         (("model", "intercept"), None, "a field is missing"),
@@ -224,16 +223,16 @@ def changed(data, *keys, value):
         (("baseline", "scales"), [0.0] * 8, "not positive"),
         (("surprise",), 1, "surprise: unknown field"),
         (("features_version",), 2, "found features_version 2, expected 4"),
-        (("model", "by_likeness"), {"feature": "x0", "edges": [0.5], "intervals_db": [[-1.0, 1.0]]}, "each part"),
-        (("alone", "in_turn", "scales"), [0.0], "not positive"),
-        (("alone", "at_once", "coefficients"), [], "not one for each feature"),
-        (("alone", "encoder"), None, "a field is missing"),
-        (("alone", "features"), ["x0"], "features: unknown field"),
+        (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
+        (("single_speaker", "in_turn", "scales"), [0.0], "not positive"),
+        (("single_speaker", "at_once", "coefficients"), [], "not one for each feature"),
+        (("single_speaker", "encoder"), None, "a field is missing"),
+        (("single_speaker", "features"), ["x0"], "features: unknown field"),
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
-    one = NotSeparatedPredictor(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
-    whole = replace(predictor(), alone=AloneRule(one, one, "voices", 1.0, 0.0, 0.0))
+    one = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
+    whole = replace(predictor(), single_speaker=SingleSpeakerDetector(one, one, "voices", 1.0, 0.0, 0.0))
     data = json.loads(json.dumps(to_dict(whole)))
     changed(data, *keys, value=value)
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
@@ -323,7 +322,7 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     np.testing.assert_allclose(separated.baseline_si_sdr_db, found.predictor.baseline.predict(features), rtol=1e-5)
-    low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T
+    low, high = (found.predictor.model.interval(expected) - expected[:, None]).T
     assert separated.predicted_interval_db.shape == (2, 2)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 0], expected + low, rtol=1e-5)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 1], expected + high, rtol=1e-5)

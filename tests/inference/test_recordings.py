@@ -16,8 +16,8 @@ from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.levels import gains_of, products_of, residual_shares
 from sepkit.inference.options import SeparatorOptions
+from sepkit.inference.selection import gains_of, products_of, residual_shares
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank

@@ -12,7 +12,7 @@ import torch
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.separated import Separated, expectation, lost_band, players_html, sentence
+from sepkit.inference.separated import Separated, expectation, lost_band, players_html, summary_line
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
@@ -23,13 +23,13 @@ def separated(**told) -> Separated:
 
 
 def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
-    assert sentence(separated()) == "2 speakers"
+    assert summary_line(separated()) == "2 speakers"
     found = separated(
         predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
         predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
     )
     # Means over the hypotheses that were kept: the first and the third.
-    assert sentence(found) == "2 speakers, expect 9.9 dB (6 to 13)"
+    assert summary_line(found) == "2 speakers, expect 9.9 dB (6 to 13)"
     assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 speakers, expect 9.9 dB (6 to 13))"
     assert expectation(separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]))) == "expect 9.0 dB"
     assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""

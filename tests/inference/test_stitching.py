@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from sepkit.errors import UserError
-from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.profiles import Measured, Profiles, measure_voices
-from sepkit.inference.stitching import (
+from sepkit.inference.diarization.profiles import Profiles, TraitStatistics, measure_voices
+from sepkit.inference.long.stitching import (
     ChunkEvidence,
     Chunking,
     Stitcher,
@@ -16,6 +15,7 @@ from sepkit.inference.stitching import (
     _Orders,
     best_orders,
 )
+from sepkit.inference.options import SeparatorOptions
 
 RATE = 8000
 
@@ -184,8 +184,8 @@ def test_halves_that_agree_with_themselves_alone_are_not_the_end():
     evidence = []
     for k in range(60):
         means = np.array([[0.2], [-0.2]]) + 0.3 * generator.standard_normal((2, 1))
-        pitch = Measured(np.ones(2), means, np.array([[120.0]]), 120)
-        cepstra = Measured(np.zeros(2), np.zeros((2, 16)), np.zeros((16, 16)), 0)
+        pitch = TraitStatistics(np.ones(2), means, np.array([[120.0]]), 120)
+        cepstra = TraitStatistics(np.zeros(2), np.zeros((2, 16)), np.zeros((16, 16)), 0)
         agreement = np.zeros((2, 2)) if k == 0 else np.eye(2)[:: -1 if k == 30 else 1]
         evidence.append(ChunkEvidence(agreement, agreement, {"cepstra": cepstra, "pitch": pitch}))
     overlaps = [3 * chunk.agreement for chunk in evidence]

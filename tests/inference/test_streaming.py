@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sepkit.config import ConvTasNetConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
+from sepkit.inference.live.streaming import RunningGains
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.streaming import RunningGains
 from sepkit.models import build_model
 
 FREE = FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from sepkit.errors import UserError
-from sepkit.inference import Separator, uncertainty
+from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.run_model import run_model
-from sepkit.inference.uncertainty import (
+from sepkit.inference.quality.predictor import uncertainty
+from sepkit.inference.quality.uncertainty import (
     RunningMoments,
     mixture_elbo,
     monte_carlo,
 )
+from sepkit.inference.runners import run_model
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.latents import Deterministic, LogNormal
 from sepkit.models.priors import FixedPrior

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sepkit.data import audio
-from sepkit.inference.levels import products_of
-from sepkit.inference.voice_change import VOICE_FEATURES, default_encoder, voice_change
+from sepkit.inference.quality.single_speaker import VOICE_FEATURES, default_encoder, voice_change
+from sepkit.inference.selection import products_of
 
 RATE = 8000
 

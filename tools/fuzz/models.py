@@ -14,9 +14,9 @@ import torch
 import yaml
 
 from sepkit.inference import load_model
-from sepkit.inference.features import BASELINE_FEATURES
-from sepkit.inference.quality import QualityPredictor, write_quality
-from sepkit.inference.ridge import RidgePredictor
+from sepkit.inference.quality.features import BASELINE_FEATURES
+from sepkit.inference.quality.predictor import QualityPredictor, write_quality
+from sepkit.inference.quality.regression import RidgeRegression
 from sepkit.models import load_checkpoint
 from sepkit.models.bridges.asteroid import to_asteroid_state_dict
 from tools.fuzz.kind import Kind, model_files, sound, write_files
@@ -38,7 +38,7 @@ def _models() -> Kind:
 def _predictors() -> Kind:
     names = [str(name) for name in BASELINE_FEATURES]
     ones = [1.0] * len(names)
-    ridge = RidgePredictor(names, ones, ones, ones, 1.0, 1.0, (-3.0, 3.0), 0.5, 0.5, 3.0)
+    ridge = RidgeRegression(names, ones, ones, ones, 1.0, 1.0, (-3.0, 3.0), 0.5, 0.5, 3.0)
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_files(Path(temporary), model_files())
         weights = load_model(folder).fingerprint()

@@ -16,22 +16,22 @@ from sepkit.data.activity import rttm_lines
 from sepkit.data.segments import EMBEDDINGS, Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, check_writable, write_json, write_text
-from sepkit.inference.counting import Counted, count_speakers
+from sepkit.inference.batch.inputs import find_recordings
+from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
-from sepkit.inference.inputs import find_recordings
-from sepkit.inference.reports import failure_reason
-from sepkit.inference.stretches import (
+from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means, unit_rows
+from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
+from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
     WINDOW_SECONDS,
     Source,
-    Stretch,
+    SpeechSegment,
     blend_turns,
     embed,
-    find_stretches,
+    find_segments,
     group_estimates,
     waveforms_of,
 )
-from sepkit.inference.voices import in_order_of_appearance, spherical_k_means, unit_rows
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -53,8 +53,8 @@ class Speech:
     """
 
     sources: list[Source] = field(default_factory=list)
-    stretches: list[list[Stretch]] = field(default_factory=list)
-    short: list[tuple[str, Stretch]] = field(default_factory=list)
+    stretches: list[list[SpeechSegment]] = field(default_factory=list)
+    short: list[tuple[str, SpeechSegment]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
@@ -63,7 +63,7 @@ class Speech:
             yield from waveforms_of(source, own, sample_rate)
 
     @property
-    def all(self) -> list[tuple[Source, Stretch]]:
+    def all(self) -> list[tuple[Source, SpeechSegment]]:
         """Every segment, with the recording that it is of."""
         return [(source, s) for source, own in zip(self.sources, self.stretches, strict=True) for s in own]
 
@@ -98,7 +98,7 @@ def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
     for source in group_estimates(find_recordings(inputs, out)):
         path = source.paths[0]
         try:
-            stretches, short = find_stretches(source)
+            stretches, short = find_segments(source)
         except UserError as error:
             speech.skipped[str(path)] = failure_reason(error, path)
             continue
@@ -193,14 +193,14 @@ def cluster_recordings(
     return summary
 
 
-def _counting(counted: Counted | None) -> dict[str, Any] | None:
+def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
     if counted is None:
         return None
     return asdict(counted) | {"margin": counted.margin if math.isfinite(counted.margin) else None}
 
 
 def _segments(
-    stretches: Sequence[tuple[Source, Stretch]], names: Sequence[str], confidence: np.ndarray
+    stretches: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
 ) -> Iterator[Segment]:
     for (source, stretch), name, sure in zip(stretches, names, confidence.tolist(), strict=True):
         path = source.relative[stretch.track]

@@ -96,12 +96,12 @@ def fit_stopping(
     Raises:
         UserError: too few sessions, or errors that do not vary.
     """
-    from sepkit.inference.ridge import FARTHEST, fit_ridge
+    from sepkit.inference.quality.regression import FARTHEST, fit_ridge
 
     count, columns = errors.shape
     table = {name: values[:, 1:].ravel() for name, values in features.items() if name in names}
     groups = np.repeat(np.arange(count), columns - 1)
-    fitted = fit_ridge(table, errors[:, 1:].ravel().astype(float), groups).predictor
+    fitted = fit_ridge(table, errors[:, 1:].ravel().astype(float), groups).regression
     shared = ("features", "means", "scales", "coefficients", "intercept", "ridge", "error_db", "correlation")
     own = {name: getattr(fitted, name) for name in shared}
     return StoppingRule(**own, limit=FARTHEST, reference=reference, sessions=count)

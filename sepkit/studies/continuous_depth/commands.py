@@ -32,7 +32,7 @@ def evaluate(
     import shlex
     import sys
 
-    from sepkit.inference.devices import device_of
+    from sepkit.inference.runners import device_of
     from sepkit.models.storage.checkpoints import find_checkpoint
     from sepkit.studies.continuous_depth.evaluate import evaluate_images, report_lines
 

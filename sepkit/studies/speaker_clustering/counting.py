@@ -1,7 +1,8 @@
 """Calibrate how an encoder of voices counts speakers, and measure it.
 
 Recordings of one person each are counted by a threshold of distances, which is calibrated on collections drawn from dev
-speakers. Estimates of a separated recording are counted by what each person adds (`sepkit.inference.counting`); two
+speakers. Estimates of a separated recording are counted by what each person adds (see
+`sepkit.inference.diarization.counting`); two
 thresholds of that are calibrated on separated dev meetings, as a whole, in parts, and on what each person says alone.
 """
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from sepkit.evaluation.diarization import read_rttm
 from sepkit.files import write_json
-from sepkit.inference.counting import VoiceGains, VoiceTree
 from sepkit.inference.diarization.baselines import BASELINES
 from sepkit.inference.diarization.cluster import find_speech
-from sepkit.inference.stretches import Stretch, blend_turns
+from sepkit.inference.diarization.counting import SpeakerGains, SpeakerTree
+from sepkit.inference.diarization.segments import SpeechSegment, blend_turns
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -40,7 +41,7 @@ _GAINS = [
     )
 ]
 _PARTS_SECONDS, _EVERY_SECONDS = (60.0, 150.0), 150.0
-# Who speaks less of a part is not counted there, as in `sepkit.inference.counting`.
+# Who speaks less of a part is not counted there, as in `sepkit.inference.diarization.counting`.
 _LEAST_SHARE = 0.02
 _STEP_SECONDS = 0.02
 # One person alone: in most of the stretch, and of others hardly anything; fewer stretches tell nothing.
@@ -98,7 +99,7 @@ class Countable:
     """Stretches to count the speakers of.
 
     Args:
-        people: returns how many there are under given thresholds, see `VoiceTree.people` and `VoiceGains.people`.
+        people: returns how many there are under given thresholds, see `SpeakerTree.speakers`, `SpeakerGains.speakers`.
         speakers: how many there are.
     """
 
@@ -116,9 +117,9 @@ def countables(embeddings: np.ndarray, collection: Collection, options: CountOpt
     """
     names, seconds = np.array(collection.speakers), collection.seconds
     drawn = draw_collections(collection, options)
-    turns = [Stretch(int(utterance), 0.0, 0.0) for utterance in collection.utterances]
+    turns = [SpeechSegment(int(utterance), 0.0, 0.0) for utterance in collection.utterances]
     embeddings = blend_turns(embeddings, turns)
-    return [Countable(VoiceTree(embeddings[own], seconds[own]).people, len(set(names[own]))) for own in drawn]
+    return [Countable(SpeakerTree(embeddings[own], seconds[own]).speakers, len(set(names[own]))) for own in drawn]
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Meeting:
         spoken: (K, F) who speaks in steps of 20 ms.
     """
 
-    stretches: list[Stretch]
+    stretches: list[SpeechSegment]
     values: np.ndarray
     spoken: np.ndarray
 
@@ -143,7 +144,7 @@ class Meeting:
             speakers: how many there are.
         """
         blended = blend_turns(self.values[list(chosen)], [self.stretches[number] for number in chosen])
-        return Countable(VoiceGains(blended).people, speakers)
+        return Countable(SpeakerGains(blended).speakers, speakers)
 
     def whole(self) -> Countable:
         """Return all stretches."""

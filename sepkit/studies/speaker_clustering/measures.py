@@ -16,8 +16,8 @@ from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
 from sepkit.files import read_json
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra, standardized
-from sepkit.inference.stretches import WINDOW_SECONDS
-from sepkit.inference.voices import Clusters, mean_directions, spherical_k_means, unit_rows
+from sepkit.inference.diarization.clustering import Clusters, mean_directions, spherical_k_means, unit_rows
+from sepkit.inference.diarization.segments import WINDOW_SECONDS
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder

@@ -15,7 +15,7 @@ from torch.nn import functional
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.evaluation.clustering import clustering_scores
-from sepkit.inference.voices import mean_directions, spherical_k_means
+from sepkit.inference.diarization.clustering import mean_directions, spherical_k_means
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.registry import register

@@ -15,14 +15,14 @@ from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
+from sepkit.inference.batch.inputs import find_recordings
 from sepkit.inference.diarization.cluster import cluster_recordings, join_turns
-from sepkit.inference.inputs import find_recordings
-from sepkit.inference.stretches import (
+from sepkit.inference.diarization.segments import (
     Source,
-    Stretch,
+    SpeechSegment,
     blend_turns,
     embed,
-    find_stretches,
+    find_segments,
     group_estimates,
     waveforms_of,
 )
@@ -148,7 +148,12 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_person(encode
 
 
 def test_neighbors_in_a_turn_help_each_other() -> None:
-    stretches = [Stretch(0, 0.0, 1.0), Stretch(1, 0.5, 1.0), Stretch(0, 1.0, 1.0), Stretch(0, 2.3, 1.0)]
+    stretches = [
+        SpeechSegment(0, 0.0, 1.0),
+        SpeechSegment(1, 0.5, 1.0),
+        SpeechSegment(0, 1.0, 1.0),
+        SpeechSegment(0, 2.3, 1.0),
+    ]
     east, north = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     found = blend_turns(np.stack([east, north, 3 * north, east]), stretches)
     first = np.array([2.0, 1.0]) / np.sqrt(5)
@@ -161,7 +166,7 @@ def test_neighbors_in_a_turn_help_each_other() -> None:
 def test_stretches_are_read_from_their_places(tmp_path: Path, encoder: Path) -> None:
     ramp = np.linspace(-0.5, 0.5, 40 * RATE, dtype=np.float32)
     source = Source(Path("a"), (audio.write(tmp_path / "a.wav", ramp, RATE),), ("a.wav",))
-    stretches = [Stretch(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
+    stretches = [SpeechSegment(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
     for stretch, waveform in zip(stretches, waveforms_of(source, stretches, RATE), strict=True):
         first = round(stretch.start_seconds * RATE)
         np.testing.assert_allclose(waveform, ramp[first : first + 10000], atol=1e-6)
@@ -171,7 +176,7 @@ def test_stretches_are_read_from_their_places(tmp_path: Path, encoder: Path) -> 
 
 def test_turns_are_cut_into_equal_stretches(meeting: Path) -> None:
     path = meeting / "talk" / "meeting.wav"
-    stretches, short = find_stretches(Source(Path("meeting"), (path,), ("meeting.wav",)))
+    stretches, short = find_segments(Source(Path("meeting"), (path,), ("meeting.wav",)))
     assert len(stretches) == 8 and not short
     assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in stretches)
 

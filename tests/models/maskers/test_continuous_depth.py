@@ -24,8 +24,8 @@ from sepkit.config import (
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.loading import load_model
+from sepkit.inference.quality.uncertainty import monte_carlo, rates_of
 from sepkit.inference.separator import Separator
-from sepkit.inference.uncertainty import monte_carlo, rates_of
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
 from sepkit.objectives.objective import build_objective
@@ -164,7 +164,7 @@ def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
     found = [separator.separate(waveform, 8000).estimates for separator in (own, two, many)]
     assert all(x.shape == (2, 400) and np.isfinite(x).all() for x in found)
     assert not np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
-    assert own.fingerprint() == two.fingerprint() and own.way() != two.way()
+    assert own.fingerprint() == two.fingerprint() and own.provenance() != two.provenance()
 
 
 def test_refusals() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference import load_model
-from sepkit.inference.voice_change import default_encoder
+from sepkit.inference.quality.single_speaker import default_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
 from sepkit.models.storage.fingerprint import weights_fingerprint
 
@@ -23,7 +23,7 @@ def test_models_in_the_box_know_the_encoder_of_voices_that_ships() -> None:
     for name in shipped_models():
         quality = load_model(name).quality
         # After a change of the encoder, run `sepkit calibrate` on the model again.
-        assert quality is None or quality.alone is None or quality.alone.encoder == known
+        assert quality is None or quality.single_speaker is None or quality.single_speaker.encoder == known
 
 
 def test_a_path_is_itself(tmp_path: Path) -> None:

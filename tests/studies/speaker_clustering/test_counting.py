@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sepkit.inference.stretches import Stretch
-from sepkit.inference.voices import unit_rows
+from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.segments import SpeechSegment
 from sepkit.studies.speaker_clustering.counting import Countable, Meeting, calibrate, sets_of_meetings
 
 
@@ -13,7 +13,7 @@ def meeting() -> Meeting:
     """Two people in turns of 60 s for five minutes; the second is also heard in the last 10 s of the first's turns."""
     generator = np.random.default_rng(0)
     centers = np.eye(2, 8)
-    stretches = [Stretch(0, 1.5 * k, 1.5) for k in range(200)]
+    stretches = [SpeechSegment(0, 1.5 * k, 1.5) for k in range(200)]
     speakers = np.array([int(stretch.start_seconds // 60) % 2 for stretch in stretches])
     spoken = np.zeros((2, 15000), bool)
     for start in range(0, 300, 60):

@@ -1,0 +1,218 @@
+"""Files in, files out: every recording becomes one file an estimate and a JSON file that says how it came about."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.files import check_writable
+from sepkit.inference.batch.inputs import find_recordings, name_outputs
+from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
+from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
+from sepkit.inference.diarization.linking import link
+from sepkit.inference.long.recordings import FileRecording
+from sepkit.inference.long.upper_band import upper_band_note
+from sepkit.inference.options import OutputOptions
+from sepkit.inference.quality.uncertainty import check_samples, is_variational
+from sepkit.inference.selection import check_speakers
+from sepkit.inference.separated import Separated, summary_line
+from sepkit.inference.separator import Separator
+from sepkit.models import load_checkpoint
+from sepkit.models.published.shipped import encoder_folder
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.parallel import Failed, for_each
+from sepkit.version import __version__
+
+__all__ = ["FilesReport", "separate_files"]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """How every recording is separated; `provenance` is the part that its JSON file tells."""
+
+    separator: Separator
+    provenance: dict[str, Any]
+    progress: bool
+    verify: bool
+    encoder: SpeakerEncoder | None = None
+
+
+def separate_files(
+    inputs: Sequence[str | os.PathLike[str]],
+    separator: Separator,
+    out: str | os.PathLike[str],
+    options: OutputOptions | None = None,
+    *,
+    model_name: str = "",
+    processes: int = 1,
+    rank: int = 0,
+    world_size: int = 1,
+) -> FilesReport:
+    """Separate recordings to files and return what became of each; the same call again continues where it stopped.
+
+    Write OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one per kept hypothesis, then
+    OUT/<relative path>.json. Remove files that the JSON of an earlier call names and this one does not make. List a
+    recording that cannot be separated in OUT/failed.jsonl and continue with the rest. Long recordings are separated in
+    bounded memory, see `Separator.separate_long`.
+
+    Args:
+        inputs: audio files, and folders that are searched for them.
+        separator: the model.
+        out: folder of the outputs, made if absent.
+        options: what is written; None: the defaults.
+        model_name: how the JSON files name the model.
+        processes: how many separate recordings side by side, on a CPU; 1: this one alone.
+        rank: of this process among those that share the recordings: each takes every `world_size`-th. Its list of
+            failures is OUT/failed_rank<rank>.jsonl then.
+        world_size: how many processes share them.
+
+    Raises:
+        UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
+            written to or is an input, `speakers` that the model cannot tell, several processes on an accelerator, or a
+            spread of a deterministic model or of fewer than two samples.
+    """
+    began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
+    check_speakers(options.speakers, separator.model, separator.counts_speakers)
+    if options.spread:
+        check_samples(options.samples)
+        if not is_variational(separator.model):
+            raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
+    if processes > 1 and separator.device.type != "cpu":
+        raise UserError(
+            f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
+        )
+    recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
+    check_writable(out)
+    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
+    encoder = None
+    if options.link_speakers is not None:
+        encoder = load_checkpoint(encoder_folder(options.link_encoder), of=SpeakerEncoder)
+    provenance = {
+        "model": model_name,
+        "weights": separator.fingerprint(),
+        "model_sample_rate": separator.sample_rate,
+        **separator.provenance(),
+        "channel": options.channel,
+        "speakers_option": options.speakers,
+        "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
+        "subtype": options.subtype or ("FLOAT" if options.format == "wav" else "PCM_16"),
+        "format": options.format,
+        "rttm": options.rttm,
+        "link_speakers": options.link_speakers,
+        "link_encoder": None if encoder is None else weights_fingerprint(encoder),
+        "spread_samples": options.samples if options.spread else None,
+        "sepkit": __version__,
+    }
+    job = _Job(separator, provenance, processes == 1, options.verify, encoder)
+    highest_rate = 0
+    for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
+        if isinstance(done, Failed):
+            report.failed[str(path)] = failure_reason(UserError(done.reason), path)
+        elif done is None:
+            report.already_done += 1
+        else:
+            report.separated += 1
+            report.audio_seconds += done.seconds
+            report.summaries[str(target)] = done.summary
+            highest_rate = max(highest_rate, done.sample_rate)
+    report.warning = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
+    write_failures(out / report.list_name, report.failed)
+    report.wall_seconds = time.perf_counter() - began
+    return report
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What became of one recording: seconds of sound, Hz, and its summary line."""
+
+    seconds: float
+    sample_rate: int
+    summary: str
+
+
+def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done | None:
+    """Return what became of a recording; None where it was separated before.
+
+    Args:
+        job: how it is separated.
+        out: folder of the outputs.
+        recording: its path, and that of its outputs below the folder, without ending.
+
+    Raises:
+        UserError: a recording that cannot be separated.
+    """
+    path, target = recording[0], out / recording[1]
+    description = {"input": str(path), **file_identity(path), **job.provenance}
+    if is_done(target, description, job.verify):
+        return None
+    try:
+        header = audio.info(path)
+        if job.separator.is_long(header.num_samples, header.sample_rate):
+            summary = _separate_long(job, path, target, description)
+        else:
+            summary = _separate_whole(job, path, target, description, header.sample_rate)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(failure_reason(error, path)) from error
+    return _Done(header.duration_seconds, header.sample_rate, summary)
+
+
+def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> str:
+    provenance = job.provenance
+    waveform = audio.read(path, channel=provenance["channel"])
+    _check_unchanged(path, description)
+    separated = job.separator.separate(
+        waveform, sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
+    )
+    summary = _write_speakers(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
+    return summary or summary_line(separated)
+
+
+def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> str:
+    job.separator.check_spread_of_long(job.provenance["spread_samples"])
+    recording = FileRecording(path, job.provenance["channel"])
+    check_writable(target.parent)
+    # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
+    long = job.separator.separate_long(
+        recording,
+        speakers=job.provenance["speakers_option"],
+        folder=target.parent,
+        progress=job.progress,
+        # Profiles are of one speaker for each output; outputs that are linked hold several.
+        stitcher=None if job.encoder is None else "overlap",
+    )
+    try:
+        _check_unchanged(path, description)
+        summary = _write_speakers(job, target, long.separated, recording.num_samples, long.blocks, description)
+        _check_unchanged(path, description)
+        return summary or summary_line(long.separated)
+    finally:
+        long.close()
+
+
+def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
+    now = file_identity(path)
+    if any(description[name] != value for name, value in now.items()):
+        raise UserError(f"{path}: changed while it was read; separate it again when it is complete")
+
+
+def _write_speakers(
+    job: _Job, target: Path, separated: Separated, num_samples: int, blocks: Blocks, description: dict[str, Any]
+) -> str | None:
+    """Write the estimates, or the speakers that they are linked to; return a line about those."""
+    if job.encoder is None:
+        write_outputs(target, separated, num_samples, blocks, description)
+        return None
+    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.provenance["link_speakers"])
+    of_speakers = replace(separated, linked_speakers=linked.speakers)
+    write_outputs(target, of_speakers, num_samples, linked.blocks, description, {"linked": linked.to_plain()})
+    return f"{linked.speakers} speakers in {len(separated.kept)} estimates"

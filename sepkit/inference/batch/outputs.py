@@ -1,0 +1,206 @@
+"""The files of a separated recording: estimates, their spreads, who speaks when, and the JSON that describes them."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.data.activity import ActivityMeter, rttm_lines
+from sepkit.data.audio_streams import write_blocks
+from sepkit.files import atomic_output, file_digest, parse_json, write_json, write_text
+from sepkit.inference.options import Subtype
+from sepkit.inference.separated import Separated
+
+Blocks = Callable[[], Iterator[np.ndarray]]
+"""Yields the estimates (k, t) from beginning to end, each time that it is called."""
+
+
+def _estimate_paths(target: Path, count: int, suffix: str) -> list[Path]:
+    return [target.with_name(f"{target.name}_s{index + 1}{suffix}") for index in range(count)]
+
+
+def _description_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.json")
+
+
+def _rttm_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.rttm")
+
+
+class _WouldClipError(Exception):
+    """Samples beyond full scale, for a format that cannot hold them."""
+
+
+def write_outputs(
+    target: Path,
+    separated: Separated,
+    num_samples: int,
+    blocks: Blocks,
+    description: dict[str, Any],
+    more: dict[str, Any] | None = None,
+) -> None:
+    """Write the estimates of a recording, and then the JSON file: where it stands, everything stands.
+
+    Files that the JSON file of an earlier call names, and this call does not make, are removed. Estimates that would
+    clip as PCM are written as 32-bit float wav instead, and a line on standard error says so.
+
+    Args:
+        target: path without ending.
+        separated: what is told of the estimates.
+        num_samples: of each.
+        blocks: them, (k, t), as often as it is called.
+        description: how they came about.
+        more: what else the JSON file tells.
+    """
+    subtype, suffix = description["subtype"], f".{description['format']}"
+    try:
+        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
+    except _WouldClipError:
+        subtype, suffix = "FLOAT", ".wav"
+        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
+        print(
+            f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
+            "written as 32-bit float wav",
+            file=sys.stderr,
+        )
+    spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
+    for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
+        buffer = io.BytesIO()
+        np.save(buffer, deviation)
+        with atomic_output(path) as temporary:
+            # Not by NumPy, which does not tell why a file cannot be written.
+            temporary.write_bytes(buffer.getbuffer())
+    written = [*paths, *spread_paths]
+    if description["rttm"]:
+        written.append(write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments()))))
+    for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
+        if name.startswith(f"{target.name}_s"):
+            target.with_name(name).unlink(missing_ok=True)
+    result = {
+        **description,
+        "sample_rate": separated.sample_rate,
+        "num_samples": num_samples,
+        "estimates": [path.name for path in paths],
+        "written_as": subtype,
+        "peak": activity.peak,
+        "gains": _numbers(separated.gains),
+        "scores": _numbers(separated.scores),
+        "speakers": separated.speakers,
+        "kept_hypotheses": [int(index) + 1 for index in separated.kept],
+        "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
+        "predicted_interval_db": _pairs(separated.predicted_interval_db),
+        "likely_not_separated": separated.likely_not_separated,
+        "rates": separated.rates,
+        "spreads": None if separated.spread is None else [path.name for path in spread_paths],
+        "spread_db": _spread_db(separated),
+        **(more or {}),
+        "input_sha256": file_digest(description["input"]),
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
+    }
+    write_json(_description_path(target), result)
+
+
+def _write_estimates(
+    target: Path, separated: Separated, num_samples: int, blocks: Blocks, subtype: Subtype, suffix: str
+) -> tuple[list[Path], ActivityMeter]:
+    """The paths written, and when something is heard in each."""
+    rate = separated.sample_rate
+    count = len(separated.kept) if separated.linked_speakers is None else separated.linked_speakers
+    paths, activity = _estimate_paths(target, count, suffix), ActivityMeter(count, rate)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
+        for block in blocks():
+            activity.add(block)
+            if subtype == "PCM_16" and activity.peak >= 1.0:
+                raise _WouldClipError
+            for writer, samples in zip(writers, block, strict=True):
+                writer.write(samples)
+    return paths, activity
+
+
+def _numbers(values: Any) -> list[float | None] | None:
+    """Plain numbers; None for what is not known."""
+    return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _pairs(values: Any) -> list[list[float | None] | None] | None:
+    return None if values is None else [_numbers(pair) for pair in values]
+
+
+def _spread_path(estimate: Path) -> Path:
+    return estimate.with_name(f"{estimate.stem}_spread.npy")
+
+
+def _spread_db(separated: Separated) -> list[float | None] | None:
+    """Energy of the spread over that of the estimate, dB; None for a silent one."""
+    if separated.spread is None:
+        return None
+    energies = np.square(separated.estimates, dtype=np.float64).sum(-1)
+    spreads = np.square(separated.spread, dtype=np.float64).sum(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _numbers(10 * np.log10(spreads / energies))
+
+
+def _names_of(written: dict[str, Any]) -> set[str]:
+    """The files that a JSON file names, beside which it stands."""
+    lists = [written.get(key) for key in ("estimates", "spreads")]
+    return {name for names in lists if isinstance(names, list) for name in names if _is_plain_name(name)}
+
+
+def _is_plain_name(name: Any) -> bool:
+    return isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
+
+
+def is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
+    """Return whether all outputs stand, whole, and come from the same recording, model and options.
+
+    Args:
+        target: path without ending.
+        description: what their JSON file would say of them.
+        verify: compare SHA-256 of recording and outputs, too; otherwise size and time of change, and sizes.
+    """
+    written = _written_before(target)
+    if any(written.get(key) != value for key, value in description.items()):
+        return False
+    names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
+    files = written.get("files")
+    # Earlier versions did not say how long their estimates are: those are made again.
+    if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
+        return False
+    if verify and written.get("input_sha256") != file_digest(description["input"]):
+        return False
+    return all(_stands(target.with_name(name), files[name], verify) for name in names)
+
+
+def _stands(path: Path, expected: Any, verify: bool) -> bool:
+    try:
+        same = path.stat().st_size == expected["bytes"]
+        return same and (not verify or file_digest(path) == expected["sha256"])
+    except (OSError, TypeError, KeyError):
+        return False
+
+
+def _written_before(target: Path) -> dict[str, Any]:
+    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
+    try:
+        written = parse_json(_description_path(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def file_identity(path: Path) -> dict[str, int]:
+    """Return size and time of change of an input, by which a later call knows that it is still the same file.
+
+    Args:
+        path: of the input.
+    """
+    status = path.stat()
+    return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

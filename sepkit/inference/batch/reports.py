@@ -1,0 +1,141 @@
+"""Reports on a list of recordings: one line, a list of failures, and a summary that ranks share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sepkit.errors import one_line
+from sepkit.files import parse_json, write_json, write_text
+from sepkit.inference.runners import is_out_of_memory
+from sepkit.version import __version__
+
+FAILED = "failed.jsonl"
+
+
+@dataclass
+class FilesReport:
+    """Results of a list of recordings; printing it gives one line.
+
+    Args:
+        out: folder of the outputs.
+        separated: recordings separated by this call.
+        already_done: recordings separated by an earlier call in the same way.
+        failed: path -> reason; also written to the list.
+        audio_seconds: total length of recordings separated by this call.
+        wall_seconds: duration of the call.
+        list_name: of the list of failures, in `out`.
+        summaries: output -> line about it, for recordings separated by this call: number of speakers, SI-SDR to expect.
+        warning: what all outputs lack, such as the band above the model's; "" for nothing.
+    """
+
+    out: Path
+    separated: int = 0
+    already_done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    audio_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    list_name: str = FAILED
+    summaries: dict[str, str] = field(default_factory=dict)
+    warning: str = ""
+
+    def lines(self, most: int = 50) -> list[str]:
+        """Return one line per recording; if there are too many, the last line has the number of the others.
+
+        Args:
+            most: how many lines there are at most, but for that one.
+        """
+        lines = [one_line(f"{name}: {text}") for name, text in list(self.summaries.items())[:most]]
+        more = len(self.summaries) - len(lines)
+        return [*lines, f"and {more} more, each with its .json"] if more else lines
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds of work per second of sound, reading and writing included; None if nothing was separated."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
+
+    def __str__(self) -> str:
+        text = f"separated {self.separated}, already done {self.already_done}"
+        if self.failed:
+            text += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
+        factor = self.real_time_factor
+        return text if factor is None else f"{text}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for a JSON file."""
+        return {
+            "n_recordings": self.separated + self.already_done + len(self.failed),
+            "n_separated": self.separated,
+            "n_already_done": self.already_done,
+            "n_failed": len(self.failed),
+            "failed": [{"input": name, "reason": reason} for name, reason in self.failed.items()],
+            "audio_seconds": self.audio_seconds,
+            "wall_seconds": self.wall_seconds,
+            "real_time_factor": self.real_time_factor,
+            "version": __version__,
+        }
+
+
+def failure_reason(error: Exception, path: Path) -> str:
+    """Return why a recording could not be separated, in one line that names it.
+
+    Args:
+        error: why it could not be separated.
+        path: of the recording.
+    """
+    # Names of files may hold line breaks.
+    where = one_line(str(path))
+    if is_out_of_memory(error):
+        return f"{where}: too long for the device's memory; cut it into shorter files, or use another device"
+    text = one_line(str(error))
+    return text if where in text else f"{where}: {text}"
+
+
+def write_failures(path: Path, failed: dict[str, str]) -> None:
+    """Write the list of failures, or remove that of an earlier call if there are none.
+
+    Args:
+        path: of the list, JSON lines.
+        failed: name -> reason.
+    """
+    if not failed:
+        path.unlink(missing_ok=True)
+        return
+    lines = [json.dumps({"input": name, "reason": reason}, ensure_ascii=False) for name, reason in failed.items()]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def merge_summaries(path: Path, world_size: int) -> None:
+    """Write the sum of the ranks' summaries, PATH.rank0 ..., once all of them exist.
+
+    The rank that ends last finds all. Those of an earlier call with another number of ranks do not count.
+
+    Args:
+        path: of the sum.
+        world_size: number of ranks.
+    """
+    parts = []
+    for rank in range(world_size):
+        try:
+            parts.append(parse_json(path.with_name(f"{path.name}.rank{rank}").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return
+    if any(part["world_size"] != world_size for part in parts):
+        return
+    counts = ("n_recordings", "n_separated", "n_already_done", "n_failed", "audio_seconds")
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in counts}
+    # Ranks work side by side, so the slowest gives the duration.
+    seconds = max(part["wall_seconds"] for part in parts)
+    write_json(
+        path,
+        total
+        | {
+            "failed": [failure for part in parts for failure in part["failed"]],
+            "wall_seconds": seconds,
+            "real_time_factor": seconds / total["audio_seconds"] if total["audio_seconds"] else None,
+            "world_size": world_size,
+            "version": __version__,
+        },
+    )

@@ -1,0 +1,164 @@
+"""Clusters of voices: spherical k-means on embeddings, and how sure each assignment is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+_RESTARTS, _ROUNDS = 10, 50
+_LARGEST_CONCENTRATION = 200.0
+
+Conflicts = Sequence[Sequence[int]]
+"""Of each segment, which others are of different speakers because they are spoken at once by other estimates."""
+
+
+@dataclass
+class Clusters:
+    """Clusters of N embeddings.
+
+    Args:
+        labels: (N,) from 0.
+        centers: (K, D) mean directions.
+        posterior: (N, K) probabilities of the clusters.
+    """
+
+    labels: np.ndarray
+    centers: np.ndarray
+    posterior: np.ndarray
+
+
+def unit_rows(values: np.ndarray) -> np.ndarray:
+    """Return rows of unit length; rows of zeros stay.
+
+    Args:
+        values: (..., D).
+    """
+    lengths = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(lengths > 0, lengths, 1.0)
+
+
+def spherical_k_means(
+    embeddings: np.ndarray,
+    clusters: int,
+    seed: int = 0,
+    conflicts: Conflicts | None = None,
+    restarts: int = _RESTARTS,
+    begin: np.ndarray | None = None,
+) -> Clusters:
+    """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
+
+    Args:
+        embeddings: (N, D), used at unit length.
+        clusters: K.
+        seed: of the first centers.
+        conflicts: pairs that get different clusters as far as there are enough.
+        restarts: how many are tried.
+        begin: (J, D), fewer centers than K, which every other restart begins with.
+
+    Raises:
+        UserError: fewer embeddings than clusters.
+    """
+    if not 1 <= clusters <= len(embeddings):
+        raise UserError(
+            f"found {len(embeddings)} segments of speech, expected at least {clusters}, one for each speaker"
+        )
+    points = unit_rows(np.asarray(embeddings, np.float64))
+    generator = np.random.default_rng(seed)
+    best: tuple[float, np.ndarray, np.ndarray] | None = None
+    for number in range(restarts):
+        centers = _far_apart(points, clusters, generator, begin if number % 2 == 0 else None)
+        labels = np.full(len(points), -1)
+        for _ in range(_ROUNDS):
+            before, labels = labels, _assign(points @ centers.T, conflicts)
+            if np.array_equal(before, labels):
+                break
+            centers = mean_directions(points, labels, centers)
+        total = float((points * centers[labels]).sum())
+        if best is None or total > best[0] + 1e-9:
+            best = total, labels, centers
+    assert best is not None
+    _, labels, centers = best
+    return Clusters(labels, centers, posterior_of(points, centers, labels))
+
+
+def _far_apart(
+    points: np.ndarray, clusters: int, generator: np.random.Generator, begin: np.ndarray | None
+) -> np.ndarray:
+    """Return (K, D) points drawn with probabilities in proportion to their distance from those drawn before."""
+    chosen = [int(generator.integers(len(points)))] if begin is None else []
+    centers = points[chosen] if begin is None else begin
+    while len(centers) < clusters:
+        distances = np.clip(1 - (points @ centers.T).max(1), 0, None)
+        distances[chosen] = 0.0
+        total = distances.sum()
+        shares = distances / total if total > 1e-12 else _others(len(points), chosen)
+        chosen.append(int(generator.choice(len(points), p=shares)))
+        centers = np.concatenate([centers, points[chosen[-1:]]])
+    return centers.copy()
+
+
+def _others(count: int, chosen: Sequence[int]) -> np.ndarray:
+    shares = np.ones(count)
+    shares[list(chosen)] = 0.0
+    return shares / shares.sum()
+
+
+def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return mean directions of the members of each cluster, (K, D); empty clusters keep their center.
+
+    Args:
+        points: (N, D).
+        labels: (N,) int, the cluster of each point.
+        centers: (K, D).
+    """
+    sums = np.zeros_like(centers)
+    np.add.at(sums, labels, points)
+    lengths = np.linalg.norm(sums, axis=-1, keepdims=True)
+    return np.where(lengths > 0, sums / np.where(lengths > 0, lengths, 1.0), centers)
+
+
+def _assign(likeness: np.ndarray, conflicts: Conflicts | None) -> np.ndarray:
+    """Return (N,) the most alike cluster of each point, the surest first where some exclude each other."""
+    if conflicts is None:
+        return likeness.argmax(-1)
+    clusters = likeness.shape[1]
+    ranked = np.sort(likeness, axis=-1)
+    margins = ranked[:, -1] - ranked[:, -2] if clusters > 1 else ranked[:, -1]
+    labels = np.full(len(likeness), -1)
+    for index in np.argsort(-margins, kind="stable").tolist():
+        taken = {int(labels[other]) for other in conflicts[index]} - {-1}
+        free = [cluster for cluster in range(clusters) if cluster not in taken] or list(range(clusters))
+        labels[index] = free[int(likeness[index, free].argmax())]
+    return labels
+
+
+def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return (N, K) probabilities of clusters, of von Mises-Fisher distributions with one concentration.
+
+    Args:
+        points: (N, D) unit vectors.
+        centers: (K, D) mean directions.
+        labels: (N,) clusters that the concentration is estimated from.
+
+    Source: Banerjee et al., "Clustering on the unit hypersphere using von Mises-Fisher distributions", 2005, eq. 4.4.
+    """
+    dimensions = points.shape[1]
+    length = float(np.clip((points * centers[labels]).sum(-1).mean(), 0.0, 1.0 - 1e-6))
+    concentration = min(_LARGEST_CONCENTRATION, length * (dimensions - length**2) / (1 - length**2))
+    logits = concentration * (points @ centers.T)
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+def in_order_of_appearance(labels: Sequence[int]) -> list[int]:
+    """Return the same groups, numbered from 0 in the order in which they come first.
+
+    Args:
+        labels: (N,) groups.
+    """
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in labels]

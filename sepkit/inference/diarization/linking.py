@@ -1,0 +1,170 @@
+"""More speakers than estimates: the parts of all estimates of a recording, linked to the speakers who speak in them.
+
+A model with two outputs separates a meeting of six as long as no more than two speak at once. Each output then holds
+one speaker after another. Turns of all outputs are embedded by a speaker encoder and clustered. Every sample of an
+output goes to exactly one speaker, so the speakers add up to what the outputs add up to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter
+from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means
+from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
+from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed
+from sepkit.inference.options import LinkSpeakers
+from sepkit.models.speaker_encoder import SpeakerEncoder
+
+Blocks = Callable[[], Iterator[np.ndarray]]
+"""Estimates (n, t) from beginning to end, block by block, as often as it is called."""
+
+# Where an output goes from one speaker to another, over half a frame on both sides.
+_FADE_SECONDS = 0.02
+
+
+@dataclass
+class LinkedSpeakers:
+    """A recording whose estimates are linked to speakers.
+
+    Args:
+        speakers: how many.
+        counted: how that was found; None if it was given.
+        owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
+        sample_rate: Hz.
+        estimates: them, block by block.
+    """
+
+    speakers: int
+    counted: SpeakerCount | None
+    owners: list[tuple[np.ndarray, np.ndarray]]
+    sample_rate: int
+    estimates: Blocks
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield (speakers, t) float32; where a speaker is in no estimate, zeros."""
+        done = 0
+        for block in self.estimates():
+            yield self._share(block, done)
+            done += block.shape[-1]
+
+    def _share(self, block: np.ndarray, start: int) -> np.ndarray:
+        shared = np.zeros((self.speakers, block.shape[-1]), np.float32)
+        fade = max(1, round(_FADE_SECONDS * self.sample_rate / 2))
+        times = np.arange(start, start + block.shape[-1])
+        for samples, (ends, owners) in zip(block, self.owners, strict=True):
+            first = int(np.searchsorted(ends, start - fade))
+            last = int(np.searchsorted(ends, start + block.shape[-1] + fade))
+            for part in range(first, min(last + 1, len(ends))):
+                # Every weight falls where the next one rises, so that they add up to 1.
+                begin = 1.0 if part == 0 else _ramp(times, ends[part - 1], fade)
+                end = 0.0 if part == len(ends) - 1 else _ramp(times, ends[part], fade)
+                shared[owners[part]] += (samples * (begin - end)).astype(np.float32)
+        return shared
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for the JSON file."""
+        counted = self.counted
+        return {"speakers": self.speakers, "runner_up": None if counted is None else counted.runner_up}
+
+
+def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
+    """Return 0 before an edge and 1 after it, and a line in between."""
+    return np.clip((times - edge) / (2 * fade) + 0.5, 0.0, 1.0)
+
+
+def link(
+    estimates: Blocks, count: int, sample_rate: int, encoder: SpeakerEncoder, speakers: LinkSpeakers, seed: int = 0
+) -> LinkedSpeakers:
+    """Return which part of which estimate of a recording belongs to which speaker.
+
+    Args:
+        estimates: them, block by block; read twice here.
+        count: n, how many.
+        sample_rate: Hz.
+        encoder: of voices.
+        speakers: their number; auto: it is found.
+        seed: of k-means.
+
+    Raises:
+        UserError: fewer segments than speakers.
+    """
+    meter = ActivityMeter(count, sample_rate)
+    length = 0
+    for block in estimates():
+        meter.add(block)
+        length += block.shape[-1]
+    segments, _ = cut_turns(meter.segments())
+    counted = None
+    if not segments:
+        known = 1 if speakers == "auto" else speakers
+        owner = np.array([length]), np.array([0])
+        return LinkedSpeakers(known, None, [owner] * count, sample_rate, estimates)
+    alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
+    embeddings = blend_turns(alone, segments)
+    if speakers == "auto":
+        seconds = np.array([segment.duration_seconds for segment in segments])
+        counted = count_speakers(embeddings, seconds, encoder.info.get("counting"), separated=count > 1)
+        speakers = counted.speakers
+    # Estimates that are heard at once may still be one speaker: where one speaks alone, the others hold what is left.
+    found = spherical_k_means(embeddings, speakers, seed)
+    labels = in_order_of_appearance(found.labels.tolist())
+    owners = [_owners(segments, labels, track, length, sample_rate) for track in range(count)]
+    return LinkedSpeakers(speakers, counted, owners, sample_rate, estimates)
+
+
+def _owners(
+    segments: Sequence[SpeechSegment], labels: Sequence[int], track: int, length: int, sample_rate: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ends of the parts of one estimate, samples, and whose they are; pauses are divided in the middle."""
+    own = [(segment, label) for segment, label in zip(segments, labels, strict=True) if segment.track == track]
+    ends: list[int] = []
+    owners: list[int] = []
+    for segment, label in own:
+        if owners and owners[-1] == label:
+            ends[-1] = round((segment.start_seconds + segment.duration_seconds) * sample_rate)
+            continue
+        begin = round(segment.start_seconds * sample_rate)
+        if ends:
+            ends[-1] = (ends[-1] + begin) // 2
+        ends.append(round((segment.start_seconds + segment.duration_seconds) * sample_rate))
+        owners.append(label)
+    if not owners:
+        return np.array([length]), np.array([0])
+    ends[-1] = length
+    return np.array(ends), np.array(owners)
+
+
+def _waveforms(
+    estimates: Blocks, segments: Sequence[SpeechSegment], sample_rate: int, wanted_rate: int
+) -> Iterator[np.ndarray]:
+    """Yield the samples of segments, in order of time, at another rate; only those begun and not ended are held."""
+    spans = [
+        (s.track, round(s.start_seconds * sample_rate), round((s.start_seconds + s.duration_seconds) * sample_rate))
+        for s in segments
+    ]
+    held: dict[int, list[np.ndarray]] = {}
+    ready: dict[int, np.ndarray] = {}
+    given, begun, done = 0, 0, 0
+    for block in estimates():
+        stop = done + block.shape[-1]
+        while begun < len(spans) and spans[begun][1] < stop:
+            held[begun] = []
+            begun += 1
+        for number in list(held):
+            track, first, last = spans[number]
+            held[number].append(block[track, max(0, first - done) : max(0, last - done)])
+            if last <= stop:
+                ready[number] = np.concatenate(held.pop(number))
+        while given in ready:
+            yield audio.resample(ready.pop(given), sample_rate, wanted_rate)
+            given += 1
+        done = stop
+    for number in range(given, len(spans)):
+        rest = ready[number] if number in ready else np.concatenate(held[number])
+        yield audio.resample(rest if len(rest) else np.zeros(1, np.float32), sample_rate, wanted_rate)

@@ -1,0 +1,212 @@
+"""Segments of speech in recordings and in separated estimates, and their embeddings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter
+from sepkit.errors import UserError
+from sepkit.files import parse_json
+from sepkit.heap import return_freed_memory
+from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.models.speaker_encoder import SpeakerEncoder
+
+WINDOW_SECONDS = 1.5
+"""Longest segment; a longer turn is cut into equal ones."""
+
+SHORTEST_SECONDS = 0.25
+"""Shorter segments tell nothing of a voice."""
+
+_BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
+# Differences of lengths that are no sign of files that do not belong together.
+_LENGTH_SLACK = 0.01
+# Segments of one turn touch each other; turns are at least 0.3 s apart.
+_TURN_PAUSE_SECONDS, _NEIGHBOR_WEIGHT = 0.1, 0.5
+# Embeddings between two returns of freed memory.
+_RETURN_MEMORY_EVERY = 200
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording, or the estimates of one that was separated.
+
+    Args:
+        name: relative path without ending: of the recording.
+        paths: one file, or one for each estimate.
+        relative: the same, as tables write them.
+    """
+
+    name: Path
+    paths: tuple[Path, ...]
+    relative: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SpeechSegment:
+    """A part of one file.
+
+    Args:
+        track: number of the file in its source.
+        start_seconds: where it begins.
+        duration_seconds: its length.
+    """
+
+    track: int
+    start_seconds: float
+    duration_seconds: float
+
+
+def group_estimates(recordings: dict[Path, Path]) -> list[Source]:
+    """Return recordings as sources, with the estimates that `sepkit separate` wrote of one recording as one source.
+
+    Args:
+        recordings: file -> relative path, see `find_recordings`.
+    """
+    together: dict[Path, list[Path]] = {}
+    for path in recordings:
+        together.setdefault(_description_of(path) or path, []).append(path)
+    sources = []
+    for key, paths in together.items():
+        relative = [recordings[path] for path in paths]
+        name = relative[0].with_suffix("") if key == paths[0] else relative[0].with_name(key.stem)
+        sources.append(Source(name, tuple(paths), tuple(str(path) for path in relative)))
+    return sources
+
+
+def _description_of(path: Path) -> Path | None:
+    """Return the JSON file beside an estimate that names it; None for other recordings."""
+    stem, mark, number = path.stem.rpartition("_s")
+    description = path.with_name(f"{stem}.json")
+    if not mark or not number.isdigit() or not description.is_file():
+        return None
+    try:
+        estimates = parse_json(description.read_text(encoding="utf-8")).get("estimates")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return description if isinstance(estimates, list) and path.name in estimates else None
+
+
+def find_segments(
+    source: Source, window_seconds: float = WINDOW_SECONDS
+) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
+    """Return the segments in which something is heard, in order of time, and those that are too short to use.
+
+    Args:
+        source: the files of one recording.
+        window_seconds: longest segment.
+
+    Raises:
+        UserError: a file that cannot be read, or estimates of different lengths.
+    """
+    return cut_turns(turns_of(source.paths), window_seconds)
+
+
+def cut_turns(
+    turns: Sequence[Sequence[tuple[float, float]]], window_seconds: float = WINDOW_SECONDS
+) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
+    """Return the turns of several tracks in equal parts, in order of time, and those that are too short to use.
+
+    Args:
+        turns: of each track: beginnings and lengths, seconds.
+        window_seconds: longest segment.
+    """
+    segments, short = [], []
+    for track, own in enumerate(turns):
+        for start, length in own:
+            parts = max(1, int(np.ceil(length / window_seconds - 1e-9)))
+            cut = [SpeechSegment(track, start + k * length / parts, length / parts) for k in range(parts)]
+            (segments if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
+    order = sorted(segments, key=lambda s: (s.start_seconds, s.track))
+    return order, sorted(short, key=lambda s: (s.start_seconds, s.track))
+
+
+def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
+    """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together.
+
+    Args:
+        paths: of the files.
+
+    Raises:
+        UserError: a file that cannot be read, or files of different rates or lengths.
+    """
+    headers = [audio.info(path) for path in paths]
+    rate, samples = headers[0].sample_rate, min(header.num_samples for header in headers)
+    for path, header in zip(paths, headers, strict=True):
+        if header.sample_rate != rate or header.num_samples > (1 + _LENGTH_SLACK) * samples + rate:
+            raise UserError(
+                f"{path}: found {header.num_samples} samples at {header.sample_rate} Hz, expected {samples} at {rate}, "
+                f"as in {paths[0]}; separate the recording again"
+            )
+    meter = ActivityMeter(len(paths), rate)
+    readers = [audio.read_blocks(path, max(1, round(_BLOCK_SECONDS * rate))) for path in paths]
+    for blocks in zip(*readers, strict=False):
+        length = min(map(len, blocks))
+        meter.add(np.stack([block[:length] for block in blocks]))
+    return meter.segments()
+
+
+def blend_turns(values: np.ndarray, segments: Sequence[SpeechSegment]) -> np.ndarray:
+    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
+
+    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
+
+    Args:
+        values: (N, D) of the segments.
+        segments: N of one recording.
+    """
+    points = unit_rows(np.asarray(values, np.float64))
+    blended = points.copy()
+    order = sorted(range(len(segments)), key=lambda k: (segments[k].track, segments[k].start_seconds))
+    for a, b in itertools.pairwise(order):
+        first, second = segments[a], segments[b]
+        pause = second.start_seconds - first.start_seconds - first.duration_seconds
+        if first.track == second.track and pause < _TURN_PAUSE_SECONDS:
+            blended[a] += _NEIGHBOR_WEIGHT * points[b]
+            blended[b] += _NEIGHBOR_WEIGHT * points[a]
+    return unit_rows(blended)
+
+
+def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate: int) -> Iterator[np.ndarray]:
+    """Yield the samples of segments, (T,) each; files are read in blocks.
+
+    Args:
+        source: the files of one recording.
+        segments: in order of time.
+        sample_rate: Hz of the result.
+    """
+    held: dict[int, tuple[float, np.ndarray]] = {}
+    for segment in segments:
+        begin, block = held.get(segment.track, (0.0, np.zeros(0, np.float32)))
+        end = segment.start_seconds + segment.duration_seconds
+        if not (begin <= segment.start_seconds and end <= begin + len(block) / sample_rate):
+            begin = segment.start_seconds
+            count = round(max(_READ_SECONDS, segment.duration_seconds + 1) * sample_rate)
+            block = audio.read(
+                source.paths[segment.track], round(begin * sample_rate), count, sample_rate, pad_end=True
+            )
+            held[segment.track] = begin, block
+        first = round((segment.start_seconds - begin) * sample_rate)
+        yield block[first : first + max(1, round(segment.duration_seconds * sample_rate))]
+
+
+@torch.inference_mode()
+def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
+    """Return embeddings of waveforms, (N, D) float32, computed one by one.
+
+    Args:
+        encoder: of voices.
+        waveforms: (T,) each, at the encoder's rate.
+    """
+    rows = []
+    for number, waveform in enumerate(waveforms, 1):
+        rows.append(encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy())
+        if number % _RETURN_MEMORY_EVERY == 0:
+            return_freed_memory()
+    return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)

@@ -1,0 +1,1 @@
+"""Sound that is separated while it comes in."""

@@ -1,0 +1,150 @@
+"""Separate from one pipe, a wav or raw PCM, to another, as raw PCM."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from io import BufferedIOBase
+from typing import BinaryIO
+
+import numpy as np
+
+from sepkit.data.audio import quantize_pcm16
+from sepkit.data.wav_header import read_wav_header
+from sepkit.errors import UserError
+from sepkit.inference.live.streaming import Stream
+from sepkit.inference.options import SampleFormat
+
+_TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
+# The most that is read at a time; a pipe that holds less is read at once.
+_READ_BYTES = 1 << 15
+
+
+@dataclass
+class Pipe:
+    """Samples that come through a pipe.
+
+    Args:
+        source: buffered binary file, read as data arrive.
+        sample_format: of the samples.
+        sample_rate: Hz; None: that of the model.
+        channels: interleaved; they are averaged.
+        begin: bytes that were already read.
+        size_bytes: of all samples, with `begin`; None: until the source ends.
+    """
+
+    source: BufferedIOBase
+    sample_format: SampleFormat = "s16le"
+    sample_rate: int | None = None
+    channels: int = 1
+    begin: bytes = b""
+    size_bytes: int | None = None
+
+    def read(self) -> bytes:
+        """Return the next bytes, as soon as there are any; none at the end."""
+        most = _READ_BYTES if self.size_bytes is None else min(_READ_BYTES, self.size_bytes)
+        if self.begin:
+            data, self.begin = self.begin[:most], b""
+        else:
+            # read1 returns what is available, while read would wait for the whole amount.
+            data = self.source.read1(most) if most else b""
+        if self.size_bytes is not None:
+            self.size_bytes -= len(data)
+        return data
+
+
+def open_pipe(
+    source: BufferedIOBase, sample_rate: int | None = None, sample_format: SampleFormat | None = None
+) -> Pipe:
+    """Return a pipe of a wav, whose header gives the format, or of raw mono PCM.
+
+    Args:
+        source: buffered binary file.
+        sample_rate: Hz; None: that of a wav, and for PCM that of the model.
+        sample_format: of PCM; None: data that begin like a wav are a wav, and all else is 16-bit integers.
+
+    Raises:
+        UserError: a wav of another rate, or one that cannot be read.
+    """
+    begin = b"" if sample_format else source.read(4)
+    if begin != b"RIFF":
+        return Pipe(source, sample_format or "s16le", sample_rate, begin=begin)
+    header = read_wav_header(source, begin)
+    if sample_rate not in (None, header.sample_rate):
+        raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")
+    return Pipe(
+        source, header.sample_format, header.sample_rate, channels=header.channels, size_bytes=header.size_bytes
+    )
+
+
+@dataclass
+class PipeReport:
+    """Report of a separated pipe.
+
+    Args:
+        num_samples: of the mixture.
+        clipped: samples of the estimates that were beyond the full scale of 16-bit integers.
+        dropped_bytes: behind the last whole sample.
+        compute_seconds: spent on separation.
+        sample_rate: Hz.
+    """
+
+    num_samples: int = 0
+    clipped: int = 0
+    dropped_bytes: int = 0
+    compute_seconds: float = 0.0
+    sample_rate: int = 1
+
+    def __str__(self) -> str:
+        seconds = self.num_samples / self.sample_rate
+        factor = f", real-time factor {self.compute_seconds / seconds:.3f}" if seconds else ""
+        clipped = f"; {self.clipped} samples clipped, f32le clips none" if self.clipped else ""
+        dropped = f"; {self.dropped_bytes} bytes at the end are no whole sample" if self.dropped_bytes else ""
+        return f"separated {seconds:.2f} s{factor}{clipped}{dropped}"
+
+
+def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
+    """Separate a pipe until it ends; write estimates to a sink interleaved, each block at once; return a report.
+
+    Args:
+        stream: fresh, at the rate of the pipe; it ends with it.
+        pipe: see `open_pipe`.
+        sink: binary file; gets n channels in the format of the pipe, as many frames as that has.
+
+    Raises:
+        UserError: samples that are not finite, or an unknown format.
+        BrokenPipeError: the reader of the sink is gone.
+    """
+    if pipe.sample_format not in _TYPES:
+        raise UserError(f"--sample-format {pipe.sample_format}: expected one of {', '.join(_TYPES)}")
+    dtype = _TYPES[pipe.sample_format]
+    frame_bytes = dtype.itemsize * pipe.channels
+    report = PipeReport(sample_rate=stream.sample_rate)
+    rest = b""
+    ended = False
+    while not ended:
+        data = pipe.read()
+        ended = not data
+        started = time.perf_counter()
+        if ended:
+            report.dropped_bytes = len(rest)
+            estimates = stream.finish()
+        else:
+            data = rest + data
+            whole = len(data) // frame_bytes * frame_bytes
+            rest = data[whole:]
+            block = np.frombuffer(data[:whole], dtype).reshape(-1, pipe.channels).T.astype(np.float32)
+            report.num_samples += block.shape[-1]
+            estimates = stream.push(block / 32768 if pipe.sample_format == "s16le" else block)
+        report.compute_seconds += time.perf_counter() - started
+        if estimates.size:
+            sink.write(_encoded(estimates, pipe.sample_format, report))
+            sink.flush()
+    return report
+
+
+def _encoded(estimates: np.ndarray, sample_format: SampleFormat, report: PipeReport) -> bytes:
+    if sample_format == "f32le":
+        return estimates.T.astype("<f4").tobytes()
+    report.clipped += int(np.count_nonzero((estimates < -1) | (estimates >= 1)))
+    return quantize_pcm16(estimates).T.astype("<i2").tobytes()

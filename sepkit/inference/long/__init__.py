@@ -1,0 +1,1 @@
+"""Recordings of any length, in chunks and in bounded memory."""

@@ -1,0 +1,253 @@
+"""Separate a signal chunk by chunk as it comes, and join the estimates of its chunks on reading."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+
+from sepkit.errors import UserError
+from sepkit.heap import return_freed_memory
+from sepkit.inference.long.stitching import Chunking, Stitcher
+from sepkit.inference.options import StitcherKind
+from sepkit.inference.runners import Batches, batch_size
+from sepkit.inference.selection import Products
+from sepkit.models import EncoderMaskerDecoder
+
+# Calls of the model between two returns of freed memory.
+_RETURN_MEMORY_EVERY = 4
+
+
+@dataclass
+class _Chunk:
+    """Numbers kept of a chunk. `w` are the weights it is joined with, `e` its estimates, `x` the mixture.
+
+    Args:
+        length: samples.
+        cross: (n,) <w e_i, x>.
+        gram: (n, n) <w e_i, w e_j>.
+        overlap: (n, n) <w a_i, w e_j> with the estimates a of the chunk before, where they overlap.
+        sums: (n,) sums of w e_i.
+        weight: energy of the mixture, weighted.
+        scores: (n,) log-odds, where the model has a scoring head.
+        rates: nats, see `rates_of`, if they were asked for.
+    """
+
+    length: int
+    cross: np.ndarray
+    gram: np.ndarray
+    overlap: np.ndarray
+    sums: np.ndarray
+    weight: float
+    scores: np.ndarray | None
+    rates: dict[str, float] | None
+
+
+class PiecewiseSeparation:
+    """Separates a signal that comes in blocks, chunk by chunk; only a file grows with its length.
+
+    Estimates of chunks go to a temporary file without a name, and a few numbers of each chunk stay in memory. Once all
+    chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`.
+
+    Args:
+        model: in evaluation mode.
+        device: where it computes.
+        chunking: at the model's rate.
+        kind: of the stitcher.
+        folder: for the temporary file; None: that of the system.
+        rates: whether the rates of a variational model are wanted.
+    """
+
+    def __init__(
+        self,
+        model: EncoderMaskerDecoder,
+        device: torch.device,
+        chunking: Chunking,
+        kind: StitcherKind = "profile",
+        folder: Path | None = None,
+        rates: bool = False,
+    ) -> None:
+        self._rates = rates
+        self._device, self._chunking = device, chunking
+        self._stitcher = Stitcher(chunking, model.sample_rate, kind)
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `JoinedEstimates.close`
+        except OSError as error:
+            reason = error.strerror or "no reason given"
+            raise UserError(f"{folder or tempfile.gettempdir()}: no temporary file can be made ({reason})") from error
+        self._buffer = np.zeros(0, np.float32)
+        self._batch: list[np.ndarray] = []
+        self._batches = Batches(model, batch_size(model, device, chunking.chunk / model.sample_rate))
+        self._chunks: list[_Chunk] = []
+        self._tail: np.ndarray | None = None
+        self._calls = 0
+        self._lowest, self._highest = math.inf, -math.inf
+
+    def push(self, block: np.ndarray) -> None:
+        """Take the next samples of the mixture.
+
+        Args:
+            block: (t,) float32, at the model's rate.
+
+        Raises:
+            UserError: estimates that are not finite.
+        """
+        if len(block):
+            self._lowest = min(self._lowest, float(block.min()))
+            self._highest = max(self._highest, float(block.max()))
+        self._buffer = np.concatenate([self._buffer, block])
+        # A chunk is the last one only if no samples follow.
+        while len(self._buffer) > self._chunking.chunk:
+            self._batch.append(self._buffer[: self._chunking.chunk])
+            self._buffer = self._buffer[self._chunking.hop :]
+            if len(self._batch) >= self._batches.size:
+                self._separate(last=False)
+
+    def finish(self) -> JoinedEstimates:
+        """Return the estimates of all that was pushed, at least one sample.
+
+        Raises:
+            UserError: estimates that are not finite.
+        """
+        self._separate(last=False)
+        self._batch.append(self._buffer)
+        self._separate(last=True)
+        silent = self._lowest == self._highest
+        return JoinedEstimates(self._file, self._chunking, self._chunks, self._stitcher.orders(), silent)
+
+    def close(self) -> None:
+        """Delete the temporary file without a result. Not needed after `finish`."""
+        self._file.close()
+
+    def _separate(self, last: bool) -> None:
+        if not self._batch:
+            return
+        mixtures = np.stack(self._batch)
+        self._batch = []
+        outputs = self._batches.outputs(torch.as_tensor(mixtures, device=self._device), rates=self._rates)
+        for mixture, output in zip(mixtures, outputs, strict=True):
+            scores = None if output.scores is None else output.scores[0]
+            self._add(mixture, output.estimates[0], scores, output.rates, last)
+        self._calls += 1
+        if self._calls % _RETURN_MEMORY_EVERY == 0:
+            return_freed_memory()
+
+    def _add(
+        self,
+        mixture: np.ndarray,
+        estimates: np.ndarray,
+        scores: np.ndarray | None,
+        rates: dict[str, float] | None,
+        last: bool,
+    ) -> None:
+        self._file.write(estimates.tobytes())
+        self._stitcher.add(estimates)
+        weights = self._chunking.weights(mixture.size, first=not self._chunks, last=last)
+        weighted = estimates * weights
+        overlap = self._chunking.overlap
+        before = np.zeros_like(weighted[:, :overlap]) if self._tail is None else self._tail
+        in_double = weighted.astype(np.float64)
+        self._chunks.append(
+            _Chunk(
+                length=mixture.size,
+                cross=in_double @ mixture.astype(np.float64),
+                gram=in_double @ in_double.T,
+                overlap=before[:, : mixture.size].astype(np.float64) @ in_double[:, :overlap].T,
+                sums=in_double.sum(-1),
+                weight=float(np.square(weights * mixture, dtype=np.float64).sum()),
+                scores=scores,
+                rates=rates,
+            )
+        )
+        self._tail = weighted[:, -overlap:]
+
+
+@dataclass
+class JoinedEstimates:
+    """The estimates of a recording, joined from its chunks on reading, at the model's rate and level.
+
+    Args:
+        orders: (K, n), [k, j] which estimate of chunk k belongs to joined estimate j.
+        silent: whether all samples of the mixture are the same.
+    """
+
+    _file: IO[bytes]
+    _chunking: Chunking
+    _chunks: list[_Chunk]
+    orders: np.ndarray
+    silent: bool
+    num_samples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_samples = (len(self._chunks) - 1) * self._chunking.hop + self._chunks[-1].length
+
+    def products(self) -> Products:
+        """Return inner products of the joined estimates with each other and with the mixture."""
+        n = self.orders.shape[1]
+        gram, cross, sums = np.zeros((n, n)), np.zeros(n), np.zeros(n)
+        for k, (chunk, order) in enumerate(zip(self._chunks, self.orders, strict=True)):
+            gram += chunk.gram[np.ix_(order, order)]
+            if k:
+                shared = chunk.overlap[np.ix_(self.orders[k - 1], order)]
+                gram += shared + shared.T
+            cross += chunk.cross[order]
+            sums += chunk.sums[order]
+        return Products(gram, cross, sums, self.num_samples)
+
+    def scores(self) -> np.ndarray | None:
+        """(n,) log-odds that an estimate is a speaker: the mean over chunks, weighted by energy of the mixture."""
+        if self._chunks[0].scores is None:
+            return None
+        scores = np.stack([chunk.scores[order] for chunk, order in zip(self._chunks, self.orders, strict=True)])  # type: ignore[index]  # all chunks have scores, or none
+        weights = np.array([chunk.weight for chunk in self._chunks])
+        weights = weights if weights.sum() > 0 else np.ones(len(weights))
+        return np.average(scores, axis=0, weights=weights).astype(np.float32)
+
+    def rates(self) -> dict[str, float] | None:
+        """Return means over chunks, weighted by their lengths; None unless asked for and variational."""
+        first = self._chunks[0].rates
+        if first is None:
+            return None
+        total = sum(chunk.length for chunk in self._chunks)
+        return {
+            name: math.fsum(chunk.rates[name] * chunk.length for chunk in self._chunks if chunk.rates) / total
+            for name in first
+        }
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return a part of the joined estimates, (n, stop - start) float32.
+
+        Args:
+            start: first sample, at the model's rate.
+            stop: end of the part.
+        """
+        chunking, count = self._chunking, len(self._chunks)
+        n = self.orders.shape[1]
+        joined = np.zeros((n, stop - start), np.float32)
+        first = max(0, -(-(start - chunking.chunk + 1) // chunking.hop))
+        for k in range(first, min(count, (stop - 1) // chunking.hop + 1)):
+            length, begin = self._chunks[k].length, k * chunking.hop
+            low, high = max(start, begin), min(stop, begin + length)
+            if low >= high:
+                continue
+            self._file.seek(4 * n * k * chunking.chunk)
+            estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)[self.orders[k]]
+            weights = chunking.weights(length, first=k == 0, last=k == count - 1)
+            part = slice(low - begin, high - begin)
+            joined[:, low - start : high - start] += estimates[:, part] * weights[part]
+        return joined
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield (n, t) float32, the joined estimates from beginning to end."""
+        for start in range(0, self.num_samples, self._chunking.hop):
+            yield self.read(start, min(self.num_samples, start + self._chunking.hop))
+
+    def close(self) -> None:
+        """Delete the temporary file; nothing can be read afterwards."""
+        self._file.close()

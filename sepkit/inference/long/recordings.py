@@ -1,0 +1,252 @@
+"""Separate a recording of any length in chunks and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from sepkit.data import audio
+from sepkit.data.audio_streams import StreamResampler
+from sepkit.inference.long.chunked import JoinedEstimates, PiecewiseSeparation
+from sepkit.inference.long.stitching import Chunking
+from sepkit.inference.long.upper_band import shares_upper_band
+from sepkit.inference.options import HighBand, StitcherKind
+from sepkit.inference.selection import Selection, distribute_residual
+from sepkit.inference.separated import Separated
+from sepkit.models import EncoderMaskerDecoder
+
+_BLOCK_SECONDS = 5.0
+
+
+class Recording(Protocol):
+    """A recording of one channel that can be read more than once."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples."""
+        ...
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield its samples (t,) float32 in blocks, from beginning to end."""
+        ...
+
+    def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
+        """Return some samples at another rate, (stop - start,).
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
+        ...
+
+
+@dataclass
+class ArrayRecording:
+    """A recording in memory.
+
+    Args:
+        samples: (T,) float32.
+        sample_rate: Hz.
+    """
+
+    samples: np.ndarray
+    sample_rate: int
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the samples in order, (t,) each; see `Recording`."""
+        size = max(1, round(_BLOCK_SECONDS * self.sample_rate))
+        for start in range(0, len(self.samples), size):
+            yield self.samples[start : start + size]
+
+    def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
+        return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
+
+
+class FileRecording:
+    """A recording in an audio file, one block of which is in memory at a time.
+
+    Args:
+        path: of the file.
+        channel: which channel, from 0; None: the mean of all.
+
+    Raises:
+        UserError: no such file, or not an audio file.
+    """
+
+    def __init__(self, path: Path, channel: int | None = None) -> None:
+        self.path, self.channel = path, channel
+        info = audio.info(path)
+        self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the samples in order, (t,) each; see `Recording`."""
+        return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
+
+    def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
+        """Return some samples at another rate, (stop - start,); see `Recording`.
+
+        Args:
+            start: first sample, at that rate.
+            stop: end of the samples, at that rate.
+            sample_rate: Hz of the result.
+        """
+        return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
+
+
+# ---------------------------------------------------------------------------------------------------------- separation
+
+
+def separate_long(
+    model: EncoderMaskerDecoder,
+    device: torch.device,
+    recording: Recording,
+    chunking: Chunking,
+    kind: StitcherKind = "profile",
+    folder: Path | None = None,
+    progress: bool = False,
+    rates: bool = False,
+) -> JoinedEstimates:
+    """Separate a recording chunk by chunk, and return its joined estimates.
+
+    Args:
+        model: in evaluation mode, on `device`.
+        device: where it computes.
+        recording: of any rate.
+        chunking: at the model's rate.
+        kind: of the stitcher.
+        folder: for a temporary file; None: that of the system.
+        progress: whether to show a bar on a terminal.
+        rates: whether the rates of a variational model are wanted.
+
+    Raises:
+        UserError: a recording that cannot be read to its end, or estimates that are not finite.
+    """
+    resampler = StreamResampler(recording.sample_rate, model.sample_rate)
+    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates)
+    seconds = round(recording.num_samples / recording.sample_rate)
+    try:
+        with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
+            for block in recording.blocks():
+                pieces.push(resampler.push(block[None])[0])
+                bar.update(len(block) / recording.sample_rate)
+        pieces.push(resampler.finish()[0])
+        return pieces.finish()
+    except BaseException:
+        pieces.close()
+        raise
+
+
+@dataclass
+class LongSeparation:
+    """A separated long recording: all results, and its estimates block by block.
+
+    Args:
+        separated: without estimates.
+        joined: estimates of the model; gone after `close`.
+        recording: that was separated.
+        model_rate: Hz.
+        selection: which estimates are wanted, and at which levels.
+        shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
+        high_band: what becomes of what the recording holds above the model's band.
+    """
+
+    separated: Separated
+    joined: JoinedEstimates
+    recording: Recording
+    model_rate: int
+    selection: Selection
+    shares: np.ndarray | None
+    high_band: HighBand
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
+        mixture = None if self.shares is None else _Reader(self.recording.blocks())
+        for block in self._with_high_band():
+            if mixture is not None and self.shares is not None:
+                block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
+            yield block
+
+    def _with_high_band(self) -> Iterator[np.ndarray]:
+        # It remembers where it is, and blocks are asked for more than once.
+        sharing = shares_upper_band(
+            self.high_band, self.recording.sample_rate, self.model_rate, self.selection.kept.size
+        )
+        if sharing is None:
+            yield from self._fitted()
+            return
+        mixture = _Reader(self.recording.blocks())
+        for block in self._fitted():
+            yield sharing.push(mixture.take(block.shape[-1]), block)
+        yield sharing.finish()
+
+    def _fitted(self) -> Iterator[np.ndarray]:
+        missing = self.recording.num_samples
+        for block in self._resampled():
+            # Resampling there and back may differ from the recording's length by a few samples.
+            block = block[:, :missing]
+            missing -= block.shape[-1]
+            yield block
+
+    def in_memory(self) -> Separated:
+        """Return everything, with the estimates as one array; then the temporary file is gone."""
+        estimates, done = np.empty((len(self.selection.kept), self.recording.num_samples), np.float32), 0
+        for block in self.blocks():
+            estimates[:, done : done + block.shape[-1]] = block
+            done += block.shape[-1]
+        self.close()
+        self.separated.estimates = estimates
+        return self.separated
+
+    def _resampled(self) -> Iterator[np.ndarray]:
+        if not self.selection.kept.size:
+            return
+        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, len(self.selection.kept))
+        given = 0
+        for block in self.joined.blocks():
+            yield (ready := resampler.push(self.selection.outputs(block)))
+            given += ready.shape[-1]
+        yield (rest := resampler.finish())
+        missing = self.recording.num_samples - given - rest.shape[-1]
+        if missing > 0:
+            yield np.zeros((len(self.selection.kept), missing), np.float32)
+
+    def close(self) -> None:
+        """Delete the estimates."""
+        self.joined.close()
+
+
+class _Reader:
+    """Reads blocks of any length from blocks of other lengths."""
+
+    def __init__(self, blocks: Iterator[np.ndarray]) -> None:
+        self._blocks, self._held = blocks, np.zeros(0, np.float32)
+
+    def take(self, count: int) -> np.ndarray:
+        while len(self._held) < count:
+            self._held = np.concatenate([self._held, next(self._blocks)])
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken

@@ -1,0 +1,1 @@
+"""What a separation tells about itself, without references."""

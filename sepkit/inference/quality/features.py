@@ -1,0 +1,363 @@
+"""Features of a separation that predict its quality without references: numbers for every hypothesis of a recording.
+
+Those in `BASELINE_FEATURES` depend on the mixture alone. A model adds the features that it has: a deterministic one has
+no rates and no spread. None takes another pass of the masker, so that predictions cost little beside a separation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sepkit.inference.diarization.profiles import TraitStatistics, measure_voices
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.objectives.assignment import PIT
+from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.objectives.rates import elementwise_rate
+from sepkit.types import Separation
+
+BASELINE_FEATURES = (
+    "level_dbfs",
+    "crest_factor_db",
+    "spectral_flatness_db",
+    "spectral_centroid_hz",
+    "zero_crossing_rate",
+    "log_kurtosis",
+    "level_deviation_db",
+    "log_duration_seconds",
+)
+"""Features of the mixture that need no model, see `mixture_features`."""
+
+SHORTEST_SECONDS = 0.5
+"""Shorter recordings have no features: a statistic of a few frames tells nothing."""
+
+LONGEST_SECONDS = 30.0
+"""Features of a longer recording come from evenly spaced excerpts of this total length."""
+
+EXCERPT_SECONDS = 5.0
+
+DOMINANCE = "dominance"
+"""Share of the energy of all estimates that is in the strongest one of each frame and frequency."""
+
+LIKENESS_FEATURES = (DOMINANCE, "pitch_distance", "voice_distance")
+"""Names of the features of `likeness_features`."""
+
+# A trait of less is not known. Unknown distances are taken to be those of a usual pair of voices.
+_LEAST_SECONDS = 0.1
+# Of cepstra; steady tones have less.
+_LEAST_DEVIATION = 0.1
+_USUAL_PITCH_DISTANCE, _USUAL_VOICE_DISTANCE = 0.35, 1.1
+
+# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
+_LEAST_DB, _MOST_DB = -60.0, 60.0
+_FRAME_SECONDS = 0.032
+# An estimate that is voiced for less, where it is the strongest, is taken to have a pitch between those of most voices.
+_LEAST_PITCH_SECONDS, _USUAL_LOG_PITCH = 0.1, math.log(150.0)
+
+
+def recording_features(
+    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation
+) -> dict[str, np.ndarray] | None:
+    """Return (n,) of every feature that the model has for a recording; None for silence or less than half a second.
+
+    A silent hypothesis has NaN.
+
+    Recordings of up to 30 s are used whole. Of longer ones, six excerpts of 5 s are separated, the first at the
+    beginning and the last at the end, and the features are means over those that are not silent. The hypotheses of an
+    excerpt are brought into the order of the recording by their SI-SDR to its estimates.
+
+    Args:
+        model: on the device of `mixture`, in evaluation mode.
+        mixture: (T,) at the model's rate.
+        separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
+    """
+    rate, num_samples = model.sample_rate, mixture.shape[-1]
+    if num_samples < SHORTEST_SECONDS * rate or _is_silent(mixture):
+        return None
+    if num_samples <= LONGEST_SECONDS * rate:
+        return hypothesis_features(model, mixture, separation)
+    excerpts = (
+        (mixture[start:stop], separation.estimates[..., start:stop]) for start, stop in excerpt_spans(num_samples, rate)
+    )
+    return excerpt_features(model, excerpts)
+
+
+def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
+    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`.
+
+    Args:
+        num_samples: length of the recording.
+        sample_rate: Hz.
+    """
+    # A short one can be separated in chunks, too.
+    length, count = min(num_samples, round(EXCERPT_SECONDS * sample_rate)), round(LONGEST_SECONDS / EXCERPT_SECONDS)
+    starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
+    return [(start, start + length) for start in starts]
+
+
+def excerpt_features(
+    model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]]
+) -> dict[str, np.ndarray] | None:
+    """Return `recording_features` of a long recording, given only its excerpts.
+
+    Args:
+        model: on the device of the excerpts, in evaluation mode.
+        excerpts: of the mixture (T,) and of the recording's estimates (1, n, T), see `excerpt_spans`.
+    """
+    parts: list[dict[str, np.ndarray]] = []
+    for excerpt, estimates in excerpts:
+        if _is_silent(excerpt):
+            continue
+        with torch.inference_mode():
+            own = model(excerpt[None])
+        features = hypothesis_features(model, excerpt, own)
+        order = _order_as(own.estimates, estimates)
+        parts.append({name: values[order] for name, values in features.items()})
+    if not parts:
+        return None
+    features = {name: _mean_of_finite([part[name] for part in parts]) for name in parts[0]}
+    return features | {"log_duration_seconds": np.full(model.hypotheses, math.log(LONGEST_SECONDS))}
+
+
+def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation) -> dict[str, np.ndarray]:
+    """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
+
+    * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
+      estimate's, see `EncoderMaskerDecoder.spread_energy`. It is known in closed form: nothing is sampled.
+    * `encoding_rate_nats_per_frame`; `mask_rate_nats_per_frame` of the hypothesis itself; `path_rate_nats_per_frame`.
+    * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
+    * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
+    * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
+    * `estimate_flatness_db`, `estimate_level_deviation_db`: those of `mixture_features`, of the estimate.
+    * `estimate_log_pitch`: mean logarithm of the pitch in Hz, where the estimate is much stronger than the others.
+    * those of `likeness_features`, of two hypotheses or more.
+    * `score`: log-odds that it is a speaker.
+    * those of the mixture, the same for all hypotheses.
+
+    Args:
+        model: which made the separation.
+        mixture: (T,), not silent.
+        separation: a batch of one, with nothing sampled.
+
+    Source: thesis, appendix A section 4.4 (features of a linear model).
+    """
+    n = separation.estimates.shape[1]
+    features = _relations(separation.estimates, mixture)
+    if model.mask_family.variational:
+        features["mask_spread_db"] = _mask_spread(model, separation)
+    features |= _rates(separation)
+    features |= _sound(separation.estimates[0].cpu().numpy(), model.sample_rate)
+    if separation.scores is not None:
+        features["score"] = separation.scores[0].double().cpu().numpy()
+    silent = np.ptp(separation.estimates[0].cpu().numpy(), axis=-1) == 0
+    features = {name: np.where(silent, np.nan, values) for name, values in features.items()}
+    of_mixture = mixture_features(mixture.cpu().numpy(), model.sample_rate)
+    return features | {name: np.full(n, value) for name, value in of_mixture.items()}
+
+
+def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
+    """Return level and statistics of a waveform, by the names in `BASELINE_FEATURES`.
+
+    * `level_dbfs`: mean power, full scale 1.0.
+    * `crest_factor_db`: peak over root mean square.
+    * `spectral_flatness_db`: geometric over arithmetic mean of the power spectrum (Welch, 32 ms Hann windows).
+    * `spectral_centroid_hz`: mean frequency, weighted by power.
+    * `zero_crossing_rate`: changes of sign a sample.
+    * `log_kurtosis`: logarithm of the fourth moment over the squared second; log 3 for Gaussian noise.
+    * `level_deviation_db`: standard deviation of the level of 32 ms frames, those 60 dB below the loudest raised to
+      there: large where there are pauses.
+    * `log_duration_seconds`: natural logarithm.
+
+    Args:
+        mixture: (T,), not silent.
+        sample_rate: Hz.
+    """
+    mixture = mixture.astype(np.float64)
+    level = float(np.mean(np.square(mixture)))
+    centered = mixture - mixture.mean()
+    squares = np.square(centered)
+    power = float(squares.mean())
+    spectrum = _power_spectrum(centered, _frame_of(centered, sample_rate))
+    frequencies = np.linspace(0, sample_rate / 2, len(spectrum) + 1)[1:]
+    return {
+        "level_dbfs": 10 * math.log10(level),
+        "crest_factor_db": 10 * math.log10(float(squares.max()) / power),
+        "spectral_flatness_db": _flatness_db(spectrum),
+        "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
+        "zero_crossing_rate": float(np.mean(np.signbit(centered[1:]) != np.signbit(centered[:-1]))),
+        "log_kurtosis": math.log(float(np.mean(np.square(squares))) / power**2),
+        "level_deviation_db": _level_deviation_db(centered, _frame_of(centered, sample_rate)),
+        "log_duration_seconds": math.log(len(mixture) / sample_rate),
+    }
+
+
+def _frame_of(waveform: np.ndarray, sample_rate: int) -> int:
+    return min(len(waveform), round(_FRAME_SECONDS * sample_rate))
+
+
+def _flatness_db(spectrum: np.ndarray) -> float:
+    return 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean()))
+
+
+def _level_deviation_db(waveform: np.ndarray, frame: int) -> float:
+    energies = np.square(waveform[: len(waveform) // frame * frame].reshape(-1, frame)).mean(-1)
+    return float((10 * np.log10(_floored(energies, _LEAST_DB))).std())
+
+
+def _frame_powers(waveform: np.ndarray, frame: int) -> np.ndarray:
+    """Return (F, K) power spectra of half overlapping Hann windows without their means."""
+    frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
+    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * _hann(frame))
+    return np.square(spectra.real) + np.square(spectra.imag)
+
+
+@lru_cache(maxsize=8)
+def _hann(frame: int) -> np.ndarray:
+    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+
+
+def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:
+    """Return Welch's estimate of the power spectrum above 0 Hz, up to a factor, from Hann windows without their means.
+
+    `scipy.signal.welch` gives the same, but takes a third of the time of a separation: it treats windows one by one.
+    """
+    return _welch(_frame_powers(waveform, frame), frame)
+
+
+def _welch(powers: np.ndarray, frame: int) -> np.ndarray:
+    spectrum = powers.mean(0)
+    # Of the bins that stand for a positive and a negative frequency; the one at half the rate stands for itself.
+    spectrum[1 : (frame + 1) // 2] *= 2
+    # Without means there is nothing at 0 Hz.
+    return _floored(spectrum[1:], -120.0)
+
+
+def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
+    """Raise powers to at least this many dB relative to the largest; a click at the end is in no whole frame."""
+    return np.maximum(powers, max(float(powers.max()) * 10 ** (least_db / 10), np.finfo(np.float64).tiny))
+
+
+def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
+    """Return how estimates (1, n, T) relate to each other and to the mixture (T,), independent of their levels."""
+    signals = torch.cat([estimates[0], mixture[None]]).cpu().double()
+    products = (signals @ signals.mT).numpy()
+    gram, cross, mixture_energy = products[:-1, :-1], products[:-1, -1], products[-1, -1]
+    energies = np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny)
+    norms = np.sqrt(energies)
+    best_sum = np.linalg.lstsq(gram / np.outer(norms, norms), cross / norms, rcond=1e-9)[0]
+    explained = float(best_sum @ (cross / norms))
+    relations = {
+        "residual_db": np.full(len(cross), _db(np.array(mixture_energy - explained), np.array(mixture_energy))),
+        "relative_level_db": _db(np.square(cross) / energies, np.array(mixture_energy)),
+    }
+    if len(cross) > 1:
+        alike = np.square(gram / np.outer(norms, norms))
+        np.fill_diagonal(alike, 0.0)
+        nearest = alike.max(1)
+        relations["correlation_db"] = _db(nearest, 1 - nearest)
+    return relations
+
+
+def _mask_spread(model: EncoderMaskerDecoder, separation: Separation) -> np.ndarray:
+    with torch.inference_mode():
+        spread = model.spread_energy(separation)[0].double().cpu().numpy()
+    estimates = separation.estimates[0].double().square().sum(-1).cpu().numpy()
+    return _db(spread, estimates)
+
+
+def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
+    """Return how estimates (n, T) sound, independent of their levels."""
+    flatness, deviations, powers = [], [], []
+    for estimate in estimates - estimates.mean(-1, keepdims=True, dtype=np.float64):
+        frame = _frame_of(estimate, sample_rate)
+        powers.append(_frame_powers(estimate, frame))
+        flatness.append(_flatness_db(_welch(powers[-1], frame)))
+        deviations.append(_level_deviation_db(estimate, frame))
+    power = float(np.square(estimates, dtype=np.float64).sum(0).mean())
+    voices = measure_voices(estimates, sample_rate, power)
+    pitch = voices["pitch"]
+    likeness = likeness_features(powers, voices) if len(estimates) > 1 else {}
+    return likeness | {
+        "estimate_flatness_db": np.array(flatness),
+        "estimate_level_deviation_db": np.array(deviations),
+        "estimate_log_pitch": np.where(pitch.seconds > _LEAST_PITCH_SECONDS, pitch.means[:, 0], _USUAL_LOG_PITCH),
+    }
+
+
+def _rates(separation: Separation) -> dict[str, np.ndarray]:
+    n, extras = separation.estimates.shape[1], separation.extras
+    rates: dict[str, np.ndarray] = {}
+    with torch.no_grad():
+        if "encoding_prior" in extras:
+            rate = elementwise_rate(separation.encoding, extras["encoding_prior"], None).double().sum().item()
+            rates["encoding_rate_nats_per_frame"] = np.full(n, rate / separation.encoding.shape[-1])
+        if "mask_prior" in extras:
+            rate = elementwise_rate(separation.masks, extras["mask_prior"], None)[0].double().sum((-2, -1))
+            rates["mask_rate_nats_per_frame"] = rate.cpu().numpy() / separation.masks.shape[-1]
+        if "path_rate" in extras:
+            rate = extras["path_rate"].double().sum().item()
+            rates["path_rate_nats_per_frame"] = np.full(n, rate / extras["path_rate"].shape[-1])
+    return rates
+
+
+def _order_as(excerpt: Tensor, whole: Tensor) -> list[int]:
+    """Return the hypothesis of an excerpt (1, n, T) that each of the recording's (1, n, T) is."""
+    return PIT().matches(pairwise_neg_si_sdr(excerpt, whole))[0].tolist()
+
+
+def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return (n,) means over finite values; NaN where there are none."""
+    stacked = np.stack(values)
+    finite = np.isfinite(stacked)
+    total, count = np.where(finite, stacked, 0.0).sum(0), finite.sum(0)
+    return np.divide(total, count, out=np.full(stacked.shape[1], np.nan), where=count > 0)
+
+
+def _db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)
+
+
+def _is_silent(waveform: Tensor) -> bool:
+    return bool(waveform.max() == waveform.min())
+
+
+def likeness_features(powers: Sequence[np.ndarray], voices: Mapping[str, TraitStatistics]) -> dict[str, np.ndarray]:
+    """Return (n,) of each of `LIKENESS_FEATURES`, for two estimates or more.
+
+    * `dominance`: share of the energy of all estimates that is in the strongest one of each frame and frequency; 1 if
+      they never overlap. The same for all estimates.
+    * `pitch_distance`: difference of the mean log pitch from that of the nearest other estimate.
+    * `voice_distance`: root mean square difference of the mean cepstra from those of the nearest other estimate, in
+      standard deviations inside estimates.
+
+    Args:
+        powers: power spectra of the frames of each estimate, (F, K).
+        voices: their traits, see `measure_voices`.
+    """
+    stacked = np.stack(powers)
+    total = float(stacked.sum())
+    share = float(stacked.max(0).sum()) / total if total > 0 else 1.0
+    pitch, cepstra = voices["pitch"], voices["cepstra"]
+    deviations = np.maximum(np.sqrt(np.diagonal(cepstra.scatter) / max(1, cepstra.frames)), _LEAST_DEVIATION)
+    return {
+        DOMINANCE: np.full(len(stacked), share),
+        "pitch_distance": _to_nearest(pitch.means, pitch.seconds, _USUAL_PITCH_DISTANCE),
+        "voice_distance": _to_nearest(cepstra.means / deviations, cepstra.seconds, _USUAL_VOICE_DISTANCE),
+    }
+
+
+def _to_nearest(means: np.ndarray, seconds: np.ndarray, unknown: float) -> np.ndarray:
+    """Return (n,) root mean square differences of means (n, D) from the nearest other whose trait is known."""
+    known = seconds > _LEAST_SECONDS
+    distances = np.sqrt(np.square(means[:, None] - means[None]).mean(-1))
+    distances[:, ~known] = np.inf
+    np.fill_diagonal(distances, np.inf)
+    nearest = distances.min(1)
+    return np.where(known & np.isfinite(nearest), nearest, unknown)

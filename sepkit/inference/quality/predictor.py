@@ -1,0 +1,246 @@
+"""What a model predicts of its own output without references, fitted by `sepkit calibrate` and stored with the model.
+
+Two ridge regressions of SI-SDR are fitted on the same mixtures: `model` uses everything that a separation tells,
+`baseline` only the mixture. Their difference is the model's knowledge about its own output. Beside them are what tells
+whether a recording is separated at all, and what tells how many speak.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sepkit.choices import from_dict, to_dict
+from sepkit.errors import UserError, shown
+from sepkit.files import parse_json, read_yaml, write_text
+from sepkit.inference.quality.activity import ActivityThreshold
+from sepkit.inference.quality.failure import failure_features, fit_failure
+from sepkit.inference.quality.features import BASELINE_FEATURES
+from sepkit.inference.quality.regression import COVERAGE, LogisticRegression, RidgeRegression, fit_ridge
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, estimates_summary
+from sepkit.models.storage.earlier import with_frames
+from sepkit.version import __version__
+
+QUALITY = "quality.yaml"
+FORMAT = 2
+FEATURES_VERSION = 4
+"""Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
+
+
+@dataclass
+class QualityPredictor:
+    """Content of a model's `quality.yaml`.
+
+    Args:
+        weights: fingerprint of the model it was fitted for.
+        hypotheses: n of that model.
+        manifest: where the mixtures came from.
+        mixtures: number of mixtures used.
+        examples: number of estimates of sources in them.
+        coverage: share of examples that the intervals should contain.
+        model: predicts from everything.
+        baseline: predicts from the mixture's level and statistics.
+        depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
+        failure: flags recordings that are not separated; None if too few mixtures are not, or too few are.
+        activity: counts speakers by the levels of the estimates; None if they do not tell.
+        single_speaker: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told
+            safely.
+        sepkit: version that wrote it.
+        format: of the file.
+        features_version: of the features.
+    """
+
+    weights: str
+    hypotheses: int
+    manifest: str
+    mixtures: int
+    examples: int
+    coverage: float
+    model: RidgeRegression
+    baseline: RidgeRegression
+    depth_steps: int | None = None
+    failure: LogisticRegression | None = None
+    activity: ActivityThreshold | None = None
+    single_speaker: SingleSpeakerDetector | None = None
+    sepkit: str = __version__
+    format: int = FORMAT
+    features_version: int = FEATURES_VERSION
+
+    def predict(self, features: Mapping[str, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the expected SI-SDR (n,), the ends of its interval (n, 2) and the baseline's SI-SDR (n,), dB, float32.
+
+        Args:
+            features: (n,) each, by name; None (silence, or too short): everything is NaN.
+        """
+        if features is None:
+            predicted = baseline = np.full(self.hypotheses, np.nan)
+        else:
+            predicted, baseline = self.model.predict(features), self.baseline.predict(features)
+        interval = self.model.interval(predicted)
+        return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
+
+    def likely_not_separated(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
+        """Return whether a recording of two estimates or more is likely not separated; None if that is not known."""
+        if features is None or self.failure is None:
+            return None
+        return self.failure.flags(failure_features(features, self.model.predict(features)))
+
+    def is_single_speaker(
+        self,
+        features: Mapping[str, np.ndarray] | None,
+        levels_db: np.ndarray,
+        voice: Callable[[], Mapping[str, float]],
+    ) -> bool | None:
+        """Return whether one speaker is alone in a recording; None if that is not known.
+
+        Args:
+            features: (n,) each, by name; None: silence, or too short.
+            levels_db: (n,) of the estimates, see `sepkit.inference.quality.activity.levels_db`.
+            voice: returns what `sepkit.inference.quality.single_speaker.voice_change` does; called only if it matters.
+        """
+        if features is None or self.single_speaker is None:
+            return None
+        return self.single_speaker.flags(estimates_summary(features, levels_db), voice)
+
+    def digest(self) -> str:
+        """Return a hexadecimal digest of everything, which identifies this predictor."""
+        return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def fit_quality(
+    features: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    mixtures: np.ndarray | Sequence[int],
+    improvements_db: np.ndarray | None = None,
+    **described: Any,
+) -> QualityPredictor:
+    """Return predictors of SI-SDR and of failure, fitted to the same examples.
+
+    Args:
+        features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
+        targets: (N,) SI-SDR, dB.
+        mixtures: (N,) number of the mixture that each example comes from.
+        improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: failure is not predicted.
+        **described: weights, hypotheses and manifest of `QualityPredictor`.
+
+    Raises:
+        UserError: see `fit_ridge`.
+    """
+    targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
+    usable = np.isfinite(np.stack([targets, *features.values()])).all(0)
+    of_usable = {name: np.asarray(values, np.float64)[usable] for name, values in features.items()}
+    targets, mixtures = targets[usable], mixtures[usable]
+    fit = fit_ridge(of_usable, targets, mixtures)
+    failure = None
+    if improvements_db is not None:
+        failure = fit_failure(of_usable, fit.left_out_db, np.asarray(improvements_db, np.float64)[usable], mixtures)
+    return QualityPredictor(
+        **described,
+        mixtures=len(np.unique(mixtures)),
+        examples=len(targets),
+        coverage=COVERAGE,
+        model=fit.regression,
+        baseline=fit_ridge({name: of_usable[name] for name in BASELINE_FEATURES}, targets, mixtures).regression,
+        failure=failure,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
+    """Write the predictor to a model's folder as plain YAML; return its path.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    path = folder / QUALITY
+    # JSON has no tuples, so none becomes a tag in the YAML.
+    text = yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
+    write_text(path, text)
+    return path
+
+
+def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredictor | None:
+    """Read the predictor in a model's folder; return None if there is none.
+
+    Args:
+        folder: of the model.
+        weights: fingerprint of the model that it must be for.
+        hypotheses: n of that model.
+
+    Raises:
+        UserError: a file that is damaged, of another version, or for another model.
+    """
+    path = folder / QUALITY
+    if not path.is_file():
+        return None
+    data = with_frames(read_yaml(path, _AGAIN))
+    try:
+        if isinstance(data, dict) and data.get("format") == 1:
+            data = _of_format_1(data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
+    for field, expected in {"format": FORMAT, "features_version": FEATURES_VERSION}.items():
+        found = data.get(field) if isinstance(data, dict) else None
+        if found != expected:
+            raise UserError(f"{path}: found {field} {shown(found)}, expected {expected}; {_AGAIN}")
+    try:
+        predictor = from_dict(QualityPredictor, data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {_AGAIN}") from error
+    except TypeError as error:
+        raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
+    single = predictor.single_speaker
+    logistic = [predictor.failure, *((single.at_once, single.in_turn) if single else ())]
+    for model in (predictor.model, predictor.baseline, *filter(None, logistic)):
+        _check(model, path)
+    if predictor.hypotheses != hypotheses or predictor.weights != weights:
+        what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"
+        raise UserError(f"{path}: was fitted for a model with {what} than the one beside it; {_AGAIN}")
+    return predictor
+
+
+_AGAIN = "run `sepkit calibrate` again, or delete the file"
+
+
+def _of_format_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file of format 1: other names, and intervals by likeness beside that of all examples."""
+
+    def logistic(old: dict[str, Any] | None) -> dict[str, Any] | None:
+        if old is None:
+            return None
+        return {name: old[name] for name in old if name not in ("flagged", "limit_db")} | {"found": old["flagged"]}
+
+    def ridge(old: dict[str, Any]) -> dict[str, Any]:
+        return {name: old[name] for name in old if name != "by_likeness"}
+
+    names = {"not_separated": "failure", "silence": "activity", "alone": "single_speaker"}
+    new = {names.get(name, name): value for name, value in data.items()}
+    new |= {"format": FORMAT, "model": ridge(data["model"]), "baseline": ridge(data["baseline"])}
+    new["failure"] = logistic(data.get("not_separated"))
+    if (old := data.get("alone")) is not None:
+        parts = {name: logistic(old[name]) for name in ("at_once", "in_turn")}
+        new["single_speaker"] = (
+            {name: old[name] for name in old if name != "flagged"} | {"found": old["flagged"]} | parts
+        )
+    return new
+
+
+def _check(model: RidgeRegression | LogisticRegression, path: Path) -> None:
+    columns = (model.means, model.scales, model.coefficients)
+    if any(len(column) != len(model.features) or not all(map(math.isfinite, column)) for column in columns):
+        raise UserError(f"{path}: found numbers that are not finite or not one for each feature; {_AGAIN}")
+    if not all(scale > 0 for scale in model.scales):
+        raise UserError(f"{path}: found a scale that is not positive; {_AGAIN}")
+    ends = model.interval_db if isinstance(model, RidgeRegression) else ()
+    if not all(map(math.isfinite, (model.intercept, *ends))):
+        raise UserError(f"{path}: found an intercept or an interval that is not finite; {_AGAIN}")

@@ -1,0 +1,261 @@
+"""Linear models with a penalty on their coefficients: ridge regression with an interval, and logistic regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+COVERAGE = 0.9
+
+EXAMPLES_PER_FEATURE = 3
+"""A ridge regression is only fitted with at least this many examples per feature."""
+
+FARTHEST = 4.0
+"""Standardized features beyond this are taken at it: a straight line is no guide to where no example was."""
+
+# Strengths of the penalty, times the number of examples. If the strongest ridge is best there is nothing to learn.
+_RIDGES = np.logspace(-5, 1, 25)
+_LOGISTIC_STRENGTHS = np.logspace(-4, 0, 9)
+_FOLDS = 10
+
+
+@dataclass
+class RidgeRegression:
+    """A linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
+
+    Standardized features are limited to four deviations.
+
+    Args:
+        features: names.
+        means: of the features, over the examples.
+        scales: their standard deviations.
+        coefficients: dB for each deviation.
+        intercept: dB.
+        ridge: strength of the penalty on the squared coefficients, times the number of examples.
+        interval_db: from the prediction down and up to the ends of the interval, the first usually negative.
+        rank_correlation: Spearman's, of targets and their predictions by fits without the mixture in question; None
+            where either does not vary.
+        correlation: Pearson's, in the same way.
+        error_db: root mean square of these predictions' errors.
+    """
+
+    features: list[str]
+    means: list[float]
+    scales: list[float]
+    coefficients: list[float]
+    intercept: float
+    ridge: float
+    interval_db: tuple[float, float]
+    rank_correlation: float | None
+    correlation: float | None
+    error_db: float
+
+    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return predictions, (n,) dB, from (n,) of each feature; NaN where a feature is."""
+        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
+        return self.intercept + _standardize(table, self.means, self.scales) @ np.array(self.coefficients)
+
+    def interval(self, predicted: np.ndarray) -> np.ndarray:
+        """Return lower and upper ends, (n, 2) dB, of predictions (n,)."""
+        return predicted[:, None] + np.array(self.interval_db)
+
+
+@dataclass
+class RidgeFit:
+    """A regression fitted on all examples, and (N,) dB: the prediction for each by a fit without its mixture."""
+
+    regression: RidgeRegression
+    left_out_db: np.ndarray
+
+
+def fit_ridge(
+    features: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    mixtures: np.ndarray | Sequence[int],
+    coverage: float = COVERAGE,
+) -> RidgeFit:
+    """Return the ridge regression of targets on features, with the strength that is best for mixtures left out.
+
+    Examples of one mixture share features, so they are left out together. With H the map from targets to fitted values
+    and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g, without another fit.
+
+    The interval is made of quantiles of these errors (jackknife): its ends are the (1 - coverage) / 2 and the
+    (1 + coverage) / 2 quantile, with ranks among N + 1. On average over similar mixtures it contains the requested
+    share; for other mixtures it promises nothing.
+
+    Args:
+        features: (N,) each, finite; those that do not vary are left out.
+        targets: (N,) dB, finite.
+        mixtures: (N,) number of the mixture that each example comes from.
+        coverage: share of examples that the interval should contain.
+
+    Raises:
+        UserError: fewer than three examples for each feature, or features or targets that do not vary.
+
+    Source: thesis, appendix A, section 3.3 (ridge regression, strength by leaving one out); Barber et al., "Predictive
+    inference with the jackknife+", 2021 (intervals).
+    """
+    names = [name for name in features if _varies(features[name])]
+    targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
+    groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
+    # Groups of one size are solved together.
+    by_size = [np.stack([g for g in groups if len(g) == size]) for size in sorted({len(group) for group in groups})]
+    if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
+        raise UserError(
+            f"found {len(targets)} estimates of sources in {len(groups)} mixtures that could be used, expected"
+            f" {EXAMPLES_PER_FEATURE * max(1, len(names))} or more for {len(names)} features; give a longer manifest"
+        )
+    if not names or not _varies(targets):
+        raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
+    from scipy.stats import pearsonr, spearmanr
+
+    table = np.stack([np.asarray(features[name], np.float64) for name in names], axis=-1)
+    means, scales = table.mean(0), table.std(0)
+    standardized = _standardize(table, means, scales)
+    center = standardized.mean(0)
+    left, singular, right = np.linalg.svd(standardized - center, full_matrices=False)
+    along = left.T @ (targets - targets.mean())
+
+    def left_out_errors(ridge: float) -> np.ndarray:
+        shrink = singular**2 / (singular**2 + ridge)
+        errors = targets - targets.mean() - left @ (shrink * along)
+        for rows in by_size:
+            hat = 1 / len(targets) + (left[rows] * shrink) @ left[rows].swapaxes(-1, -2)
+            errors[rows] = np.linalg.solve(np.eye(rows.shape[1]) - hat, errors[rows][..., None])[..., 0]
+        return errors
+
+    tried = [(float(ridge), left_out_errors(float(ridge))) for ridge in _RIDGES * len(targets)]
+    ridge, errors = min(tried, key=lambda pair: float(np.mean(np.square(pair[1]))))
+    coefficients = right.T @ (singular / (singular**2 + ridge) * along)
+    left_out = targets - errors
+    # The next error is above the k-th largest of N errors with probability k / (N + 1): "weibull".
+    low, high = np.quantile(errors, [(1 - coverage) / 2, (1 + coverage) / 2], method="weibull")
+    regression = RidgeRegression(
+        features=names,
+        means=means.tolist(),
+        scales=scales.tolist(),
+        coefficients=coefficients.tolist(),
+        intercept=float(targets.mean() - center @ coefficients),
+        ridge=ridge,
+        interval_db=(float(low), float(high)),
+        rank_correlation=_plain(spearmanr(left_out, targets)[0]),  # type: ignore[arg-type]
+        correlation=_plain(pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
+        error_db=float(np.sqrt(np.mean(np.square(errors)))),
+    )
+    return RidgeFit(regression, left_out)
+
+
+@dataclass
+class LogisticRegression:
+    """Log-odds that a recording is of a kind: intercept + sum of coefficient * (feature - mean) / scale.
+
+    Args:
+        features: names.
+        means: of the features, over the examples.
+        scales: their standard deviations.
+        coefficients: nats for each deviation; deviations are limited to four.
+        intercept: nats.
+        threshold: log-odds above which a recording is flagged.
+        found: share of the examples of the kind that are flagged, by fits without the example.
+        false_alarms: share of the others that are, in the same way.
+    """
+
+    features: list[str]
+    means: list[float]
+    scales: list[float]
+    coefficients: list[float]
+    intercept: float
+    threshold: float = math.inf
+    found: float = 0.0
+    false_alarms: float = 0.0
+
+    def log_odds(self, rows: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """Return (N,) log-odds of recordings, given their features; NaN where one is not known."""
+        table = np.array([[row.get(name, math.nan) for name in self.features] for row in rows])
+        return self.intercept + _standardize(table, self.means, self.scales) @ np.array(self.coefficients)
+
+    def flags(self, row: Mapping[str, float]) -> bool | None:
+        """Return whether a recording is of the kind; None if a feature is not known or not finite."""
+        if not all(math.isfinite(row.get(name, math.nan)) for name in self.features):
+            return None
+        return bool(self.log_odds([row])[0] > self.threshold)
+
+    def set_threshold(self, threshold: float, of_kind: np.ndarray, others: np.ndarray) -> None:
+        """Set the threshold, and the shares of log-odds of left out examples of the kind and of others above it."""
+        self.threshold = threshold
+        self.found, self.false_alarms = float(np.mean(of_kind > threshold)), float(np.mean(others > threshold))
+
+
+def fit_logistic(
+    rows: Sequence[Mapping[str, float]], labels: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[LogisticRegression, np.ndarray] | None:
+    """Return the regression, without threshold, and (N,) log-odds of each row by a fit without its tenth of the rows.
+
+    The strength of the penalty is the one that is best for rows left out. There is no regression if no feature varies.
+
+    Args:
+        rows: N, features by name, finite.
+        labels: (N,) bool, which rows are of the kind; both kinds are among them.
+        groups: (N,) int from 0, rows that are left out together; None: each alone.
+    """
+    names = [name for name in rows[0] if np.ptp([row[name] for row in rows]) > 1e-9]
+    if not names:
+        return None
+    table = np.array([[row[name] for name in names] for row in rows])
+    fold = np.arange(len(labels)) % _FOLDS
+    # Each fold has its share of both kinds.
+    fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % _FOLDS
+    if groups is not None and groups.max() >= _FOLDS - 1:
+        fold = groups % _FOLDS
+
+    def left_out(strength: float) -> np.ndarray:
+        scores = np.empty(len(labels))
+        for number in range(_FOLDS):
+            rest = fold != number
+            fitted = _logistic(names, table[rest], labels[rest], strength)
+            scores[~rest] = fitted.log_odds([rows[place] for place in np.flatnonzero(~rest)])
+        return scores
+
+    tried = [(float(strength), left_out(float(strength))) for strength in _LOGISTIC_STRENGTHS]
+    strength, scores = min(tried, key=lambda pair: float(np.logaddexp(0, np.where(labels, -pair[1], pair[1])).mean()))
+    return _logistic(names, table, labels, strength), scores
+
+
+def _logistic(names: list[str], table: np.ndarray, labels: np.ndarray, strength: float) -> LogisticRegression:
+    from scipy.optimize import minimize
+
+    means, scales = table.mean(0), np.maximum(table.std(0), 1e-9)
+    design = _standardize(table, means, scales)
+    signs = np.where(labels, 1.0, -1.0)
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        margins = signs * (weights[0] + design @ weights[1:])
+        pull = -signs / (1 + np.exp(np.clip(margins, -500, 500))) / len(signs)
+        value = float(np.logaddexp(0, -margins).mean() + strength / 2 * weights[1:] @ weights[1:])
+        return value, np.concatenate([[pull.sum()], design.T @ pull + strength * weights[1:]])
+
+    weights = minimize(loss, np.zeros(design.shape[1] + 1), jac=True, method="L-BFGS-B").x
+    return LogisticRegression(names, means.tolist(), scales.tolist(), weights[1:].tolist(), float(weights[0]))
+
+
+def threshold_above(scores: np.ndarray, share: float) -> float:
+    """Return the score that at most this share of all scores is above."""
+    return float(np.sort(scores)[len(scores) - math.floor(share * len(scores)) - 1])
+
+
+def _varies(values: np.ndarray) -> bool:
+    values = np.asarray(values, np.float64)
+    return bool(np.ptp(values) > 1e-9 * max(1e-3, float(np.abs(values).max())))
+
+
+def _standardize(table: np.ndarray, means: np.ndarray | list[float], scales: np.ndarray | list[float]) -> np.ndarray:
+    return np.clip((table - np.asarray(means)) / np.asarray(scales), -FARTHEST, FARTHEST)
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,227 @@
+"""Which hypotheses of a recording are kept, and their levels: their strength in the mixture, and how they add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sepkit.errors import UserError
+from sepkit.inference.options import Levels, Speakers
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.scoring import best_hypotheses, distinct_by_products
+
+# Level of the other outputs relative to that of a speaker who is alone.
+_OTHERS_DB = -40.0
+
+
+@dataclass
+class Products:
+    """Inner products of estimates with each other and with the mixture, float64: all that levels depend on.
+
+    Args:
+        gram: (n, n) <s_i, s_j>.
+        cross: (n,) <x, s_i>.
+        sums: (n,) sums of the samples of s_i.
+        num_samples: T.
+    """
+
+    gram: np.ndarray
+    cross: np.ndarray
+    sums: np.ndarray
+    num_samples: int
+
+    def centered(self) -> np.ndarray:
+        """(n, n) inner products of the estimates less their means."""
+        return self.gram - np.outer(self.sums, self.sums) / self.num_samples
+
+
+def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
+    """Return the inner products of a mixture and estimates in memory.
+
+    Args:
+        mixture: (T,).
+        estimates: (n, T).
+    """
+    mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
+    return Products(estimates @ estimates.T, estimates @ mixture, estimates.sum(-1), len(mixture))
+
+
+def gains_of(products: Products, levels: Levels, consistent: bool, kept: np.ndarray) -> np.ndarray:
+    """Return (n,) float32 gains of the estimates; one number for the whole recording.
+
+    * levels "model": 1.
+    * levels "mixture": those of the projections of the mixture on each estimate, <x, s_i> / <s_i, s_i>, so that none is
+      ever stronger than the mixture.
+    * consistent: of the estimates that are kept those whose sum is nearest to the mixture, the least squares
+      solution of <s_i, s_j> g = <x, s_i>; of several solutions (estimates that are alike) the smallest.
+
+    A silent estimate has 0.
+
+    Args:
+        products: of the model's estimates.
+        levels: see above.
+        consistent: see above; goes before `levels` for the estimates that are kept.
+        kept: (k,) which estimates are.
+    """
+    energies = np.diagonal(products.gram)
+    if levels == "model":
+        gains = np.ones(len(energies))
+    else:
+        gains = np.divide(products.cross, energies, out=np.zeros(len(energies)), where=energies > 0)
+    if consistent and kept.size:
+        norms = np.sqrt(np.maximum(energies[kept], np.finfo(np.float64).tiny))
+        unit = products.gram[np.ix_(kept, kept)] / np.outer(norms, norms)
+        gains[kept] = np.linalg.lstsq(unit, products.cross[kept] / norms, rcond=1e-6)[0] / norms
+        gains[energies == 0] = 0
+    return gains.astype(np.float32)
+
+
+def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return the shares of the estimates kept in the rest that estimates leave of the mixture, (k,) float32.
+
+    Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent.
+
+    Args:
+        products: of the mixture and all n estimates.
+        gains: (n,), of `gains_of`.
+        kept: (k,) int, which estimates are kept.
+    """
+    energies = np.square(gains[kept].astype(np.float64)) * np.diagonal(products.gram)[kept]
+    total = energies.sum()
+    shares = energies / total if total > 0 else np.full(len(kept), 1 / max(1, len(kept)))
+    return shares.astype(np.float32)
+
+
+def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return estimates that add up to the mixture, (k, T) float32: each gets its share of what they leave of it.
+
+    Args:
+        mixture: (T,).
+        estimates: (k, T).
+        shares: (k,), of `residual_shares`.
+
+    Source: Wisdom et al., "Differentiable consistency constraints for improved deep speech enhancement", 2019, eq. 9.
+    """
+    return estimates + shares[:, None] * (mixture - estimates.sum(0))
+
+
+@dataclass
+class Selection:
+    """Hypotheses that are kept.
+
+    Args:
+        gains: (n,) float32, of all hypotheses, see `gains_of`.
+        kept: (k,) int64, numbers of those that are kept, from 0.
+        is_speaker: (n,) bool, those that "auto" keeps; None for a model that does not count.
+        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker, far below which the
+            others are; None: each hypothesis is an output of its own.
+    """
+
+    gains: np.ndarray
+    kept: np.ndarray
+    is_speaker: np.ndarray | None
+    joined: np.ndarray | None = None
+
+    def outputs(self, estimates: np.ndarray) -> np.ndarray:
+        """Return (k, T), the kept estimates at their levels.
+
+        Args:
+            estimates: (n, T), of the model.
+        """
+        leveled = estimates[self.kept] * self.gains[self.kept][:, None]
+        if self.joined is None or self.is_speaker is None:
+            return leveled
+        return np.where(self.is_speaker[self.kept][:, None], self.joined @ estimates, leveled)
+
+    def shares(self, products: Products) -> np.ndarray:
+        """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`.
+
+        Args:
+            products: of the mixture and all estimates.
+        """
+        if self.joined is None or self.is_speaker is None:
+            return residual_shares(products, self.gains, self.kept)
+        return self.is_speaker[self.kept].astype(np.float32)
+
+
+def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder, counts: bool = False) -> None:
+    """Raise UserError if the model cannot keep this number of hypotheses: out of range, or it does not count speakers.
+
+    Args:
+        speakers: number of hypotheses to keep, or "auto"; None: all.
+        model: the one that separates.
+        counts: whether a model without scores counts speakers.
+    """
+    if speakers is None:
+        return
+    is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
+    if speakers != "auto" and not (is_number and 1 <= speakers <= model.hypotheses):
+        raise UserError(f"speakers: found {speakers}, expected auto or 1 to {model.hypotheses}, the model's estimates")
+    if model.scoring_head is None and not counts:
+        raise UserError(
+            f"speakers: found {speakers}, but the model has no scores to choose by, and outputs that nobody speaks in "
+            "are not known to be silent; leave it out, train with --model.scoring.hidden_size 128, or with "
+            "--objective.silence.weight 0.1 --data.dynamic_mixing.one_speaker_share 0.2 and then `sepkit calibrate`"
+        )
+
+
+def select_speakers(
+    products: Products,
+    scores: np.ndarray | None,
+    silent: bool,
+    speakers: Speakers,
+    threshold: float,
+    levels: Levels,
+    consistent: bool,
+    loud: np.ndarray | None = None,
+    alone: bool = False,
+) -> Selection:
+    """Return which hypotheses are kept, and the gains of all.
+
+    Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
+    the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
+    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture, and the others are 40 dB below it:
+    they keep their content, because two speakers may be taken for one.
+
+    Args:
+        products: of the model's estimates.
+        scores: (n,) log-odds that each is a speaker; None: `loud` tells.
+        silent: whether the mixture is silent; then nobody speaks.
+        speakers: see `Separator.separate`.
+        threshold: score above which a hypothesis is a speaker.
+        levels: see `gains_of`.
+        consistent: see `gains_of`.
+        loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
+        alone: whether one speaker is alone.
+    """
+    kept = np.arange(len(products.cross))
+    is_speaker = None
+    if scores is not None:
+        gains = gains_of(products, levels, False, kept).astype(np.float64)
+        of_all = torch.from_numpy(scores)[None]
+        scaled = torch.from_numpy(products.centered() * np.outer(gains, gains))[None]
+        energies = torch.from_numpy(np.diagonal(products.gram) * np.square(gains))[None]
+        distinct = distinct_by_products(of_all, scaled, energies)
+        is_speaker = (distinct & (of_all > threshold))[0].numpy() & (not silent)
+        if speakers == "auto":
+            kept = np.flatnonzero(is_speaker)
+        elif speakers is not None:
+            kept = np.flatnonzero(best_hypotheses(of_all, distinct, speakers)[0].numpy())
+    elif loud is not None:
+        energies = np.diagonal(products.gram)
+        is_speaker = loud & (not silent)
+        if speakers == "auto":
+            kept = np.flatnonzero(is_speaker)
+        elif speakers is not None:
+            kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
+        gains = gains_of(products, levels, consistent, kept[loud[kept]])
+        gains[~loud] = gains[np.argmax(energies)]
+        if not alone or silent:
+            return Selection(gains, kept, is_speaker)
+        joined = gains_of(products, levels, True, np.arange(len(energies)))
+        allowed = 10 ** (_OTHERS_DB / 10) * max(float(joined.astype(np.float64) @ products.gram @ joined), 0.0)
+        quiet = np.sqrt(allowed / np.maximum(energies, np.finfo(np.float64).tiny))
+        return Selection(np.where(loud, gains, np.minimum(gains, quiet)).astype(np.float32), kept, is_speaker, joined)
+    return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)

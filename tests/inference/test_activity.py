@@ -1,0 +1,208 @@
+"""Counting speakers by outputs nobody speaks in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference import Separator, separate_files
+from sepkit.inference.options import OutputOptions
+from sepkit.inference.quality.activity import HIGHEST_DB, LOWEST_DB, ActivityThreshold, fit_activity, levels_db
+from sepkit.inference.quality.regression import LogisticRegression
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, default_encoder
+from sepkit.models import build_model
+from sepkit.models.storage.fingerprint import weights_fingerprint
+
+RATE = 8000
+
+
+def test_levels_are_relative_to_the_strongest():
+    np.testing.assert_allclose(levels_db(np.array([10.0, 1000.0, 0.0])), [-20, 0, LOWEST_DB])
+    np.testing.assert_allclose(levels_db(np.zeros(2)), LOWEST_DB)
+
+
+def test_the_threshold_counts_best_and_lies_in_the_middle():
+    alone = [np.array([0.0, level]) for level in np.linspace(-60, -40, 20)]
+    together = [np.array([level, 0.0]) for level in np.linspace(-20, 0, 20)]
+    found = fit_activity(alone + together, [1] * 20 + [2] * 20)
+    assert found is not None and found.threshold_db == pytest.approx(-30)
+    assert found.right == {"1": 1.0, "2": 1.0} and found.recordings == {"1": 20, "2": 20}
+    assert found.is_speaker(np.array([1.0, 1e-4])).tolist() == [True, False]
+    # A few that are wrong do not move it across the many.
+    found = fit_activity([*alone, np.array([0.0, -5.0])], [1] * 21)
+    assert found is None
+    found = fit_activity([*alone, np.array([0.0, -5.0]), *together], [1] * 21 + [2] * 20)
+    assert found is not None and found.right["1"] == pytest.approx(20 / 21) and -40 < found.threshold_db < -20
+
+
+def test_a_model_that_splits_one_voice_does_not_count():
+    generator = np.random.default_rng(0)
+    levels = [np.array([0.0, level]) for level in generator.uniform(-12, 0, 60)]
+    assert fit_activity(levels, [1, 2] * 30) is None
+    assert fit_activity(levels[:12], [1] * 6 + [2] * 6) is None
+    # Nothing above the highest threshold is silent.
+    apart = [np.array([0.0, -8.0])] * 20 + [np.array([0.0, -2.0])] * 20
+    assert fit_activity(apart, [1] * 20 + [2] * 20) is None and HIGHEST_DB < -8
+
+
+CONFIG = ModelConfig(
+    filterbank=STFTFilterbankConfig(64, 32),
+    masker=RecurrentConfig(hidden_size=4, num_layers=1),
+    encoding=DeterministicConfig("linear"),
+    masks=DeterministicConfig("sigmoid"),
+)
+
+
+@pytest.fixture
+def separator(monkeypatch) -> Separator:
+    """Of a model whose second estimate is the positive samples, and whose first the others and a little of all."""
+    model = build_model(CONFIG)
+
+    def estimates(mixture):
+        first, second = mixture.clamp_min(0), mixture.clamp_max(0) + 1e-3 * mixture
+        return torch.stack([second, first], dim=1)
+
+    monkeypatch.setattr(model, "estimates", estimates)
+    made = Separator(model)
+    made.activity = ActivityThreshold(-30.0, {"1": 1.0, "2": 1.0}, {"1": 10, "2": 10})
+    return made
+
+
+def one_talker(both: bool = False) -> np.ndarray:
+    wave = np.abs(np.random.default_rng(0).standard_normal(RATE)).astype(np.float32)
+    return 0.1 * (wave - 2 * wave * (np.arange(RATE) % 2) if both else wave)
+
+
+def test_one_talker_comes_out_once(separator):
+    separated = separator.separate(one_talker(), RATE)
+    assert separated.speakers == 1 and separated.is_speaker.tolist() == [False, True]
+    levels = 10 * np.log10(np.square(separated.estimates).sum(-1))
+    # The best gain of the quiet estimate would lift it to the level of the recording.
+    assert levels[0] < levels[1] - 30
+    assert repr(separated).endswith("1 speaker)")
+    kept = separator.separate(one_talker(), RATE, speakers="auto")
+    assert kept.kept.tolist() == [1] and kept.estimates.shape == (1, RATE)
+    assert separator.separate(one_talker(), RATE, speakers=1).kept.tolist() == [1]
+    assert separator.separate(one_talker(), RATE, speakers=2).kept.tolist() == [0, 1]
+
+
+def test_two_talkers_come_out_twice_and_silence_has_none(separator):
+    separated = separator.separate(one_talker(both=True), RATE, speakers="auto")
+    assert separated.speakers == 2 and separated.estimates.shape == (2, RATE)
+    assert separator.separate(np.zeros(RATE, np.float32), RATE, speakers="auto").speakers == 0
+    separator.activity = None
+    assert separator.separate(one_talker(), RATE).speakers is None
+    with pytest.raises(UserError, match="sepkit calibrate"):
+        separator.separate(one_talker(), RATE, speakers="auto")
+
+
+def test_estimates_still_add_up_to_the_recording(separator):
+    together = Separator(separator.model, mixture_consistency=True)
+    together.activity = separator.activity
+    estimates = together.separate(one_talker(), RATE).estimates
+    np.testing.assert_allclose(estimates.sum(0), one_talker(), atol=1e-6)
+    assert np.square(estimates[0]).sum() < 1e-3 * np.square(estimates[1]).sum()
+
+
+SURE = LogisticRegression([], [], [], [], 1.0, 0.0, 1.0, 0.0)
+
+
+class OneVoice:
+    """A predictor that takes every recording for one speaker alone."""
+
+    single_speaker, activity = SingleSpeakerDetector(SURE, SURE, "voices", 1.0, 0.0, 0.0), None
+
+    def is_single_speaker(self, features, levels_db, voice):
+        assert levels_db.max() == 0
+        return None if features is None else True
+
+    def predict(self, features):
+        return np.full(2, 3.0), np.full((2, 2), 1.0), np.full(2, 2.0)
+
+    def likely_not_separated(self, features):
+        return True
+
+
+@pytest.mark.parametrize("consistency", [False, True])
+def test_one_voice_in_both_estimates_is_joined(consistency):
+    torch.manual_seed(0)
+    separator = Separator(build_model(CONFIG), mixture_consistency=consistency)
+    apart = Separator(separator.model).separate(one_talker(both=True), RATE)
+    separator.quality = OneVoice()
+    whole = separator.separate(one_talker(both=True), RATE)
+    assert whole.speakers == 1 and repr(whole).endswith("1 speaker)")
+    assert whole.likely_not_separated is False
+    speaks, other = (whole.estimates[whole.is_speaker][0], whole.estimates[~whole.is_speaker][0])
+    # The other output is 40 dB below and what it was.
+    assert 10 * np.log10(np.square(other).sum() / np.square(speaks).sum()) == pytest.approx(-40, abs=0.2)
+    alike = np.corrcoef(other, apart.estimates[~whole.is_speaker][0])[0, 1]
+    assert abs(alike) == pytest.approx(1, abs=1e-4)
+    # It is the sum of both that is nearest to the mixture.
+    mixture = one_talker(both=True)
+    best = np.linalg.lstsq(apart.estimates.T, mixture, rcond=None)[0] @ apart.estimates
+    # With consistency both outputs add up to the mixture.
+    np.testing.assert_allclose(speaks + other if consistency else speaks, mixture if consistency else best, atol=1e-4)
+    assert np.isnan(whole.predicted_si_sdr_db).all()
+    (only,) = separator.separate(mixture, RATE, speakers="auto").estimates
+    np.testing.assert_allclose(only, speaks + other if consistency else speaks, atol=1e-5)
+    # Not in chunks: people who take turns would look like one.
+    long = Separator(separator.model, whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
+    plain = long.separate(mixture, RATE)
+    long.quality = OneVoice()
+    for speakers in (None, "auto"):
+        in_chunks = long.separate(mixture, RATE, speakers=speakers)
+        assert in_chunks.speakers is None
+        np.testing.assert_array_equal(in_chunks.estimates, plain.estimates)
+
+
+def test_the_voice_is_measured_with_the_encoder_that_the_rule_was_fitted_with(monkeypatch):
+    """One voice in both estimates: the first regression says alone, the second asks whether the voice changes."""
+    torch.manual_seed(0)
+    separator = Separator(build_model(CONFIG))
+    by_voice = LogisticRegression(["voice_halves"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
+    known = weights_fingerprint(default_encoder())
+    separator.quality = Rule(SingleSpeakerDetector(SURE, by_voice, known, 1.0, 0.0, 0.0))
+    asked, halves = [], iter([0.9, 0.1])
+
+    def heard(encoder, products, estimates, sample_rate):
+        asked.append(estimates.shape)
+        return {"voice_halves": next(halves)}
+
+    monkeypatch.setattr("sepkit.inference.separator.voice_change", heard)
+    assert [separator.separate(one_talker(), RATE).speakers for _ in range(2)] == [1, 2]
+    assert asked == [(2, RATE)] * 2
+    separator.quality.single_speaker = replace(separator.quality.single_speaker, encoder="another")
+    assert separator.separate(one_talker(), RATE).speakers is None and len(asked) == 2
+
+
+class Rule(OneVoice):
+    """A predictor with a detector."""
+
+    def __init__(self, detector: SingleSpeakerDetector) -> None:
+        self.single_speaker = detector
+
+    def is_single_speaker(self, features, levels_db, voice):
+        return self.single_speaker.flags({}, voice)
+
+
+def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
+    for name, both in (("one", False), ("two", True)):
+        audio.write(tmp_path / "in" / f"{name}.wav", one_talker(both), RATE)
+    report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
+    told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
+    assert [told[name]["speakers"] for name in told] == [1, 2]
+    assert all(one["speakers_option"] is None and len(one["estimates"]) == 2 for one in told.values())
+    assert told["one"]["likely_not_separated"] is None
+    assert report.summaries == {"one": "1 speaker", "two": "2 speakers"}
+    # Another threshold is another result.
+    assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).already_done == 2
+    separator.activity = ActivityThreshold(-70.0, {}, {})
+    assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).separated == 2

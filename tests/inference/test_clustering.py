@@ -1,0 +1,65 @@
+"""Clusters of voices on directions that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sepkit.errors import UserError
+from sepkit.evaluation.clustering import adjusted_rand_index
+from sepkit.inference.diarization.clustering import in_order_of_appearance, posterior_of, spherical_k_means, unit_rows
+
+
+def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Points about `count` random directions, and which one each is about."""
+    generator = np.random.default_rng(seed)
+    centers = unit_rows(generator.standard_normal((count, 32)))
+    labels = np.repeat(np.arange(count), each)
+    return unit_rows(centers[labels] + spread * generator.standard_normal((count * each, 32))), labels
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_k_means_finds_groups(count: int) -> None:
+    points, labels = groups(count, 12)
+    found = spherical_k_means(points, count)
+    assert adjusted_rand_index(labels.tolist(), found.labels.tolist()) == 1
+    np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1)
+    np.testing.assert_allclose(found.posterior.sum(1), 1)
+    assert (found.posterior.argmax(1) == found.labels).all()
+
+
+def test_k_means_does_not_depend_on_lengths_and_repeats_itself() -> None:
+    points, _ = groups(4, 10, spread=0.4)
+    longer = points * np.linspace(1, 9, len(points))[:, None]
+    first, second = spherical_k_means(points, 4, seed=3), spherical_k_means(longer, 4, seed=3)
+    assert (first.labels == second.labels).all()
+
+
+def test_equal_points_and_as_many_clusters_as_points() -> None:
+    assert len(spherical_k_means(np.ones((4, 3)), 2).labels) == 4
+    assert sorted(spherical_k_means(np.eye(3), 3).labels.tolist()) == [0, 1, 2]
+
+
+def test_fewer_points_than_clusters_are_refused() -> None:
+    with pytest.raises(UserError, match="found 2 stretches of speech, expected at least 3"):
+        spherical_k_means(np.eye(2), 3)
+
+
+def test_stretches_in_conflict_get_different_clusters() -> None:
+    points, _ = groups(2, 8, spread=0.6)
+    conflicts = [[k ^ 1] for k in range(16)]
+    labels = spherical_k_means(points, 2, conflicts=conflicts).labels
+    assert all(labels[k] != labels[k ^ 1] for k in range(16))
+
+
+def test_posterior_is_sharper_for_tighter_groups() -> None:
+    tight, loose = (groups(3, 20, spread) for spread in (0.05, 0.5))
+    sure = []
+    for points, labels in (tight, loose):
+        centers = unit_rows(np.stack([points[labels == k].sum(0) for k in range(3)]))
+        sure.append(posterior_of(points, centers, labels).max(1).mean())
+    assert sure[0] > sure[1]
+
+
+def test_names_follow_first_appearance() -> None:
+    assert in_order_of_appearance([4, 4, 0, 2, 0]) == [0, 0, 1, 2, 1]

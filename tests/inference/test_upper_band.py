@@ -1,0 +1,136 @@
+"""What a recording holds above the model's band is shared among the estimates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.data import audio
+from sepkit.inference import Separator, separate_files
+from sepkit.inference.long.recordings import ArrayRecording
+from sepkit.inference.long.upper_band import UpperBandSharing, shares_upper_band
+from sepkit.inference.options import HighBand, SeparatorOptions
+from sepkit.models import EncoderMaskerDecoder, build_model
+
+RATE, MODEL_RATE = 16000, 8000
+
+
+def noise(seconds: float, seed: int = 0) -> np.ndarray:
+    return (0.1 * np.random.default_rng(seed).standard_normal(int(seconds * RATE))).astype(np.float32)
+
+
+def low_part(waveform: np.ndarray) -> np.ndarray:
+    low = audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)
+    return low[..., : waveform.shape[-1]]
+
+
+def above(waveform: np.ndarray, hz: float) -> np.ndarray:
+    """Spectrum above a frequency."""
+    return np.fft.rfft(waveform)[..., np.fft.rfftfreq(waveform.shape[-1], 1 / RATE) >= hz]
+
+
+def shared(mixture: np.ndarray, estimates: np.ndarray, blocks: int = 1) -> np.ndarray:
+    sharing = UpperBandSharing(RATE, MODEL_RATE, len(estimates))
+    cuts = np.array_split(np.arange(mixture.size), blocks)
+    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in cuts]
+    return np.concatenate([*parts, sharing.finish()], axis=1)
+
+
+def test_shares_add_up_to_the_recording_above_and_change_nothing_below() -> None:
+    mixture = noise(1)
+    estimates = np.stack([0.3 * low_part(mixture), low_part(noise(1, 1))])
+    found = shared(mixture, estimates)
+    assert found.shape == estimates.shape
+    added = (found - estimates).sum(0)
+    scale = np.abs(np.fft.rfft(mixture)).max()
+    np.testing.assert_allclose(above(added, 4100), above(mixture, 4100), atol=0.01 * scale)
+    low = np.fft.rfftfreq(mixture.size, 1 / RATE) <= 3500
+    np.testing.assert_allclose(np.fft.rfft(added)[low], 0, atol=0.01 * scale)
+
+
+def test_the_speaker_who_is_heard_gets_more() -> None:
+    # The first speaks in the first second, the second in the other.
+    halves = np.stack([noise(2), noise(2, 1)]) * np.repeat([[1, 0], [0, 1]], RATE, axis=1)
+    found = shared(halves.sum(0).astype(np.float32), low_part(halves.astype(np.float32)))
+    energies = np.square([[np.abs(above(part, 4100)) for part in np.split(row, 2)] for row in found]).sum(-1)
+    assert energies[0, 0] > 20 * energies[1, 0] and energies[1, 1] > 20 * energies[0, 1]
+
+
+def test_blocks_of_any_length_give_the_same() -> None:
+    mixture, estimates = noise(0.4), low_part(np.stack([noise(0.4, 1), noise(0.4, 2), noise(0.4, 3)]))
+    whole = shared(mixture, estimates)
+    for blocks in (2, 7, 500):
+        np.testing.assert_allclose(shared(mixture, estimates, blocks), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("samples", [1, 100, 511, 513])
+def test_short_and_silent_recordings_keep_their_length(samples: int) -> None:
+    estimates = np.zeros((2, samples), np.float32)
+    assert not shared(np.zeros(samples, np.float32), estimates).any()
+    # Nobody is heard below: equal shares.
+    found = shared(noise(1)[:samples], estimates)
+    assert found.shape == (2, samples)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_nothing_is_shared_where_there_is_no_such_band() -> None:
+    assert shares_upper_band("share", 8000, 8000, 2) is None
+    assert shares_upper_band("share", 4000, 8000, 2) is None
+    assert shares_upper_band("share", 16000, 8000, 0) is None
+    assert shares_upper_band("drop", 16000, 8000, 2) is None
+
+
+CHUNKS = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
+
+
+def small_model() -> EncoderMaskerDecoder:
+    torch.manual_seed(0)
+    masker = RecurrentConfig(hidden_size=8, num_layers=1)
+    return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
+
+
+def test_separator_shares_whole_and_in_chunks() -> None:
+    model = small_model()
+    mixture = noise(1.3)
+
+    def separated(**options) -> np.ndarray:
+        return np.asarray(Separator(model, options=SeparatorOptions(**options)).separate(mixture, RATE).estimates)
+
+    for way in ({}, CHUNKS):
+        dropped, found = separated(high_band="drop", **way), separated(**way)
+        np.testing.assert_allclose(found, shared(mixture, dropped), atol=1e-5)
+        together = above(found.sum(0), 4100)
+        np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())
+
+
+def test_estimates_of_chunks_can_be_read_again() -> None:
+    """Linking speakers reads them three times, and 16 bits that clip are written anew."""
+    separator = Separator(small_model(), options=SeparatorOptions(**CHUNKS))
+    long = separator.separate_long(ArrayRecording(noise(1.3), RATE))
+    first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
+    assert first.shape == (2, int(1.3 * RATE))
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize(
+    ("high_band", "rate", "said"),
+    [
+        (None, RATE, ""),
+        ("share", RATE, ""),
+        ("drop", RATE, "everything above 4000 Hz is missing"),
+        (None, 8000, ""),
+        ("share", 8000, "--high-band share: changes nothing, for recordings at 8000 Hz have nothing above 4000 Hz"),
+        ("drop", 8000, "--high-band drop: changes nothing"),
+    ],
+)
+def test_what_is_said_of_the_band(tmp_path: Path, high_band: HighBand | None, rate: int, said: str) -> None:
+    audio.write(tmp_path / "talk.wav", noise(0.2), rate)
+    options = SeparatorOptions(high_band=high_band)
+    separator = Separator(small_model(), options=options)
+    warning = separate_files([tmp_path / "talk.wav"], separator, tmp_path / "out").warning
+    assert said in warning and bool(said) == bool(warning)
+    assert separate_files([tmp_path / "talk.wav"], separator, tmp_path / "out").warning == ""
