@@ -41,7 +41,7 @@ def test_equal_points_and_as_many_clusters_as_points() -> None:
 
 
 def test_fewer_points_than_clusters_are_refused() -> None:
-    with pytest.raises(UserError, match="found 2 stretches of speech, expected at least 3"):
+    with pytest.raises(UserError, match="found 2 segments of speech, expected at least 3"):
         spherical_k_means(np.eye(2), 3)
 
 
