@@ -58,7 +58,7 @@ def main(
 
         # All mistakes in the arguments are reported before torch is imported.
         find_recordings(inputs, Path(out))
-        from sepkit.inference.diarization.cluster import cluster_recordings
+        from sepkit.inference.batch.cluster import cluster_recordings
 
         summary = cluster_recordings(inputs, out, model=model, speakers=speakers, seed=seed)
     if known is not None:

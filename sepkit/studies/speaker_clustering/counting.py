@@ -18,8 +18,8 @@ import numpy as np
 
 from sepkit.evaluation.diarization import read_rttm
 from sepkit.files import write_json
+from sepkit.inference.batch.cluster import find_speech
 from sepkit.inference.diarization.baselines import BASELINES
-from sepkit.inference.diarization.cluster import find_speech
 from sepkit.inference.diarization.counting import SpeakerGains, SpeakerTree
 from sepkit.inference.diarization.segments import SpeechSegment, blend_turns
 from sepkit.models import load_checkpoint

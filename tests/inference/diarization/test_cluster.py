@@ -15,8 +15,8 @@ from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
+from sepkit.inference.batch.cluster import cluster_recordings, join_turns
 from sepkit.inference.batch.inputs import find_recordings
-from sepkit.inference.diarization.cluster import cluster_recordings, join_turns
 from sepkit.inference.diarization.segments import (
     Source,
     SpeechSegment,
