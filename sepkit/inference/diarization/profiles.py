@@ -48,7 +48,7 @@ class Trait:
 
 
 TRAITS = (Trait("cepstra", 7.0, 0.12, 4.0), Trait("pitch", 7.0, 0.1, 0.4))
-"""TraitStatistics on clean speech (utterances of one speaker against each other, speakers against each other), with twice the
+"""Measured on clean speech (utterances of one speaker against each other, speakers against each other), with twice the
 drift: estimates hold something of the others too. Their exact values matter little as long as they are not
 overconfident."""
 

@@ -26,7 +26,7 @@ from sepkit.inference.quality.failure import failure_features, fit_failure
 from sepkit.inference.quality.features import BASELINE_FEATURES
 from sepkit.inference.quality.regression import COVERAGE, LogisticRegression, RidgeRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, estimates_summary
-from sepkit.models.storage.earlier import with_frames
+from sepkit.models.storage.earlier import quality_of_format_1, with_frames
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
@@ -186,7 +186,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     data = with_frames(read_yaml(path, _AGAIN))
     try:
         if isinstance(data, dict) and data.get("format") == 1:
-            data = _of_format_1(data)
+            data = quality_of_format_1(data)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     for field, expected in {"format": FORMAT, "features_version": FEATURES_VERSION}.items():
@@ -210,29 +210,6 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
 
 
 _AGAIN = "run `sepkit calibrate` again, or delete the file"
-
-
-def _of_format_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a file of format 1: other names, and intervals by likeness beside that of all examples."""
-
-    def logistic(old: dict[str, Any] | None) -> dict[str, Any] | None:
-        if old is None:
-            return None
-        return {name: old[name] for name in old if name not in ("flagged", "limit_db")} | {"found": old["flagged"]}
-
-    def ridge(old: dict[str, Any]) -> dict[str, Any]:
-        return {name: old[name] for name in old if name != "by_likeness"}
-
-    names = {"not_separated": "failure", "silence": "activity", "alone": "single_speaker"}
-    new = {names.get(name, name): value for name, value in data.items()}
-    new |= {"format": FORMAT, "model": ridge(data["model"]), "baseline": ridge(data["baseline"])}
-    new["failure"] = logistic(data.get("not_separated"))
-    if (old := data.get("alone")) is not None:
-        parts = {name: logistic(old[name]) for name in ("at_once", "in_turn")}
-        new["single_speaker"] = (
-            {name: old[name] for name in old if name != "flagged"} | {"found": old["flagged"]} | parts
-        )
-    return new
 
 
 def _check(model: RidgeRegression | LogisticRegression, path: Path) -> None:
