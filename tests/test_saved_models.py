@@ -13,7 +13,7 @@ import sepkit
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.checkpoints import load_checkpoint
 from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.continuous_depth.model import ImageVAE, Noise
+from sepkit.studies.cdvae.model import ImageVAE, Noise
 
 FOLDER = Path(__file__).resolve().parent / "fixtures" / "saved_by_0_1_0"
 GUESTS = ("partial_vae", "image_vae", "speaker_encoder", "speaker_encoder_mice")

@@ -64,11 +64,11 @@ STUDIES: dict[str, Study] = {
     "speaker_clustering": Study(
         commands={"voices": "measure encoders of voices on collections with known speakers"},
         tasks={"speaker_clustering": StudyTask(("contrastive",))},
-        preparations={"voices": ("commands:VoicesOptions", "collections:prepare_voices")},
+        preparations={"voices": ("config:VoicesOptions", "collections:prepare_voices")},
     ),
-    "continuous_depth": Study(
+    "cdvae": Study(
         tasks={"cdvae": StudyTask(("image_vae",), {"evaluate": "commands:evaluate"})},
-        preparations={"images": ("options:ImagesOptions", "data:prepare_images")},
+        preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
         commands={"quantize": "what matching does where the truth is known: UCI, three Gaussians and more"},

@@ -1,4 +1,4 @@
-"""Binarized MNIST as it is; tests/studies/continuous_depth reads its other forms."""
+"""Binarized MNIST as it is; tests/studies/cdvae reads its other forms."""
 
 from __future__ import annotations
 

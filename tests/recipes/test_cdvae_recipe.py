@@ -12,7 +12,7 @@ import yaml
 
 TINY = {
     "task": "cdvae",
-    "model": {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": [2]},
+    "model": {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": 2},
     "data": {"batch_size": 16},
     "trainer": {"max_epochs": 1, "accelerator": "cpu"},
 }

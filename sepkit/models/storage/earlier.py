@@ -12,7 +12,7 @@ def translated(model: Any) -> Any:
     """Return the configuration of a saved model with today's fields; anything but a mapping is returned as it is."""
     if not isinstance(model, dict):
         return model
-    model = {"input_norm" if name == "level" else name: value for name, value in model.items()}
+    model = _with_one_depth({"input_norm" if name == "level" else name: value for name, value in model.items()})
     for family in ("encoding", "masks"):
         if isinstance(fields := model.get(family), dict):
             model[family] = {"activation" if name == "link" else name: value for name, value in fields.items()}
@@ -24,10 +24,16 @@ def translated(model: Any) -> Any:
         masker.pop("embedding_dim", None)
     if masker.get("name") == "continuous_depth":
         masker.pop("training_steps", None)
-        steps = masker.get("depth_steps")
-        if isinstance(steps, list) and steps and all(isinstance(step, int) for step in steps):
-            masker["depth_steps"] = sorted(steps)[len(steps) // 2]
+        masker = _with_one_depth(masker)
     return model | {"masker": masker}
+
+
+def _with_one_depth(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part whose steps were drawn in training with the middle number of steps, which it used."""
+    steps = part.get("depth_steps")
+    if isinstance(steps, list) and steps and all(isinstance(step, int) for step in steps):
+        return part | {"depth_steps": sorted(steps)[len(steps) // 2]}
+    return part
 
 
 def renamed(tensors: Mapping[str, T], model: Any) -> dict[str, T]:

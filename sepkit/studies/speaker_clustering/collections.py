@@ -24,7 +24,7 @@ from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model
-from sepkit.studies.speaker_clustering.commands import VoicesOptions
+from sepkit.studies.speaker_clustering.config import VoicesOptions
 
 # Levels of the utterances of a mixture differ by at most this.
 _LEVEL_DB = 2.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from sepkit.errors import UserError
 from sepkit.models.latent_sde import DiffusionBlock, depth_grid, solve
-from sepkit.studies.continuous_depth.model import ImageVAE, Noise
+from sepkit.studies.cdvae.model import ImageVAE, Noise
 
 
 @dataclass
@@ -68,18 +69,15 @@ def level_processes(
         if place:
             state = functional.interpolate(state, scale_factor=2, mode="nearest")
         context = torch.zeros_like(contexts[place]) if model.config.ode_like else contexts[place]
-
-        def posterior(state: Tensor, depth: float, block: DiffusionBlock = block, context: Tensor = context) -> Tensor:
-            return block.posterior_drift(state, depth, context)
-
+        posterior = partial(block.posterior_drift, context=context)
         path = noise.path(place, state)
         states, after, before, deviations = [state], [], [], []
         for depth, following in pairwise(grid):
             after.append(posterior(state, depth))
             before.append(block.prior_drift(state, depth))
             deviations.append(block.diffusion(state, depth))
-            state = solve(state, (depth, following), posterior, block.diffusion, path).value
-            states.append(state)
+            states.append(solve(state, (depth, following), posterior, block.diffusion, path).value)
+            state = states[-1]
         toward, prior, deviation = torch.cat(after), torch.cat(before), torch.stack(deviations)
         rate = 0.5 * ((toward - prior) / deviation.view(-1, 1, 1, 1)).square()
         found.append(

@@ -14,10 +14,9 @@ from sepkit.config import RateConfig
 from sepkit.models.latent_sde import NonFiniteStateError
 from sepkit.objectives.rates import Steering, total_rate
 from sepkit.registry import build, register
-from sepkit.studies.continuous_depth.config import ImageVAETaskConfig
-from sepkit.studies.continuous_depth.data import ImageSet, prepare_images, read_images
-from sepkit.studies.continuous_depth.model import ImageELBO, ImageVAE, Noise
-from sepkit.studies.continuous_depth.options import ImagesOptions
+from sepkit.studies.cdvae.config import CDVAETaskConfig, ImagesOptions
+from sepkit.studies.cdvae.data import ImageSet, prepare_images, read_images
+from sepkit.studies.cdvae.model import ImageELBO, ImageVAE, Noise
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
@@ -28,8 +27,8 @@ from sepkit.types import Losses
 _DEV_SEED = 2**31
 
 
-@register(ImageVAETaskConfig)
-class ImageVAETask(Task):
+@register(CDVAETaskConfig)
+class CDVAETask(Task):
     """Minimizes distortion + weighted rates with free nats; validates by minus the evidence lower bound itself.
 
     Args:
@@ -40,9 +39,9 @@ class ImageVAETask(Task):
 
     model_type = ImageVAE
     examples = "images"
-    config: ImageVAETaskConfig
+    config: CDVAETaskConfig
 
-    def __init__(self, config: ImageVAETaskConfig, out: Path, resuming: bool = False) -> None:
+    def __init__(self, config: CDVAETaskConfig, out: Path, resuming: bool = False) -> None:
         self._weights = {name: build(getattr(config.objective, name).weight) for name in ("initial", "path")}
         steering, rates = config.objective.steering, ("initial_rate_nats", "path_rate_nats")
         self._steering = None if steering is None else Steering(rates, steering.total or 0.0, steering)
@@ -137,7 +136,7 @@ class ImageVAETask(Task):
         config = super().shrink(config, folder)
         model = config.model
         model.width, model.drift_width = min(model.width, 8), min(model.drift_width, 8)
-        model.depth_steps = [min(steps, 2) for steps in model.depth_steps]
+        model.depth_steps = min(model.depth_steps, 2)
         if config.data.train is None:
             made = prepare_images(ImagesOptions(kind="poisson", out=folder / "images", images=40, size=model.size))
             if model.likelihood == "bernoulli":
@@ -186,7 +185,7 @@ def _total(rate: Tensor, config: RateConfig) -> Tensor:
 
 
 def _binarize(folder: Path) -> None:
-    from sepkit.studies.continuous_depth.data import write_images
+    from sepkit.studies.cdvae.data import write_images
 
     for path in folder.glob("*.npz"):
         with np.load(path) as content:

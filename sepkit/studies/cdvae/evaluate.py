@@ -20,9 +20,9 @@ from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import atomic_output, write_json
 from sepkit.models import load_checkpoint
-from sepkit.studies.continuous_depth.data import ImageSet, read_images
-from sepkit.studies.continuous_depth.model import ImageVAE, Noise
-from sepkit.studies.continuous_depth.task import parts_of
+from sepkit.studies.cdvae.data import ImageSet, read_images
+from sepkit.studies.cdvae.model import ImageVAE, Noise
+from sepkit.studies.cdvae.task import parts_of
 from sepkit.version import __version__
 
 _AT_ONCE = 200
@@ -78,7 +78,7 @@ def evaluate_images(
         "metrics": by_steps[FIXED if reference is None else str(reference)]["metrics"],
         "by_depth_steps": by_steps,
         "reference_steps": reference,
-        "trained_steps": None if own is None else loaded.trained_steps,
+        "trained_steps": own,
         "floor_nats": images.floor_nats,
         "bound": not config.ode_like,
         "diffusions": [float(diffusion.raw.detach().exp()) for diffusion in loaded.diffusions()],
@@ -101,7 +101,7 @@ def evaluate_images(
     folder = Path(out)
     _write_rows(folder / "utterances.csv", str(manifest), found[reference])
     if is_installed("matplotlib"):
-        from sepkit.studies.continuous_depth.figures import write_processes, write_sheet
+        from sepkit.studies.cdvae.figures import write_processes, write_sheet
 
         loaded.set_depth_steps(None if own is None else reference)
         write_sheet(loaded.cpu(), images, folder / "images.png")

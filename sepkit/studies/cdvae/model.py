@@ -14,8 +14,8 @@ from sepkit.models.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffus
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies import older_names
-from sepkit.studies.continuous_depth.config import KIND, ImageVAEConfig
-from sepkit.studies.continuous_depth.levels import (
+from sepkit.studies.cdvae.config import KIND, ImageVAEConfig
+from sepkit.studies.cdvae.levels import (
     FAMILY,
     ConvBlock,
     ConvDrift,
@@ -112,7 +112,6 @@ class ImageVAE(SavedModel):
         super().__init__()
         _check(config)
         self.config = config
-        self.trained_steps = sorted(config.depth_steps)
         self._chosen: int | None = None
         channels, width = config.latent_channels, config.width
         sizes = [config.size // 2**place for place in range(config.levels)]
@@ -136,10 +135,8 @@ class ImageVAE(SavedModel):
 
     @property
     def depth_steps(self) -> int | None:
-        """Steps of each level in the next call: what was set, or the middle one in training; None: discrete blocks."""
-        if self.config.discrete:
-            return None
-        return self._chosen or self.trained_steps[len(self.trained_steps) // 2]
+        """Steps of each level in the next call: what was set, or those of training; None: discrete blocks."""
+        return None if self.config.discrete else self._chosen or self.config.depth_steps
 
     def set_depth_steps(self, steps: int | None) -> None:
         """Set how many steps the model takes from now on.
@@ -246,7 +243,7 @@ class ImageVAE(SavedModel):
         self, state: Tensor, contexts: list[Tensor] | None, noise: Noise, check: bool = False
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Return the last state, the path rate of each level and the log ratio (B,); without contexts the prior's."""
-        rates, log_ratio, steps = [], state.new_zeros(len(state)), self._steps_now()
+        rates, log_ratio, steps = [], state.new_zeros(len(state)), self.depth_steps
         for place, level in enumerate(self.levels):
             if place:
                 state = functional.interpolate(state, scale_factor=2, mode="nearest")
@@ -265,11 +262,6 @@ class ImageVAE(SavedModel):
             rates.append(rate.flatten(2))
             log_ratio = log_ratio + ratio
         return state, rates, log_ratio
-
-    def _steps_now(self) -> int | None:
-        if self._chosen is None and self.training and len(self.trained_steps) > 1:
-            return self.trained_steps[int(torch.randint(len(self.trained_steps), ()))]
-        return self.depth_steps
 
     def _nll(self, images: Tensor, raw: Tensor) -> Tensor:
         if self.config.likelihood == "bernoulli":
@@ -310,10 +302,7 @@ def _check(config: ImageVAEConfig) -> None:
         raise UserError(
             f"model.size: found {config.size}, expected a multiple of {multiple} for {config.levels} levels"
         )
-    if not config.depth_steps:
-        raise UserError("model.depth_steps: found none, expected one number or more")
-    for steps in config.depth_steps:
-        check_depth_steps(steps, "model.depth_steps")
+    check_depth_steps(config.depth_steps, "model.depth_steps")
     if config.one_level and not config.discrete:
         raise UserError("model.one_level: found true without discrete blocks; expected model.discrete of at least 1")
     if config.ode_like and config.discrete:

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from sepkit.files import atomic_output
-from sepkit.studies.continuous_depth.data import ImageSet
-from sepkit.studies.continuous_depth.model import ImageVAE, Noise, Source
-from sepkit.studies.continuous_depth.processes import LevelProcess, level_processes
+from sepkit.studies.cdvae.data import ImageSet
+from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
+from sepkit.studies.cdvae.processes import LevelProcess, level_processes
 
 _COLUMNS = 12
 _ROWS: tuple[tuple[str, Source | None, bool], ...] = (
@@ -87,7 +87,7 @@ def write_processes(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0
     figure = Figure(figsize=(3.2 * len(levels), 8.0), layout="constrained")
     grid = figure.subplots(5, len(levels), squeeze=False, sharex=True)
     for column, level in enumerate(levels):
-        _draw_level(grid[:, column], level)
+        _draw_level(list(grid[:, column]), level)
         grid[0, column].set_title(f"level {column + 1}: {level.path_rate_nats:.2f} nats", fontsize=9)
         grid[-1, column].set_xlabel("depth s")
     for axes, name in zip(

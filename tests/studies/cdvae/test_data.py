@@ -11,13 +11,13 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.corpora.images import read_mnist
 from sepkit.errors import UserError
-from sepkit.studies.continuous_depth.data import (
+from sepkit.studies.cdvae.config import ImagesOptions
+from sepkit.studies.cdvae.data import (
     poisson_floor,
     poisson_images,
     poisson_solution,
     read_images,
 )
-from sepkit.studies.continuous_depth.options import ImagesOptions
 
 
 @pytest.mark.parametrize(("frequency", "peak"), [(1, 0.0507), (3, 0.0056)])

@@ -34,7 +34,7 @@ def evaluate(
 
     from sepkit.inference.runners import device_of
     from sepkit.models.storage.checkpoints import find_checkpoint
-    from sepkit.studies.continuous_depth.evaluate import evaluate_images, report_lines
+    from sepkit.studies.cdvae.evaluate import evaluate_images, report_lines
 
     command = shlex.join(["sepkit", *sys.argv[1:]])
     folder, place = find_checkpoint(model), str(device_of(device))

@@ -14,18 +14,18 @@ import torch
 from sepkit.cli.main import main
 from sepkit.config import RateConfig, SteeringConfig, TrainerConfig
 from sepkit.errors import UserError
-from sepkit.studies.continuous_depth.config import (
+from sepkit.studies.cdvae.config import (
+    CDVAETaskConfig,
     ImageDataConfig,
     ImageObjectiveConfig,
     ImageVAEConfig,
-    ImageVAETaskConfig,
 )
-from sepkit.studies.continuous_depth.levels import ConvBlock
-from sepkit.studies.continuous_depth.model import ImageVAE, Noise
-from sepkit.studies.continuous_depth.processes import level_processes
-from sepkit.studies.continuous_depth.task import ImageVAETask, parts_of
+from sepkit.studies.cdvae.levels import ConvBlock
+from sepkit.studies.cdvae.model import ImageVAE, Noise
+from sepkit.studies.cdvae.processes import level_processes
+from sepkit.studies.cdvae.task import CDVAETask, parts_of
 
-SMALL = ImageVAEConfig(size=8, levels=2, latent_channels=2, width=4, drift_width=4, decoder_blocks=1, depth_steps=[3])
+SMALL = ImageVAEConfig(size=8, levels=2, latent_channels=2, width=4, drift_width=4, decoder_blocks=1, depth_steps=3)
 
 
 def model_of(**changes: object) -> ImageVAE:
@@ -142,9 +142,9 @@ def test_training_costs_free_nats_and_reports_none(
         initial=RateConfig(free_nats=1e3), path=RateConfig(free_nats=1e3), steering=SteeringConfig(total=5.0)
     )
     data = ImageDataConfig(str(poisson / "train.npz"), str(poisson / "dev.npz"), batch_size=4)
-    config = ImageVAETaskConfig(dataclasses.replace(SMALL), objective, data, TrainerConfig(accelerator="cpu"))
+    config = CDVAETaskConfig(dataclasses.replace(SMALL), objective, data, TrainerConfig(accelerator="cpu"))
     config.check()
-    task = ImageVAETask(config, tmp_path)
+    task = CDVAETask(config, tmp_path)
     task.position.batches_per_epoch = 16
     batch = task.collate([task.train_data[0, index] for index in range(4)])
     torch.manual_seed(0)
@@ -179,7 +179,7 @@ def test_training_costs_free_nats_and_reports_none(
 def test_resume_is_exact(trained: Path, poisson: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    from tests.studies.continuous_depth.conftest import TINY
+    from tests.studies.cdvae.conftest import TINY
 
     data = ["--data.train", str(poisson / "train.npz"), "--data.dev", str(poisson / "dev.npz")]
     command = ["train", "--config", "cd_vae", *data, *TINY, "--out", str(tmp_path / "exp")]
@@ -195,7 +195,7 @@ def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys:
     assert main([*command, "--depth-steps", "2", "4", "9", "--samples", "4"]) == 0
     printed = capsys.readouterr().out
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert list(summary["by_depth_steps"]) == ["2", "4", "9"] and summary["trained_steps"] == [2, 4, 8]
+    assert list(summary["by_depth_steps"]) == ["2", "4", "9"] and summary["trained_steps"] == 4
     assert summary["reference_steps"] == 4 and summary["bound"] is True and summary["n_images"] == 8
     own = summary["by_depth_steps"]["4"]
     means = {name: metric["mean"] for name, metric in own["metrics"].items()}
@@ -215,7 +215,7 @@ def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys:
 
 
 def test_the_importance_weighted_bound_is_tighter(trained: Path, poisson: Path, tmp_path: Path) -> None:
-    from sepkit.studies.continuous_depth.evaluate import evaluate_images
+    from sepkit.studies.cdvae.evaluate import evaluate_images
 
     found = [evaluate_images(trained / "model", poisson / "test.npz", tmp_path, samples=k) for k in (1, 30)]
     one, many = (summary["by_depth_steps"]["4"]["metrics"]["importance_bound_nats"]["mean"] for summary in found)
@@ -226,7 +226,7 @@ def test_refusals() -> None:
     for changes, message in (
         ({"size": 6, "levels": 3}, r"^model\.size: found 6, expected a multiple of 4 for 3 levels$"),
         ({"width": 0}, r"^model\.width: found 0, expected at least 1$"),
-        ({"depth_steps": []}, r"^model\.depth_steps: found none"),
+        ({"depth_steps": 0}, r"^model\.depth_steps: found 0"),
         ({"discrete": 1, "ode_like": True}, r"^model\.ode_like: found true with discrete blocks"),
         ({"one_level": True}, r"^model\.one_level: found true without discrete blocks"),
     ):
@@ -234,7 +234,7 @@ def test_refusals() -> None:
             ImageVAE(dataclasses.replace(SMALL, **changes))
     with pytest.raises(UserError, match=r"^depth_steps: found 4, but this model has discrete blocks"):
         model_of(discrete=1).set_depth_steps(4)
-    task = ImageVAETaskConfig()
+    task = CDVAETaskConfig()
     with pytest.raises(UserError, match=r"^data\.train: no file given"):
         task.check()
 

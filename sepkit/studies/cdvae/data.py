@@ -11,7 +11,7 @@ import numpy as np
 from sepkit.corpora.images import SPLITS, is_binary, read_mnist, read_npz
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
-from sepkit.studies.continuous_depth.options import ImagesOptions
+from sepkit.studies.cdvae.config import ImagesOptions
 
 FREQUENCIES = (1, 3)
 """a = b of the two sources of the Poisson set, half of the images each."""

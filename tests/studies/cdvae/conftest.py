@@ -9,7 +9,7 @@ import pytest
 from sepkit.cli.main import main
 
 TINY = ["--model.width", "4", "--model.drift_width", "4", "--model.latent_channels", "2", "--model.size", "8"]
-TINY += ["--model.levels", "2", "--model.depth_steps", "[2, 4, 8]", "--trainer.max_epochs", "2"]
+TINY += ["--model.levels", "2", "--model.depth_steps", "4", "--trainer.max_epochs", "2"]
 TINY += ["--trainer.validate_every_epochs", "1", "--data.batch_size", "8", "--trainer.decay_share", "0"]
 
 
@@ -22,7 +22,7 @@ def poisson(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(poisson: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("image_vae") / "exp"
+    out = tmp_path_factory.mktemp("cdvae") / "exp"
     data = ["--data.train", str(poisson / "train.npz"), "--data.dev", str(poisson / "dev.npz")]
     assert main(["train", "--config", "cd_vae", *data, *TINY, "--out", str(out)]) == 0
     return out
