@@ -94,11 +94,7 @@ def check_value(dimension: DimensionConfig, value: float) -> list[str]:
 def named_values(
     measured: Mapping[str, float] | Iterable[str], dimensions: Sequence[DimensionConfig]
 ) -> tuple[dict[str, float], list[str]]:
-    """Check values and return them by name, with notes about them; a later value replaces an earlier one of that name.
-
-    Args:
-        measured: name -> value, or words such as `right_1000=35`.
-        dimensions: all known ones.
+    """Check values (or words, `right_1000=35`) and return them by name, with notes; a later one replaces an earlier.
 
     Raises:
         UserError: a word of another form, an ear or a frequency that does not exist, or a value that is not possible.

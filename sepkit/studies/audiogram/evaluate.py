@@ -114,8 +114,7 @@ def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: A
         model: chooses and estimates.
         data: complete ones that the model was not trained on.
         settings: how sessions are played.
-        dev: complete validation data, for the single best order and for the rules of stopping that are compared; None:
-            only the rule beside the model.
+        dev: complete validation data, for the single best order and the compared rules; None: the rule of the model.
 
     Raises:
         UserError: settings that are not possible, or "single_best" without validation data.
@@ -175,13 +174,7 @@ def _stopping(
 
 
 def rate_and_distortion(vae: TrainedVAE, values: np.ndarray, shown: np.ndarray) -> dict[str, float]:
-    """Return mean rate, partial distortion and negative partial ELBO of partly observed data, nats.
-
-    Args:
-        vae: the model.
-        values: (N, D), NaN where missing.
-        shown: (N, D) bool, what the model may see if it is there.
-    """
+    """Return mean rate, partial distortion and negative partial ELBO of (N, D) data with NaN, shown in part, nats."""
     observed, values = shown & ~np.isnan(values), np.nan_to_num(values)
     draws = latent_draws(vae.config.latent, _RATE_SAMPLES)
     rates, distortions = [], []

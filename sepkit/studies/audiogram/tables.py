@@ -91,11 +91,6 @@ def write_tables(
 ) -> str:
     """Write tables in Markdown to the file OUT, with figures beside it; return the text.
 
-    Args:
-        simulations: folders, as in `load_groups`.
-        out: the file.
-        kind: which tables.
-
     Raises:
         UserError: a folder without simulations, or ones that lack values for the tables.
     """
