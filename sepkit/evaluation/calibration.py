@@ -87,10 +87,6 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
     outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
 
-    Args:
-        folder: of the evaluation.
-        rows: of its journal.
-
     Raises:
         UserError: the rows have no predictions.
     """
@@ -175,7 +171,6 @@ def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None
         predicted: (N,) dB, N at least 1.
         measured: (N,) dB.
         group: (N,) int from 0, what the bootstrap draws together; None: each alone.
-        seed: of the bootstrap.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)

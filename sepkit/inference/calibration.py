@@ -65,7 +65,6 @@ def calibrate(
     change.
 
     Args:
-        separator: of the model.
         manifest: of mixtures with sources, dev.jsonl for example.
         first: number of mixtures, from the beginning of the manifest; None: all.
 

@@ -32,7 +32,6 @@ def load_model(
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or
             whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
         device: "cpu", "cuda", "cuda:1" ..., or "auto".
-        options: how it works; None: the defaults.
         predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
             damaged or of another model.
         **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").

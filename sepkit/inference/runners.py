@@ -58,7 +58,6 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
     Args:
         model: on `device`; an `EncoderMaskerDecoder` or an exported model.
         precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms.
-        device: where it computes.
 
     Raises:
         UserError: the model or the processor cannot compute in it, or gains nothing.
@@ -139,11 +138,7 @@ def run_model(
 
 
 def check_finite(waveforms: np.ndarray) -> None:
-    """Raise UserError unless all samples are finite.
-
-    Args:
-        waveforms: estimates of any shape.
-    """
+    """Raise UserError unless all samples are finite."""
     if not np.isfinite(waveforms).all():
         raise UserError(
             "model: its estimates are not finite numbers; its weights are broken, or the recording is louder than "
@@ -152,11 +147,7 @@ def check_finite(waveforms: np.ndarray) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that a device, or the machine, has too little memory for this recording.
-
-    Args:
-        error: any exception.
-    """
+    """Whether an error means that a device, or the machine, has too little memory for this recording."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     # What torch raises where the CPU's memory ends.
@@ -167,8 +158,6 @@ def batch_size(model: EncoderMaskerDecoder, device: torch.device, seconds: float
     """Return how many mixtures a model separates at once.
 
     Args:
-        model: on `device`.
-        device: where it computes.
         seconds: length of a mixture; on a CPU a batch has at most 40 s.
     """
     if device.type != "cpu":
@@ -185,10 +174,6 @@ class Batches:
 
     Attributes:
         size: mixtures at once; at least 1.
-
-    Args:
-        model: in evaluation mode.
-        size: see `batch_size`.
     """
 
     def __init__(self, model: EncoderMaskerDecoder, size: int) -> None:

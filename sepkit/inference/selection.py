@@ -61,7 +61,6 @@ def gains_of(products: Products, levels: Levels, consistent: bool, kept: np.ndar
 
     Args:
         products: of the model's estimates.
-        levels: see above.
         consistent: see above; goes before `levels` for the estimates that are kept.
         kept: (k,) which estimates are.
     """
@@ -189,10 +188,7 @@ def select_speakers(
         products: of the model's estimates.
         scores: (n,) log-odds that each is a speaker; None: `loud` tells.
         silent: whether the mixture is silent; then nobody speaks.
-        speakers: see `Separator.separate`.
         threshold: score above which a hypothesis is a speaker.
-        levels: see `gains_of`.
-        consistent: see `gains_of`.
         loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
         alone: whether one speaker is alone.
     """

@@ -99,9 +99,6 @@ def summary_line(separated: Separated) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
     It ends in "likely not separated" where that is predicted.
-
-    Args:
-        separated: the result.
     """
     count = len(separated.kept) if separated.kept is not None else len(separated.estimates)
     if separated.scores is None and separated.speakers is not None:
@@ -114,9 +111,6 @@ def expectation(separated: Separated) -> str:
     """Return the SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
 
     The interval in parentheses contains 90 % of such separations. Without a prediction it is "".
-
-    Args:
-        separated: the result.
     """
     if separated.predicted_si_sdr_db is None:
         return ""
@@ -136,7 +130,6 @@ def lost_band(sample_rate: int, model_rate: int) -> str:
     """Return what estimates lack because the model's rate is lower than the recording's; "" for nothing.
 
     Args:
-        sample_rate: Hz, of the recording.
         model_rate: Hz, of the model.
     """
     if sample_rate <= model_rate:
@@ -148,11 +141,7 @@ def lost_band(sample_rate: int, model_rate: int) -> str:
 
 
 def players_html(separated: Separated) -> str:
-    """Return a table with a player for each estimate, at one level; of long recordings the first minute.
-
-    Args:
-        separated: the result.
-    """
+    """Return a table with a player for each estimate, at one level; of long recordings the first minute."""
     estimates = np.asarray(separated.estimates, np.float32)
     shown = estimates[:, : round(_MOST_SECONDS * separated.sample_rate)]
     peak = float(np.abs(shown).max(initial=0))

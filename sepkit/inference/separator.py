@@ -56,7 +56,6 @@ class Separator:
     Args:
         model: put into evaluation mode and moved to `device`.
         device: a torch device, or "auto": an accelerator if there is one.
-        options: how it works; None: the defaults.
         quality: fitted for this model; it predicts nothing for other depth steps than it was fitted with.
         **changed: fields of `SeparatorOptions` with other values than in `options` (depth_steps=4).
 
@@ -168,7 +167,6 @@ class Separator:
                 are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
-            seed: of those samples.
             channel: which channel to separate, from 0; None: the mean of all.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
                 on the evidence of the mixture; not the bound for recordings that are separated in chunks.
@@ -318,10 +316,8 @@ class Separator:
 
         Args:
             recording: for which `is_long` is true; others lose some quality in chunks.
-            speakers: see `separate`.
             folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
                 system.
-            progress: whether to show a bar on a terminal.
             rates: whether to measure the rates of a variational model, which a prediction does too.
             stitcher: how chunks are joined; None: as the options say.
 

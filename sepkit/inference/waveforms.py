@@ -60,7 +60,6 @@ def to_mono(waveform: Any, name: str) -> np.ndarray:
 
     Args:
         waveform: (T,) or (C, T) array or tensor.
-        name: for messages.
 
     Raises:
         UserError: samples that are not floating-point numbers, or a wrong shape.
@@ -83,9 +82,6 @@ def to_mono(waveform: Any, name: str) -> np.ndarray:
 
 def checked_rate(sample_rate: float) -> int:
     """Return a rate as an int.
-
-    Args:
-        sample_rate: Hz.
 
     Raises:
         UserError: not a whole number of Hz.

@@ -10,7 +10,7 @@ from torch import nn
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.quality.predictor import uncertainty
+from sepkit.inference.quality import uncertainty
 from sepkit.inference.quality.uncertainty import (
     RunningMoments,
     mixture_elbo,

@@ -131,7 +131,6 @@ def cluster_recordings(
         out: folder of the results.
         model: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
         speakers: their number; auto: it is found.
-        seed: of k-means.
 
     Returns:
         The summary.

@@ -16,9 +16,6 @@ from sepkit.inference.loading import load_model
 def check_separates(path: Path) -> None:
     """Separate a wav of one second with an exported model, at its own rate and at another.
 
-    Args:
-        path: of the exported model.
-
     Raises:
         UserError: a recording cannot be separated.
     """

@@ -83,7 +83,6 @@ def failure_reason(error: Exception, path: Path) -> str:
 
     Args:
         error: why it could not be separated.
-        path: of the recording.
     """
     # Names of files may hold line breaks.
     where = one_line(str(path))

@@ -19,7 +19,6 @@ def mean_spectra(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int) -
     Args:
         kind: of `BASELINES`: "mean_mfcc" for cepstra, "mean_log_mel" for the spectrum.
         waveforms: (T,) each.
-        sample_rate: Hz.
     """
     from scipy.fft import dct
 

@@ -54,7 +54,6 @@ def spherical_k_means(
     Args:
         embeddings: (N, D), used at unit length.
         clusters: K.
-        seed: of the first centers.
         conflicts: pairs that get different clusters as far as there are enough.
         restarts: how many are tried.
         begin: (J, D), fewer centers than K, which every other restart begins with.

@@ -88,7 +88,6 @@ def _counted(
         answer: the count.
         others: (change, threshold, answer after it).
         threshold: to tell if no change gives another answer.
-        rule: see `SpeakerCount`.
     """
     changes = sorted(other for other in others if other[2] != answer)
     if not changes:
@@ -110,7 +109,6 @@ class SpeakerTree:
     Args:
         embeddings: (N, D) of N >= 1 segments; of more than 1200, as many evenly from all.
         seconds: (N,) their lengths.
-        counting: see `count_speakers`.
     """
 
     def __init__(self, embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> None:
@@ -186,12 +184,7 @@ class SpeakerGains:
         return 2 + int(np.flatnonzero(np.append(True, self.gains[1:] > further))[-1])
 
     def others(self, second: float, further: float) -> Iterator[tuple[float, float, int]]:
-        """Yield changes of a threshold, that threshold, and the answers after them.
-
-        Args:
-            second: see `speakers`.
-            further: see `speakers`.
-        """
+        """Yield changes of a threshold, that threshold, and the answers after them."""
         for gain in self.gains[:1].tolist():
             for limit in (math.nextafter(gain, -1), gain):
                 yield abs(gain - second), second, self.speakers(limit, further)

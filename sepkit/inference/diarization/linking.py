@@ -36,7 +36,6 @@ class LinkedSpeakers:
         speakers: how many.
         counted: how that was found; None if it was given.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
-        sample_rate: Hz.
         estimates: them, block by block.
     """
 
@@ -86,10 +85,7 @@ def link(
     Args:
         estimates: them, block by block; read twice here.
         count: n, how many.
-        sample_rate: Hz.
-        encoder: of voices.
         speakers: their number; auto: it is found.
-        seed: of k-means.
 
     Raises:
         UserError: fewer segments than speakers.

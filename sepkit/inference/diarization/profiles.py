@@ -35,7 +35,6 @@ class Trait:
     """Reliability of a trait's mean over frames.
 
     Args:
-        name: of the trait.
         per_second: independent observations in a second of frames; neighboring frames are similar.
         drift: variance of a chunk's mean about the speaker's, for any length, in units of that inside chunks.
         spread: precision, in the same units, of the mean over all speakers as a guess for one.
@@ -75,7 +74,6 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
 
     Args:
         estimates: (n, T), of the chunk.
-        sample_rate: Hz.
         mean_power: of all estimates together over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
@@ -227,7 +225,6 @@ class RunningProfiles:
         """Add a chunk.
 
         Args:
-            chunk: its number.
             order: (n,) int; estimate `order[j]` is speaker j.
         """
         states = []
@@ -245,7 +242,6 @@ class RunningProfiles:
         """Return (n, n) nats, [i, j] of estimate i of a chunk being speaker j; up to a constant for each i.
 
         Args:
-            chunk: its number.
             others: further states that count.
         """
         evidence = np.zeros((self._speakers, self._speakers))

@@ -55,7 +55,6 @@ class SpeechSegment:
     Args:
         track: number of the file in its source.
         start_seconds: where it begins.
-        duration_seconds: its length.
     """
 
     track: int
@@ -179,7 +178,6 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
     Args:
         source: the files of one recording.
         segments: in order of time.
-        sample_rate: Hz of the result.
     """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:
@@ -201,7 +199,6 @@ def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np
     """Return embeddings of waveforms, (N, D) float32, computed one by one.
 
     Args:
-        encoder: of voices.
         waveforms: (T,) each, at the encoder's rate.
     """
     rows = []

@@ -26,7 +26,6 @@ class Pipe:
 
     Args:
         source: buffered binary file, read as data arrive.
-        sample_format: of the samples.
         sample_rate: Hz; None: that of the model.
         channels: interleaved; they are averaged.
         begin: bytes that were already read.
@@ -86,7 +85,6 @@ class PipeReport:
         clipped: samples of the estimates that were beyond the full scale of 16-bit integers.
         dropped_bytes: behind the last whole sample.
         compute_seconds: spent on separation.
-        sample_rate: Hz.
     """
 
     num_samples: int = 0
@@ -108,7 +106,6 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
 
     Args:
         stream: fresh, at the rate of the pipe; it ends with it.
-        pipe: see `open_pipe`.
         sink: binary file; gets n channels in the format of the pipe, as many frames as that has.
 
     Raises:

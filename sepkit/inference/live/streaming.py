@@ -32,9 +32,6 @@ class Stream:
 
     Args:
         model: causal, in evaluation mode, on `device`.
-        device: where it computes.
-        sample_rate: Hz.
-        levels: see `Separator.streaming`.
 
     Raises:
         UserError: a model that is not causal.

@@ -56,10 +56,6 @@ class PiecewiseSeparation:
     chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`.
 
     Args:
-        model: in evaluation mode.
-        device: where it computes.
-        chunking: at the model's rate.
-        kind: of the stitcher.
         folder: for the temporary file; None: that of the system.
         rates: whether the rates of a variational model are wanted.
     """

@@ -42,13 +42,7 @@ class Recording(Protocol):
         ...
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,).
-
-        Args:
-            start: first sample, at that rate.
-            stop: end of the samples, at that rate.
-            sample_rate: Hz of the result.
-        """
+        """Return some samples at another rate, (stop - start,)."""
         ...
 
 
@@ -58,7 +52,6 @@ class ArrayRecording:
 
     Args:
         samples: (T,) float32.
-        sample_rate: Hz.
     """
 
     samples: np.ndarray
@@ -76,13 +69,7 @@ class ArrayRecording:
             yield self.samples[start : start + size]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,); see `Recording`.
-
-        Args:
-            start: first sample, at that rate.
-            stop: end of the samples, at that rate.
-            sample_rate: Hz of the result.
-        """
+        """Return some samples at another rate, (stop - start,); see `Recording`."""
         return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
 
 
@@ -90,7 +77,6 @@ class FileRecording:
     """A recording in an audio file, one block of which is in memory at a time.
 
     Args:
-        path: of the file.
         channel: which channel, from 0; None: the mean of all.
 
     Raises:
@@ -107,13 +93,7 @@ class FileRecording:
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,); see `Recording`.
-
-        Args:
-            start: first sample, at that rate.
-            stop: end of the samples, at that rate.
-            sample_rate: Hz of the result.
-        """
+        """Return some samples at another rate, (stop - start,); see `Recording`."""
         return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
 
 
@@ -133,13 +113,7 @@ def separate_long(
     """Separate a recording chunk by chunk, and return its joined estimates.
 
     Args:
-        model: in evaluation mode, on `device`.
-        device: where it computes.
-        recording: of any rate.
-        chunking: at the model's rate.
-        kind: of the stitcher.
         folder: for a temporary file; None: that of the system.
-        progress: whether to show a bar on a terminal.
         rates: whether the rates of a variational model are wanted.
 
     Raises:
@@ -168,7 +142,6 @@ class LongSeparation:
         separated: without estimates.
         joined: estimates of the model; gone after `close`.
         recording: that was separated.
-        model_rate: Hz.
         selection: which estimates are wanted, and at which levels.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
         high_band: what becomes of what the recording holds above the model's band.

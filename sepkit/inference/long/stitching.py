@@ -53,11 +53,7 @@ class Chunking:
         return self.chunk - self.overlap
 
     def count(self, num_samples: int) -> int:
-        """Return the number of chunks of a signal.
-
-        Args:
-            num_samples: length of the signal.
-        """
+        """Return the number of chunks of a signal."""
         return 1 + max(0, -(-(num_samples - self.chunk) // self.hop))
 
     def rising(self) -> np.ndarray:
@@ -84,8 +80,6 @@ def chunking_of(sample_rate: int, chunk_seconds: float, overlap_seconds: float) 
     """Return the chunking in samples.
 
     Args:
-        sample_rate: Hz.
-        chunk_seconds: as in `SeparatorOptions`.
         overlap_seconds: as in `SeparatorOptions`; at most half a chunk.
     """
     chunk = round(chunk_seconds * sample_rate)
@@ -118,7 +112,6 @@ def compare_overlap(
     Args:
         before: (n, L) estimates of a chunk in the overlap.
         after: (n, L) those of the next one.
-        sample_rate: Hz.
         mean_power: of all estimates together over the recording so far.
     """
     n, length = before.shape
@@ -140,8 +133,6 @@ class Stitcher:
     """Collects the evidence of chunks as they come, and orders their estimates at the end.
 
     Args:
-        chunking: of the signal.
-        sample_rate: Hz.
         kind: "profile" chooses the orders of all chunks together from overlaps and traits of voices; "overlap" goes
             from chunk to chunk by the correlation of the overlap alone.
     """

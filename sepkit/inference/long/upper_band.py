@@ -35,7 +35,6 @@ class UpperBandSharing:
 
     Args:
         sample_rate: Hz, of the recording and the estimates; above that of the model.
-        model_rate: Hz.
         estimates: k, how many there are.
     """
 
@@ -127,7 +126,6 @@ def shares_upper_band(
 
     Args:
         wanted: "share" or "drop"; None: "share".
-        sample_rate: Hz, of the recording.
         model_rate: Hz, of the model.
         estimates: k, how many there are.
     """

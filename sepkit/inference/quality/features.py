@@ -88,12 +88,7 @@ def recording_features(
 
 
 def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
-    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`.
-
-    Args:
-        num_samples: length of the recording.
-        sample_rate: Hz.
-    """
+    """Return beginnings and ends of the excerpts of a recording longer than `LONGEST_SECONDS`."""
     # A short one can be separated in chunks, too.
     length, count = min(num_samples, round(EXCERPT_SECONDS * sample_rate)), round(LONGEST_SECONDS / EXCERPT_SECONDS)
     starts = np.linspace(0, num_samples - length, count).round().astype(int).tolist()
@@ -140,7 +135,6 @@ def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation
     * those of the mixture, the same for all hypotheses.
 
     Args:
-        model: which made the separation.
         mixture: (T,), not silent.
         separation: a batch of one, with nothing sampled.
 
@@ -175,7 +169,6 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
 
     Args:
         mixture: (T,), not silent.
-        sample_rate: Hz.
     """
     mixture = mixture.astype(np.float64)
     level = float(np.mean(np.square(mixture)))

@@ -54,7 +54,6 @@ class QualityPredictor:
         single_speaker: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told
             safely.
         sepkit: version that wrote it.
-        format: of the file.
         features_version: of the features.
     """
 
@@ -173,7 +172,6 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     """Read the predictor in a model's folder; return None if there is none.
 
     Args:
-        folder: of the model.
         weights: fingerprint of the model that it must be for.
         hypotheses: n of that model.
 

@@ -67,7 +67,6 @@ class LabeledRecording:
     """What is known of a recording to fit the detector.
 
     Args:
-        estimates: see `estimates_summary`.
         voice: see `voice_change`; not needed of those who speak at once.
         speakers: how many speak in it.
         in_turn: whether they take turns.
@@ -105,7 +104,6 @@ class SingleSpeakerDetector:
         """Return whether one speaker is alone in a recording; None if a feature is not known.
 
         Args:
-            estimates: see `estimates_summary`.
             voice: returns what `voice_change` does; called only if it matters.
         """
         single = self.at_once.flags(estimates)
@@ -195,10 +193,8 @@ def voice_change(
     * `voice_of_estimates`: mean over all pairs of windows of an estimate, mean over the estimates.
 
     Args:
-        encoder: of voices.
         products: of the recording and the estimates.
         estimates: (n, T).
-        sample_rate: Hz.
     """
     speech = gains_of(products, "mixture", True, np.arange(len(estimates))) @ estimates
     embeddings = _embeddings(encoder, speech, sample_rate)

@@ -77,11 +77,7 @@ class MonteCarlo:
 
 
 def is_variational(model: EncoderMaskerDecoder) -> bool:
-    """Whether any of a model's latents is variational.
-
-    Args:
-        model: any separator.
-    """
+    """Whether any of a model's latents is variational."""
     return model.variational
 
 
@@ -114,7 +110,6 @@ def monte_carlo(
         model: on the device of `mixture`, in evaluation mode.
         mixture: (B, T), without padding.
         samples: number of separations; a deterministic model needs only one.
-        seed: of the latents.
         through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
             deviation does not follow from the deviation alone.
 
@@ -191,10 +186,8 @@ def mixture_elbo(
     Args:
         model: which made the separation, in evaluation mode.
         mixture: (B, T), without padding.
-        separation: of it.
         samples: of the encodings, over which the expectation is a mean; one has little variance, as an utterance has
             many values.
-        seed: of the samples.
 
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
