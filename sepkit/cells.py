@@ -12,12 +12,7 @@ from sepkit.files import read_json, write_json
 
 
 def cell_seed(seed: int, name: str) -> int:
-    """Return the seed of a cell, a function of nothing else.
-
-    Args:
-        seed: of the experiment.
-        name: of the cell.
-    """
+    """Return the seed of a cell, which follows from that of the experiment and the cell's name alone."""
     return zlib.crc32(f"{seed} {name}".encode())
 
 
@@ -33,9 +28,6 @@ def run_cells(
         compute: the result of a cell, plain data.
         folder: of the files.
         seed: of the experiment.
-
-    Raises:
-        UserError: the folder cannot be written to.
     """
     from tqdm import tqdm
 

@@ -56,19 +56,12 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
 
 
 def is_binary(values: np.ndarray) -> bool:
-    """Return whether all values are 0 or 1.
-
-    Args:
-        values: numbers of any shape.
-    """
+    """Return whether all values are 0 or 1."""
     return not bool(((values != 0) & (values != 1)).any())
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Return name -> array of an .npz file of images.
-
-    Args:
-        path: of the file.
 
     Raises:
         UserError: no such file, one that is too large, or one that is not .npz.

@@ -7,7 +7,6 @@ and each network has its own seed, so training in a stack gives the same network
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
@@ -33,64 +32,11 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(uniform((1, out_features), bound, generators))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the output, (S, B, out).
-
-        Args:
-            values: (S or 1, B, in).
-        """
-        return _affine(values, self.weight, self.bias)
-
-
-def side_by_side(values: Tensor, layers: Sequence[StackedLinear]) -> tuple[Tensor, ...]:
-    """Return the output of each layer, (S, B, out), computed as one product: narrow products cost as much as wide ones.
-
-    Args:
-        values: (S or 1, B, in), the same for all layers.
-        layers: of one stack.
-    """
-    weight, bias = (torch.cat([getattr(layer, name) for layer in layers], -1) for name in ("weight", "bias"))
-    return _affine(values, weight, bias).split([layer.weight.shape[-1] for layer in layers], -1)
-
-
-def _affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    # The fused product does not broadcast.
-    if len(values) == len(weight):
-        return torch.baddbmm(bias, values, weight)
-    return values @ weight + bias
-
-
-class StackedModules(nn.Module):
-    """S networks of one architecture, of any layers without state, side by side.
-
-    Args:
-        networks: whose parameters are copied; none has buffers.
-
-    Raises:
-        ValueError: networks with buffers, or of different architectures.
-    """
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        if any(True for network in networks for _ in network.buffers()):
-            raise ValueError("networks with buffers cannot be stacked")
-        states = [dict(network.named_parameters()) for network in networks]
-        if any({n: v.shape for n, v in s.items()} != {n: v.shape for n, v in states[0].items()} for s in states):
-            raise ValueError("networks of different shapes cannot be stacked")
-        self._names = list(states[0])
-        self.values = nn.ParameterList(torch.stack([s[name].detach() for s in states]) for name in self._names)
-        # In a tuple it is no submodule: only its layers are used, never its parameters.
-        self._one = (copy.deepcopy(networks[0]),)
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Return what each module makes of its own values, (S, B, ...).
-
-        Args:
-            values: (S or 1, B, ...).
-        """
-        state = dict(zip(self._names, self.values, strict=True))
-        if len(values) == 1:
-            return torch.func.vmap(lambda own: torch.func.functional_call(self._one[0], own, (values[0],)))(state)
-        return torch.func.vmap(lambda own, x: torch.func.functional_call(self._one[0], own, (x,)))(state, values)
+        """Return the output, (S, B, out), of values (S or 1, B, in)."""
+        # The fused product does not broadcast.
+        if len(values) == len(self.weight):
+            return torch.baddbmm(self.bias, values, self.weight)
+        return values @ self.weight + self.bias
 
 
 def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Generator] | int) -> Tensor:
@@ -107,10 +53,6 @@ def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Gener
 
 
 def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the state of each network of a stack, as a stack of one.
-
-    Args:
-        state: of `state_dict`, each tensor (S, ...).
-    """
+    """Return the state of each network of a stack, of which every tensor is (S, ...), as a stack of one."""
     (count,) = {len(tensor) for tensor in state.values()}
     return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]

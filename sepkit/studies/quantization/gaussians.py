@@ -113,7 +113,8 @@ def _train(kind: str, method: str, config: GaussiansConfig) -> dict[str, Any]:
         assignment.set_progress(epoch)
         for _ in range(config.steps_per_epoch):
             x, y = _draw(law, config.batch_size, draws)
-            matching, scoring, _ = point_losses(*networks(x), y, assignment)
+            points, scores = networks(x)
+            matching, scoring, _ = point_losses(points, scores, y, assignment)
             optimizer.zero_grad()
             (matching + scoring).mean(1).sum().backward()
             optimizer.step()

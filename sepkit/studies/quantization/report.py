@@ -206,9 +206,9 @@ def _trade_off(rows: Sequence[Row]) -> Figure:
                 f"{axis}err": row[f"{name}_std"] / math.sqrt(row["folds"])
                 for axis, name in (("x", "rmse"), ("y", "distortion"))
             }
-            style = {"fmt": "os^D"[place // len(COLORS) % 4], "color": COLORS[place % len(COLORS)]}
+            color, marker = COLORS[place % len(COLORS)], "os^D"[place // len(COLORS) % 4]
             means = row["rmse_mean"], row["distortion_mean"]
-            axes.errorbar(*means, **bars, **style, label=_title(row["method"]))
+            axes.errorbar(*means, **bars, fmt=marker, color=color, label=_title(row["method"]))
         leak = " (a leak)" if selection == "reference" else ""
         axes.set_title(f"{selection.replace('_', ' ')}{leak}; bars: standard errors", fontsize=10)
         axes.legend(frameon=False, fontsize=7)

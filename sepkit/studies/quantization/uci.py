@@ -171,7 +171,8 @@ class SplitStack:
         """Pass once over the training rows of every split; temperatures and the order of rows follow the epoch."""
         self.assignment.set_progress(epoch)
         for rows in self._batches(epoch):
-            matching, scoring, _ = point_losses(*self.networks(rows.features), rows.target, self.assignment)
+            points, scores = self.networks(rows.features)
+            matching, scoring, _ = point_losses(points, scores, rows.target, self.assignment)
             self.optimizer.zero_grad()
             # A sum over networks: none of them knows of the others.
             ((matching + scoring) * rows.weights).sum().backward()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sepkit.studies.quantization.config import GeneratorsConfig
-from sepkit.studies.quantization.generators import GeneratorRuns, train_generators
+from sepkit.studies.quantization.generators import GeneratorRuns, ReLUNetworks, train_generators
 
 TINY = GeneratorsConfig(seeds=2, hidden=[6], steps=3, batch_size=8, samples=60, manifold_samples=40)
 
@@ -65,3 +65,13 @@ def test_training_ends_when_each_generator_has_had_its_batches() -> None:
     assert alone["updates"] == several["updates"][:1] and alone["steps"] == several["steps"][:1]
     apart = train_generators(TINY, "ring", 1, independent=2)
     assert apart["entropy"] == [1.0, 1.0] and np.shape(apart["updates"]) == (2, 2)
+
+
+def test_networks_of_a_stack_are_what_torch_makes_of_their_seeds() -> None:
+    stack, x = ReLUNetworks([2, 5, 3], [7, 8]), drawn(2, 4, 2)
+    for place, seed in enumerate((7, 8)):
+        torch.manual_seed(seed)
+        alone = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+        torch.testing.assert_close(stack(x)[place], alone(x[place]))
+    stack(x)[1].sum().backward()
+    assert all(bool(p.grad[1].any()) and not p.grad[0].any() for p in stack.parameters() if p.grad is not None)

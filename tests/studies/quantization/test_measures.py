@@ -33,7 +33,7 @@ def test_distortion_is_squared_wasserstein_with_voronoi_weights() -> None:
     cost = torch.cdist(points, centroids).square()
     voronoi = torch.bincount(cost.argmin(1), minlength=7).numpy() / 500
     found = distortion(points, centroids)
-    transport = lambda weights: ot.emd2(np.full(500, 1 / 500), weights, cost.numpy(), numItermax=1_000_000)  # noqa: E731
+    transport = lambda weights: float(ot.emd2(np.full(500, 1 / 500), weights, cost.numpy(), numItermax=1_000_000))  # noqa: E731
     assert found == pytest.approx(transport(voronoi), abs=1e-6)
     assert found < transport(np.full(7, 1 / 7))
 

@@ -44,7 +44,8 @@ def test_a_stack_is_its_networks() -> None:
         assignment = build_method("amcl_exponential", **ANNEALING)
         for step in range(20):
             assignment.set_progress(step)
-            matching, scoring, _ = point_losses(*networks(x[places]), y[places], assignment)
+            points, scores = networks(x[places])
+            matching, scoring, _ = point_losses(points, scores, y[places], assignment)
             optimizer.zero_grad()
             (matching + scoring).mean(1).sum().backward()
             optimizer.step()
