@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PROCESSES ?= 2
 PYTEST_ARGS ?=
-N ?= 20000
+SECONDS ?= 60
 # Suites of the benchmark; not what a terminal calls LINES, its height.
 SUITES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
@@ -19,7 +19,7 @@ BIN := $(abspath $(VENV))/bin
 help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
-	@echo "make fuzz       mutated inputs for every command (N=20000); what falls goes to tests/fuzz/cases"
+	@echo "make fuzz       changed inputs for every reader, guided by coverage (SECONDS=60 each, READERS=\"manifests kaldi\": some)"
 	@echo "make lint       ruff, pyright, the floors of the house, and zizmor for the workflows"
 	@echo "make docs       the site, in build/site: open build/site/index.html"
 	@echo "make release    sdist and wheel, checked, and the wheel tried alone on each Python"
@@ -52,7 +52,8 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 fuzz: $(STAMP)
-	$(BIN)/python -m tools.fuzz --cases $(N)
+	$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --constraint tools/constraints.txt --editable ".[fuzz]"
+	$(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(READERS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

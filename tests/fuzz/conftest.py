@@ -1,8 +1,0 @@
-"""Tests of `tools.fuzz`, which is no part of the package: found beside it."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

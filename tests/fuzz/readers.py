@@ -1,0 +1,515 @@
+"""What reads files from elsewhere: for each reader valid files to start from, and the command that reads them.
+
+`tests/fuzz/test_fuzz.py` changes these files by Hypothesis strategies, `python -m tools.fuzz` by Atheris.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import hashlib
+import importlib.util
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from sepkit.cli.main import main
+from sepkit.config import ModelConfig, from_dict
+from sepkit.data import audio
+from sepkit.models import build_model, save_model
+from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
+from tests.tiny_models import RECURRENT
+
+Files = dict[str, bytes]
+"""Name -> content."""
+STDIN = "stdin"
+"""The name of the file that a command gets as its standard input."""
+
+
+@dataclass
+class Reader:
+    """What reads files.
+
+    Args:
+        files: valid ones; what is changed.
+        command: of a folder that holds the files in its folder `in` -> the command line that reads them. It may write
+            further files, which are not changed.
+        plain: of these files the plain data (JSON, YAML) is changed, too.
+        passes: the exit code that the valid files give.
+        examples: how many changes `make test` tries.
+    """
+
+    files: Files
+    command: Callable[[Path], Sequence[str]]
+    plain: Sequence[str] = ()
+    passes: int = 0
+    examples: int = 15
+
+
+@functools.cache
+def model_files() -> Files:
+    """The two files of a tiny model."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(build_model(RECURRENT), folder, {"epoch": 1})
+        return {name: Path(folder, name).read_bytes() for name in ("model.yaml", "model.safetensors")}
+
+
+@functools.cache
+def sound(suffix: str, subtype: Any = "FLOAT", rate: int = 8000) -> bytes:
+    """A recording of 400 samples."""
+    samples = 0.1 * np.random.default_rng(0).standard_normal(400).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        return audio.write(Path(folder, f"x{suffix}"), samples, rate, subtype=subtype).read_bytes()
+
+
+def write_files(folder: Path, files: Files) -> Path:
+    """Write files that are not changed; return their folder."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write two mixtures with their recordings and estimates; return the manifest."""
+    write_files(folder, {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16")})
+    parts = [{"path": "a.wav", "speaker": "1", "sex": "F"}, {"path": "b.wav", "speaker": "2", "sex": "M", "offset": 7}]
+    line = {"sample_rate": 8000, "num_samples": 400, "sources": parts}
+    lines = "".join(json.dumps({"id": name} | line) + "\n" for name in "mn")
+    estimates = {f"estimates/{name}_s{k}.wav": sound(".wav") for name in "mn" for k in (1, 2)}
+    return write_files(folder, {"test.jsonl": lines.encode()} | estimates) / "test.jsonl"
+
+
+def make(*command: object) -> None:
+    """Run a command whose outputs are an input to start from."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        if main([str(word) for word in command]):
+            raise RuntimeError(f"{command}: {said.getvalue()}")
+
+
+def text_of(lines: Sequence[Sequence[object]]) -> bytes:
+    """The bytes of a CSV file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue().encode()
+
+
+SIZES = ["--train-mixtures", "2", "--dev-mixtures", "1", "--test-mixtures", "1", "--segment-seconds", "0.02"]
+
+# ------------------------------------------------------------------------------------------------ recordings, models
+
+
+def _separate(source: Path, model: object, folder: Path) -> list[str]:
+    places = ["--model", str(model), "--out", str(folder / "out"), "--device", "cpu"]
+    return ["separate", str(source), *places]
+
+
+def _with_model(model: Callable[[Path], object]) -> Callable[[Path], list[str]]:
+    """The command that separates a recording with the model that is made of the folder of the files."""
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder, {"x.wav": sound(".wav")})
+        return _separate(folder / "x.wav", model(folder / "in"), folder)
+
+    return command
+
+
+def _recordings() -> Reader:
+    files = {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16"), "c.flac": sound(".flac", "PCM_16")}
+    return Reader(files, lambda f: _separate(f / "in", write_files(f / "whole", model_files()), f), examples=100)
+
+
+def _standard_input() -> Reader:
+    torch.manual_seed(0)
+    config = replace(RECURRENT, masker=replace(RECURRENT.masker, bidirectional=False))
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(build_model(config), folder)
+        causal = {name: Path(folder, name).read_bytes() for name in model_files()}
+    files = {STDIN: sound(".wav", "PCM_16")}
+    return Reader(files, lambda f: ["stream", "--model", str(write_files(f / "whole", causal))], examples=50)
+
+
+def _models() -> Reader:
+    files = model_files()
+    before = hashlib.sha256(files["model.safetensors"]).hexdigest()
+
+    def model(given: Path) -> Path:
+        # Another digest would refuse every change of the weights before anything else looks at them.
+        digest = hashlib.sha256((given / "model.safetensors").read_bytes()).hexdigest()
+        text = (given / "model.yaml").read_bytes()
+        return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
+
+    return Reader(files, _with_model(model), ["model.yaml"], examples=100)
+
+
+def _predictors() -> Reader:
+    """The prediction that stands beside the default model, whose other files are links."""
+    home = SHIPPED / DEFAULT_MODEL
+    others = [path for path in home.iterdir() if path.is_file() and path.name != "quality.yaml"]
+
+    def model(given: Path) -> Path:
+        for path in others:
+            (given / path.name).symlink_to(path)
+        return given
+
+    return Reader({"quality.yaml": (home / "quality.yaml").read_bytes()}, _with_model(model), ["quality.yaml"])
+
+
+def _graphs() -> Reader:
+    import onnx
+
+    from sepkit.models.export.onnx_export import export_onnx
+    from sepkit.models.export.onnx_model import METADATA
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "model.onnx"
+        export_onnx(build_model(RECURRENT).eval(), path, [100])
+        graph = onnx.load(str(path))
+        described = next(entry.value for entry in graph.metadata_props if entry.key == METADATA).encode()
+        files = {"model.onnx": path.read_bytes(), "description.json": described}
+
+    def model(given: Path) -> Path:
+        text, path = (given / "description.json").read_bytes(), given / "model.onnx"
+        if text != described:
+            changed = onnx.load(str(path))
+            del changed.metadata_props[:]
+            onnx.helper.set_model_props(changed, {METADATA: text.decode("utf-8", "replace")})
+            onnx.save(changed, str(path))
+        return path
+
+    return Reader(files, _with_model(model), ["description.json"])
+
+
+def _asteroid() -> Reader:
+    from sepkit.models.bridges import to_asteroid_state_dict
+
+    arguments = {
+        "n_src": 2, "fb_name": "free", "n_filters": 8, "kernel_size": 16, "stride": 8, "sample_rate": 8000.0,
+        "bn_chan": 4, "hid_chan": 6, "skip_chan": 4, "conv_kernel_size": 3, "n_blocks": 2, "n_repeats": 1,
+        "mask_act": "relu", "norm_type": "gLN", "in_chan": 8, "causal": False,
+    }  # fmt: skip
+    channels = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "blocks": 2, "repeats": 1}
+    config = {"filterbank": {"name": "free", "num_filters": 8}, "masker": {"name": "conv_tasnet"} | channels}
+    torch.manual_seed(0)
+    weights = to_asteroid_state_dict(build_model(from_dict(ModelConfig, config | {"pad": "asteroid"})))
+
+    def packed(given: Any) -> bytes:
+        buffer = io.BytesIO()
+        torch.save({"model_name": "ConvTasNet", "model_args": given, "state_dict": weights}, buffer)
+        return buffer.getvalue()
+
+    def model(given: Path) -> str:
+        text = (given / "arguments.json").read_bytes()
+        if text != files["arguments.json"]:
+            with contextlib.suppress(Exception):
+                text = yaml.safe_load(text)
+            (given / "model.pth").write_bytes(packed(text))
+        return f"asteroid:{given / 'model.pth'}"
+
+    files = {"arguments.json": json.dumps(arguments).encode(), "model.pth": packed(arguments)}
+    return Reader(files, _with_model(model), ["arguments.json"])
+
+
+# ---------------------------------------------------------------------------------------------------------- corpora
+
+
+def _manifests() -> Reader:
+    source = {"path": "a.wav", "speaker": "1", "sex": "F", "start": 0, "gain": 0.5, "offset": 0}
+    line = {
+        "id": "m", "sample_rate": 8000, "num_samples": 300, "mode": "min", "mixture": None, "resampler": "soxr_hq",
+        "corpus": "c", "task": "sep_clean", "sources": [source, source | {"path": "b.wav", "offset": 7}],
+        "noise": {"path": "a.wav", "start": 0, "gain": 0.2, "extend": None},
+    }  # fmt: skip
+    manifest = "".join(f"{json.dumps(line | {'id': name})}\n" for name in "mn").encode()
+    sounds = {name: sound(".wav") for name in ("a.wav", "m_s1.wav", "m_s2.wav")} | {"b.wav": sound(".wav", "PCM_16")}
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder / "in", sounds)
+        places = ["--estimates", str(folder / "in"), "--out", str(folder / "out")]
+        return ["evaluate", "--manifest", str(folder / "in" / "test.jsonl"), *places, "--metrics", "si_sdr"]
+
+    # One of the two mixtures has no estimates.
+    return Reader({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, examples=100)
+
+
+def _archives() -> Reader:
+    content = {"LibriSpeech/dev-clean/1/2/1-2-0.flac": b"x" * 900, "LibriSpeech/SPEAKERS.TXT": b"1 | F\n"}
+    tar, packed = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("wham_noise/tr/a.wav", b"x" * 900)
+
+    def command(folder: Path) -> list[str]:
+        # What a case leaves as it was need not be tried.
+        changed = next((n for n, d in files.items() if (folder / "in" / n).read_bytes() != d), "wham_noise.zip")
+        names = {"dev-clean.tar.gz": ["librispeech", "--parts", "dev-clean"], "wham_noise.zip": ["wham-noise"]}
+        digest = hashlib.sha256((folder / "in" / changed).read_bytes()).hexdigest()
+        (folder / "sums.txt").write_text(f"{digest}  {changed}\n")
+        places = ["--mirror", (folder / "in").as_uri(), "--cache", str(folder / "out")]
+        return ["download", *names[changed], *places, "--checksums", str(folder / "sums.txt")]
+
+    files = {"dev-clean.tar.gz": tar.getvalue(), "wham_noise.zip": packed.getvalue()}
+    return Reader(files, command, examples=50)
+
+
+def _kaldi() -> Reader:
+    names = [f"{speaker}{take}" for speaker in "abcdef" for take in range(2)]
+    scp = [f"{name} in/{name}.wav\n" for name in names[:-1]] + [f"{names[-1]} sph2pipe -f wav in/x.sph |\n"]
+    speakers = "".join(f"{name} {name[0]}\n" for name in names)
+    genders = "".join(f"{speaker} f\n" for speaker in "abcdef")
+    files = {"wav.scp": "".join(scp).encode(), "utt2spk": speakers.encode(), "spk2gender": genders.encode()}
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder / "in", {f"{name}.wav": sound(".wav") for name in names})
+        return ["prepare", "folder", "--kaldi", str(folder / "in"), "--out", str(folder / "out"), *SIZES]
+
+    return Reader(files, command)
+
+
+def _speaker_tables() -> Reader:
+    splits = dict(zip("abcdef", ["train", "dev", "test"] * 2, strict=True))
+    rows = [(f"{who}/{take}.wav", who, split, "F") for who, split in splits.items() for take in "01"]
+    files = {"speakers.csv": text_of([("path", "speaker", "split", "sex"), *rows])}
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder / "speech", {f"{who}/{take}.wav": sound(".wav") for who in splits for take in "01"})
+        who = ["--speaker-from", f"csv:{folder / 'in' / 'speakers.csv'}"]
+        return ["prepare", "folder", "--speech", str(folder / "speech"), *who, "--out", str(folder / "out"), *SIZES]
+
+    return Reader(files, command)
+
+
+def _mixed_tables() -> Reader:
+    rows = [(name, f"mix/{name}.wav", 400, f"s1/{name}.wav", f"s2/{name}.wav") for name in "ab"]
+    head = ("mixture_ID", "mixture_path", "length", "source_1_path", "source_2_path")
+
+    def command(folder: Path) -> list[str]:
+        names = [f"{part}/{name}.wav" for part in ("mix", "s1", "s2") for name in "ab"]
+        write_files(folder / "in", {name: sound(".wav") for name in names})
+        return ["prepare", "mixed", str(folder / "in" / "test.csv"), "--out", str(folder / "out")]
+
+    return Reader({"test.csv": text_of([head, *rows])}, command)
+
+
+def _metadata() -> Reader:
+    head = [
+        "mixture_ID",
+        "source_1_path",
+        "source_1_gain",
+        "source_2_path",
+        "source_2_gain",
+        "noise_path",
+        "noise_gain",
+    ]
+    paths = {f"dev-clean/{who}/{who}/{n}.flac": sound(".flac", "PCM_16", 16000) for who in "12" for n in range(2)}
+    names = [(n, f"dev-clean/1/1/{n}.flac", f"dev-clean/2/2/{n}.flac") for n in (0, 1)]
+    rows = [(f"m{n}", first, 0.5, second, 0.7, f"cv/{n}.wav", 0.3) for n, first, second in names]
+
+    def command(folder: Path) -> list[str]:
+        speech = write_files(folder / "speech", paths)
+        noise = write_files(folder / "noise", {f"cv/{n}.wav": sound(".wav", "PCM_16", 16000) for n in (0, 1)})
+        places = ["--librispeech", str(speech), "--wham-noise", str(noise), "--metadata", str(folder / "in")]
+        options = ["--out", str(folder / "out"), "--sample-rate", "16000", "--processes", "1"]
+        return ["prepare", "librimix", *places, *options]
+
+    return Reader({"libri2mix_dev-clean.csv": text_of([head, *rows])}, command)
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def _configuration(manifest: str) -> dict[str, Any]:
+    return {
+        "model": {
+            "filterbank": {"name": "free", "num_filters": 8},
+            "masker": {"name": "recurrent", "hidden_size": 4, "num_layers": 1},
+            "encoding": {"name": "gaussian"},
+        },
+        "objective": {
+            "cost": {"name": "neg_si_sdr"},
+            "assignment": {"name": "amcl", "temperature": {"name": "truncated_linear", "initial": 1.0, "end": 2.0}},
+            "rates": {"encoding": {"weight": {"name": "constant", "value": 0.1}}},
+        },
+        "data": {
+            "train": manifest, "dev": manifest, "segment_seconds": 0.05, "batch_size": 2, "workers": 0,
+            "dynamic_mixing": {"enabled": True, "speed_range": 0.05},
+        },
+        "trainer": {
+            "max_epochs": 1, "learning_rate": 0.001, "seed": 3, "accelerator": "cpu", "max_minutes": 0.05, "ema": 0.9,
+            "warmup_steps": 1, "gradient_clip_norm": 5.0, "weight_decay": 0.0, "accumulate_batches": 1,
+        },
+    }  # fmt: skip
+
+
+def _configurations() -> Reader:
+    """Configurations that name a manifest that is not there: nothing is trained."""
+    files = {"config.yaml": yaml.safe_dump(_configuration("absent.jsonl")).encode()}
+    command = lambda f: ["train", "--config", str(f / "in" / "config.yaml"), "--out", str(f / "out")]  # noqa: E731
+    return Reader(files, command, ["config.yaml"], passes=2, examples=100)
+
+
+def _trainings() -> Reader:
+    """Configurations that are trained with, on manifests that are there."""
+    files = {"config.yaml": yaml.safe_dump(_configuration("../data/test.jsonl")).encode()}
+
+    def command(folder: Path) -> list[str]:
+        manifest = str(write_corpus(folder / "data"))
+        # In smoke no change makes a run of hours.
+        config = str(folder / "in" / "config.yaml")
+        return ["smoke", "--config", config, "--data.train", manifest, "--data.dev", manifest]
+
+    return Reader(files, command, ["config.yaml"], examples=5)
+
+
+def _states() -> Reader:
+    """What a training leaves, when it goes on."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        manifest = write_corpus(folder / "data")
+        configuration = yaml.safe_dump(_configuration("test.jsonl")).encode()
+        write_files(folder, {"config.yaml": configuration})
+        places = ["--data.train", manifest, "--data.dev", manifest]
+        make("train", "--config", folder / "config.yaml", "--out", folder / "exp", *places)
+        paths = [path for path in (folder / "exp").rglob("*") if path.is_file()]
+        run = {str(path.relative_to(folder / "exp")): path.read_bytes() for path in paths}
+        before = str(manifest.parent).encode()
+    names = {Path(name).name: name for name in ("config.yaml", "resume/last.ckpt", "metrics.jsonl")}
+
+    def command(folder: Path) -> list[str]:
+        manifest = write_corpus(folder / "data")
+        given = {name: (folder / "in" / short).read_bytes() for short, name in names.items()}
+        # The digests at its end are those of the manifest, whose folder is another here.
+        given["config.yaml"] = given["config.yaml"].replace(before, str(manifest.parent).encode())
+        out = write_files(folder / "out" / "exp", run | given)
+        whole = write_files(folder, {"whole.yaml": configuration}) / "whole.yaml"
+        places = ["--data.train", str(manifest), "--data.dev", str(manifest), "--trainer.max_epochs", "2"]
+        return ["train", "--config", str(whole), "--out", str(out), *places]
+
+    files = {short: run[name] for short, name in names.items()}
+    return Reader(files, command, ["config.yaml", "metrics.jsonl"], examples=8)
+
+
+def _evaluation(manifest: Path, out: Path) -> list[str]:
+    places = ["--manifest", str(manifest), "--estimates", str(manifest.parent / "estimates"), "--out", str(out)]
+    return ["evaluate", *places, "--metrics", "si_sdr"]
+
+
+@functools.cache
+def _evaluated() -> Files:
+    with tempfile.TemporaryDirectory() as temporary:
+        make(*_evaluation(write_corpus(Path(temporary)), Path(temporary) / "out"))
+        names = ("utterances.csv", "summary.json", "journal.jsonl")
+        return {name: (Path(temporary) / "out" / name).read_bytes() for name in names}
+
+
+def _reports() -> Reader:
+    """A run with an evaluation, of which a page is made."""
+    kinds = {"kind": "epoch", "train_loss": -1.0, "dev_loss": -1.0}
+    log = [kinds | {"epoch": n, "step": n, "temperature": 1 / n} for n in (1, 2, 3)]
+    evaluated = {name: _evaluated()[name] for name in ("utterances.csv", "summary.json")}
+    files = evaluated | {
+        "config.yaml": yaml.safe_dump(_configuration("test.jsonl")).encode(),
+        "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in log).encode(),
+    }
+
+    def command(folder: Path) -> list[str]:
+        read = {name: (folder / "in" / name).read_bytes() for name in files}
+        run = write_files(folder / "run", {f"evaluation/{n}" if n in evaluated else n: d for n, d in read.items()})
+        return ["report", str(run), "--out", str(folder / "out" / "page.html")]
+
+    return Reader(files, command, ["summary.json", "config.yaml", "metrics.jsonl"], examples=8)
+
+
+def _journals() -> Reader:
+    """What an evaluation that was interrupted leaves."""
+
+    def command(folder: Path) -> list[str]:
+        manifest = write_corpus(folder / "data")
+        (folder / "out").mkdir()
+        shutil.copy(folder / "in" / "journal.jsonl", folder / "out")
+        return _evaluation(manifest, folder / "out")
+
+    return Reader({"journal.jsonl": _evaluated()["journal.jsonl"]}, command, ["journal.jsonl"])
+
+
+def _descriptions() -> Reader:
+    """What `separate` wrote beside estimates, when it runs again."""
+
+    def separation(folder: Path) -> list[str]:
+        write_files(folder, {"x.wav": sound(".wav")})
+        return _separate(folder / "x.wav", write_files(folder / "model", model_files()), folder)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        make(*separation(Path(temporary)))
+        files = {name: (Path(temporary) / "out" / name).read_bytes() for name in ("x.json", "x_s1.wav")}
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder / "out", {name: (folder / "in" / name).read_bytes() for name in files})
+        return [*separation(folder), "--verify"]
+
+    return Reader(files, command, ["x.json"])
+
+
+def _turns() -> Reader:
+    """Who speaks when, as found and as known."""
+    head = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
+    segments = text_of([head, ("a.wav", 0.0, 1.0, 1, 0.9), ("a.wav", 1.0, 2.0, 2, 0.8), ("b.wav", 0, 1, 1, "")])
+    turns = [("a", 0.0, 1.1, "anna"), ("a", 1.1, 1.9, "bob"), ("b", 0.0, 1.0, "anna")]
+    rttm = "".join(f"SPEAKER {name} 1 {at} {length} <NA> <NA> {who} <NA> <NA>\n" for name, at, length, who in turns)
+    known = text_of([(*head[:1], "speaker", *head[1:3]), *((f"{n}.wav", w, a, d) for n, a, d, w in turns)])
+    files = {"segments.csv": segments, "reference.rttm": rttm.encode(), "reference.csv": known}
+
+    def command(folder: Path) -> list[str]:
+        is_table = (folder / "in" / "reference.csv").read_bytes() != known
+        reference = folder / "in" / f"reference.{'csv' if is_table else 'rttm'}"
+        found = str(folder / "in" / "segments.csv")
+        return ["evaluate", "--clusters", found, "--reference", str(reference), "--out", str(folder / "out")]
+
+    return Reader(files, command)
+
+
+READERS: dict[str, Callable[[], Reader]] = {
+    name: functools.cache(make)
+    for name, make in {
+        "recordings": _recordings,
+        "standard_input": _standard_input,
+        "models": _models,
+        "predictors": _predictors,
+        "asteroid": _asteroid,
+        "manifests": _manifests,
+        "archives": _archives,
+        "kaldi": _kaldi,
+        "speaker_tables": _speaker_tables,
+        "mixed_tables": _mixed_tables,
+        "metadata": _metadata,
+        "configurations": _configurations,
+        "trainings": _trainings,
+        "states": _states,
+        "reports": _reports,
+        "journals": _journals,
+        "descriptions": _descriptions,
+        "turns": _turns,
+    }.items()
+}
+"""Name -> what makes the reader."""
+if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
+    READERS["graphs"] = functools.cache(_graphs)

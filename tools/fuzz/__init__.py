@@ -1,1 +1,0 @@
-"""Mutated inputs for every command that reads files from elsewhere."""
