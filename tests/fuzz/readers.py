@@ -482,7 +482,7 @@ def _turns() -> Reader:
         is_table = (folder / "in" / "reference.csv").read_bytes() != known
         reference = folder / "in" / f"reference.{'csv' if is_table else 'rttm'}"
         found = str(folder / "in" / "segments.csv")
-        return ["evaluate", "--clusters", found, "--reference", str(reference), "--out", str(folder / "out")]
+        return ["cluster", found, "--reference", str(reference), "--out", str(folder / "out")]
 
     return Reader(files, command)
 
