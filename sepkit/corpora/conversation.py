@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._made_with import claim
+from sepkit.corpora._provenance import check_provenance
 from sepkit.corpora._recordings import Utterance, examine, find_recordings, report_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
@@ -82,7 +82,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     recordings = [recording for recording in recordings if recording.split in (split, None)]
     generator = np.random.default_rng(options.seed)
     names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
-    claim(
+    check_provenance(
         out / "conversation.json",
         ({} if options.max_overlap is None else {"max_overlap": options.max_overlap})
         | {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._made_with import claim
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, summary
+from sepkit.corpora._provenance import check_provenance
 from sepkit.corpora._recordings import SPLITS, Recording, Utterance, examine
 from sepkit.corpora._words import WORDS
 from sepkit.corpora.options import MiniOptions
@@ -96,7 +96,9 @@ def prepare_mini(options: MiniOptions) -> Path:
         )
 
     sentence_seconds = options.segment_seconds + _SPARE_SECONDS
-    claim(out / "mini.json", {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds})
+    check_provenance(
+        out / "mini.json", {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds}
+    )
     sentences = [
         _sentence(out, split, sex, variant, index, sentence_seconds, seed)
         for split in SPLITS
@@ -155,7 +157,7 @@ def _speak_all(sentences: Sequence[_Sentence], sample_rate: int, out: Path) -> N
     if not missing:
         return
     synthesizer = find_synthesizer()
-    claim(out / "mini.json", {"espeak_ng": synthesizer.version})
+    check_provenance(out / "mini.json", {"espeak_ng": synthesizer.version})
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         # The work is done in espeak-ng's processes; threads wait for them.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._made_with import claim
+from sepkit.corpora._provenance import check_provenance
 from sepkit.corpora._recordings import SPLITS
 from sepkit.corpora.options import PulsesOptions
 from sepkit.data import audio
@@ -119,7 +119,7 @@ def prepare_pulses(options: PulsesOptions) -> Path:
             f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
         )
     chosen = _choose(conditions(training), options.conditions)
-    claim(out / "pulses.json", counts | {"replicate": replicate} | training.to_plain())
+    check_provenance(out / "pulses.json", counts | {"replicate": replicate} | training.to_plain())
 
     first = replicate * _REPLICATE_STRIDE
     usual = Condition(training)

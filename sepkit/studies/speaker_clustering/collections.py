@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._made_with import claim
+from sepkit.corpora._provenance import check_provenance
 from sepkit.corpora._recordings import find_recordings
 from sepkit.data import audio
 from sepkit.data.coloring import color
@@ -57,7 +57,9 @@ def prepare_voices(options: VoicesOptions) -> Path:
         raise UserError("--separated: found 1 speaker, expected at least 2, whose utterances are mixed")
     noise = {"snr_db": list(options.snr_db), "seed": options.seed} if options.noisy else None
     mixed = None if options.separated is None else {"model": options.separated, "seed": options.seed}
-    claim(out / "voices.json", described | {"noise": noise, "sample_rate": options.sample_rate, "separated": mixed})
+    check_provenance(
+        out / "voices.json", described | {"noise": noise, "sample_rate": options.sample_rate, "separated": mixed}
+    )
     separator = None if options.separated is None else load_model(options.separated, predict=False)
     segments = []
     for number, recording in enumerate(chosen):

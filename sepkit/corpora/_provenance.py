@@ -9,7 +9,7 @@ from sepkit.errors import UserError
 from sepkit.files import read_json, write_json
 
 
-def claim(path: Path, made_with: Mapping[str, object]) -> None:
+def check_provenance(path: Path, made_with: Mapping[str, object]) -> None:
     """Add to the JSON file `path` how the recordings in its folder are made; the file need not exist.
 
     Raises:
