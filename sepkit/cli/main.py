@@ -28,7 +28,7 @@ COMMANDS = {
     "train": "train a model; the same command again resumes",
     "separate": "separate audio files",
     "stream": "separate standard input, wav or raw PCM, while it comes in",
-    "cluster": "who speaks when: voices of recordings or estimates clustered, without enrollment",
+    "cluster": "who speaks when in recordings or estimates, without enrollment",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
     "continuity": "how often the estimates of a long recording change speakers",
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return "\n".join(f"  {name:<18} {text}" for name, text in EVERY_COMMAND.items() if name in names)
+    return "\n".join(f"  {name:<20} {text}" for name, text in EVERY_COMMAND.items() if name in names)
 
 
 def _print_any_name() -> None:

@@ -62,7 +62,7 @@ STUDIES: dict[str, Study] = {
         report_sections="report:sections",
     ),
     "speaker_clustering": Study(
-        commands={"voices": "measure encoders of voices on collections with known speakers"},
+        commands={"voices": "measure speaker encoders on collections with known speakers"},
         tasks={"speaker_clustering": StudyTask(("contrastive",))},
         preparations={"voices": ("config:VoicesOptions", "collections:prepare_voices")},
     ),

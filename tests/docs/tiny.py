@@ -29,7 +29,7 @@ TINY = {
     ("report", "results/boxed_8k"): "--examples 0",
     ("train", "audiogram"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.hidden [8]",
     ("train", "speaker_encoder"): "--trainer.max_epochs 1 --data.batch_size 2 --model.channels 8",
-    ("train", "cd_vae"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.width 4 "
+    ("train", "cdvae"): "--trainer.max_epochs 1 --trainer.validate_every_epochs 1 --model.width 4 "
     "--model.drift_width 4 --data.batch_size 128",
 }
 """Two words of a command -> options that make it small."""

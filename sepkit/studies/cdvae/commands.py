@@ -17,7 +17,7 @@ def evaluate(
     """Measure the bound on the evidence of images, by number of depth steps.
 
     Args:
-        model: MODEL that `sepkit train --config cd_vae` wrote
+        model: MODEL that `sepkit train --config cdvae` wrote
         manifest: images, test.npz for example
         out: folder for summary.json, utterances.csv and figures
         depth_steps: steps of each level; default: the model's own

@@ -24,5 +24,5 @@ def poisson(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(poisson: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cdvae") / "exp"
     data = ["--data.train", str(poisson / "train.npz"), "--data.dev", str(poisson / "dev.npz")]
-    assert main(["train", "--config", "cd_vae", *data, *TINY, "--out", str(out)]) == 0
+    assert main(["train", "--config", "cdvae", *data, *TINY, "--out", str(out)]) == 0
     return out

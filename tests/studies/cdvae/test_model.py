@@ -182,7 +182,7 @@ def test_resume_is_exact(trained: Path, poisson: Path, tmp_path: Path) -> None:
     from tests.studies.cdvae.conftest import TINY
 
     data = ["--data.train", str(poisson / "train.npz"), "--data.dev", str(poisson / "dev.npz")]
-    command = ["train", "--config", "cd_vae", *data, *TINY, "--out", str(tmp_path / "exp")]
+    command = ["train", "--config", "cdvae", *data, *TINY, "--out", str(tmp_path / "exp")]
     assert main([*command, "--trainer.max_epochs", "1"]) == 0
     assert main(command) == 0
     whole, resumed = (load_file(path / "last_model" / "model.safetensors") for path in (trained, tmp_path / "exp"))
