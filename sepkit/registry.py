@@ -79,11 +79,12 @@ def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
     """
     if name in modules:
         return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
-    try:
-        return importlib.import_module(f"{package}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{package}.{name}":
-            raise
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 

@@ -156,8 +156,17 @@ class PIT(Assignment):
     """Permutation invariant training: the one-to-one matching of least total cost; surplus hypotheses stay unmatched.
 
     A few hypotheses are matched by trying every injection on the cost's own device, more of them by scipy's
+    Hungarian method on the CPU.
 
     Source: Kolbaek et al., "Multitalker speech separation with utterance-level permutation invariant training", 2017.
+
+    >>> import torch
+    >>> cost = torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])  # hypotheses by sources, one utterance
+    >>> PIT().weights(cost)
+    tensor([[[0., 1.],
+             [1., 0.]]])
+    >>> PIT()(cost)
+    tensor([2.])
     """
 
     one_to_one = True
@@ -186,6 +195,12 @@ class MCL(Assignment):
     """Multiple choice learning: each source goes to its best hypothesis, and one hypothesis may win several. O(mn).
 
     Source: aMCL paper, section 2; Guzman-Rivera et al., "Multiple choice learning", 2012.
+
+    >>> import torch
+    >>> cost = torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])  # hypotheses by sources, one utterance
+    >>> MCL().weights(cost)
+    tensor([[[1., 1.],
+             [0., 0.]]])
     """
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
@@ -202,6 +217,12 @@ class RelaxedWTA(Assignment):
         epsilon: in [0, 1] (else ValueError), or a schedule of it; can be set at any time.
 
     Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
+
+    >>> import torch
+    >>> cost = torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])  # hypotheses by sources, one utterance
+    >>> RelaxedWTA(epsilon=0.25).weights(cost)
+    tensor([[[0.7500, 0.7500],
+             [0.2500, 0.2500]]])
     """
 
     def __init__(self, epsilon: float | Schedule) -> None:
@@ -239,6 +260,12 @@ class AnnealedMCL(Assignment):
         unit: "cost": temperatures are in the cost's unit; "spread": in multiples of the argument of `set_spread`.
 
     Source: aMCL paper, section 3, eq. 7 and 8. Its source separation experiments give T0 in multiples of the spread.
+
+    >>> import torch
+    >>> cost = torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])  # hypotheses by sources, one utterance
+    >>> AnnealedMCL(temperature=1.0).weights(cost)
+    tensor([[[0.7311, 0.8808],
+             [0.2689, 0.1192]]])
     """
 
     def __init__(self, temperature: float | Schedule, floor: float, unit: Literal["cost", "spread"]) -> None:
@@ -289,6 +316,12 @@ class Sinkhorn(Assignment):
 
     Source: Cuturi, "Sinkhorn distances", 2013; Sun & Tran-Dinh, "Generalized self-concordant functions", 2019, for
     the damping log(1 + d) / d.
+
+    >>> import torch
+    >>> cost = torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])  # hypotheses by sources, one utterance
+    >>> Sinkhorn(regularization=0.01).weights(cost).round(decimals=3)
+    tensor([[[0., 1.],
+             [1., 0.]]])
     """
 
     # The limit at regularization 0 is PIT.

@@ -66,6 +66,12 @@ def pairwise_neg_si_sdr(
 
     Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid. The limit: Wisdom
     et al., "Unsupervised sound separation using mixture invariant training", 2020, eq. 2.
+
+    >>> import torch
+    >>> sources = torch.tensor([[[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]])
+    >>> estimates = sources[:, [1, 0]] + 0.1 * sources  # the other way round
+    >>> pairwise_neg_si_sdr(estimates, sources)[0].diagonal(), pairwise_neg_si_sdr(estimates, sources)[0, 0, 1]
+    (tensor([20.0000, 20.0000]), tensor(-20.0000))
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     scale = products.cross / (products.source_energy + eps)

@@ -49,6 +49,12 @@ def pairwise_blr_nll(
         ValueError: shapes that do not fit together, or a0, b0 or lambda0 not positive.
 
     Source: thesis, appendix H, eq. 52, 53 and 55.
+
+    >>> import torch
+    >>> source = torch.randn(1, 1, 8000, generator=torch.Generator().manual_seed(0))
+    >>> noise = torch.randn(1, 1, 8000, generator=torch.Generator().manual_seed(1))
+    >>> bool(pairwise_blr_nll(3 * source + noise, source) < pairwise_blr_nll(source + noise, source))
+    True
     """
     for name, value in (("a0", a0), ("b0", b0), ("lambda0", lambda0)):
         if not (value > 0 and math.isfinite(value)):

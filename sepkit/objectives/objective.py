@@ -296,6 +296,17 @@ def build_objective(
 
     Raises:
         UserError: a choice that nothing is registered for, or a number out of its range.
+
+    >>> import torch
+    >>> from sepkit.config import MCLConfig, ModelConfig, RecurrentConfig
+    >>> from sepkit.models import build_model
+    >>> model = build_model(ModelConfig(hypotheses=3, masker=RecurrentConfig(hidden_size=8, num_layers=1)))
+    >>> objective = build_objective(ObjectiveConfig(assignment=MCLConfig()), model.traits())
+    >>> sources = torch.randn(1, 2, 4000)
+    >>> batch = Batch(sources.sum(1), sources, torch.ones(1, 2, dtype=torch.bool), torch.tensor([4000]))
+    >>> separation = model(batch.mixture, **objective.inputs(batch))
+    >>> objective(batch, separation).loss.shape
+    torch.Size([1])
     """
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_spread(spread)

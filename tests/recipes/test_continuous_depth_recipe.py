@@ -27,18 +27,18 @@ def test_from_first_to_last_stage(repository: Path, speech: Path, tmp_path: Path
         [
             str(repository / "egs" / "continuous_depth" / "run.sh"), "--speech", str(speech), "--conf", str(conf),
             "--prepare-options", "--train-mixtures 8 --dev-mixtures 2 --test-mixtures 2 --segment-seconds 1",
-            "--methods", "drawn separate", "--seeds", "3", "--steps", "2 8",
+            "--methods", "fixed separate", "--seeds", "3", "--steps", "2 8",
             "--data", str(tmp_path / "data"), "--exp", str(exp),
         ]
     )  # fmt: skip
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("12345")
-    drawn = json.loads((exp / "drawn_seed3" / "evaluation" / "test" / "summary.json").read_text())
-    assert list(drawn["by_depth_steps"]) == ["2", "8"] and drawn["depth_steps"] == 8
+    fixed = json.loads((exp / "fixed_seed3" / "evaluation" / "test" / "summary.json").read_text())
+    assert list(fixed["by_depth_steps"]) == ["2", "8"] and fixed["depth_steps"] == 8
     separate = json.loads((exp / "separate_seed3" / "evaluation" / "test" / "summary.json").read_text())
     assert "by_depth_steps" not in separate and separate["depth_steps"] is None
     rows = re.findall(
-        r"^\| (drawn|separate) \| (\w+) \| 1 \| +(-?[\d.]+)", (exp / "table.md").read_text(), re.MULTILINE
+        r"^\| (fixed|separate) \| (\w+) \| 1 \| +(-?[\d.]+)", (exp / "table.md").read_text(), re.MULTILINE
     )
-    assert [row[:2] for row in rows] == [("drawn", "2"), ("drawn", "8"), ("separate", "fixed")]
+    assert [row[:2] for row in rows] == [("fixed", "2"), ("fixed", "8"), ("separate", "fixed")]
     assert (exp / "table_depth.png").stat().st_size > 5_000
-    assert "drawn_seed3" in (exp / "report.html").read_text(encoding="utf-8")
+    assert "fixed_seed3" in (exp / "report.html").read_text(encoding="utf-8")
