@@ -53,13 +53,6 @@ SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"}
 OF_MODELS = frozenset({"evaluate", "calibrate"})
 """Commands for which a study may have a function of its own for its models."""
 
-MOVED = {
-    ("separate", "--stream"): "sepkit stream",
-    ("evaluate", "--leaderboard"): "sepkit leaderboard",
-    ("evaluate", "--continuity"): "sepkit continuity",
-}
-"""(Command, option) that is a command of its own now -> that command."""
-
 USAGE = """usage: sepkit [-h] [--version] COMMAND ...
 
 Separate overlapping speakers.
@@ -137,9 +130,6 @@ def _complain(line: str, code: int) -> int:
 def _run(command: str, arguments: list[str]) -> Any:
     if command not in EVERY_COMMAND:
         raise UserError(f"unknown command{did_you_mean(command, EVERY_COMMAND)}; `sepkit --help` lists them all")
-    for argument in arguments:
-        if moved := MOVED.get((command, argument.partition("=")[0])):
-            raise UserError(f"{argument.partition('=')[0]} is a command of its own now: {moved} (see its --help)")
     program = f"sepkit {command}"
     if command in COMMANDS:
         module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")

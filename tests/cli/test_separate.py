@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sepkit.cli.main import MOVED, main
+from sepkit.cli.main import main
 from sepkit.config import ScoringConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
@@ -109,13 +109,6 @@ def test_the_help_fits_two_screens(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert text.count("\n") <= 100 and all(len(line) <= 100 for line in text.splitlines())
     assert text.index("Input and output") < text.index("Model:") < text.index("Long recordings") and "type:" not in text
-
-
-@pytest.mark.parametrize(("command", "option"), MOVED)
-def test_old_modes_name_their_command(command, option, capsys):
-    assert main([command, option, "x"]) == 2
-    message = capsys.readouterr().err
-    assert MOVED[command, option] in message and message.count("\n") == 1
 
 
 def test_estimates_go_to_a_folder_by_default(tmp_path, model, recording, monkeypatch):

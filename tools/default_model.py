@@ -1,11 +1,11 @@
-"""Make the shipped model from an experiment of egs/folder.
+"""Make the default model, which ships, from an experiment of egs/folder.
 
-    python -m tools.box EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--out FOLDER]
-    python -m tools.box --card SUMMARY ... [--out FOLDER]
+    python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--out FOLDER]
+    python -m tools.default_model --card SUMMARY ... [--out FOLDER]
 
 It saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
-set (EXP/box/TEST), and writes the card from these measurements. All steps use the halved weights, which users get. With
---card only the card of the shipped model is written anew, from evaluations of it; so `sepkit evaluate` can measure
+set (EXP/evaluation/TEST), and writes the card from these measurements. All steps use the halved weights, which users
+get. With --card only the card of the shipped model is written anew, from evaluations of it; so `sepkit evaluate` can measure
 several test sets side by side after a call without --tests.
 """
 
@@ -17,7 +17,6 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -77,7 +76,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
     Raises:
         UserError: a command fails, after printing why, or the model is larger than `LARGEST_BYTES`.
     """
-    configuration = _configuration(experiment)
+    loss = _loss(experiment)
     loaded = load_checkpoint(experiment)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
@@ -89,13 +88,13 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
         _run("calibrate", folder, "--manifest", dev, "--device", "cpu")
         summaries = []
         for test in tests:
-            evaluation = experiment / "box" / test.stem
+            evaluation = experiment / "evaluation" / test.stem
             # Weights and predictor may have changed since the last evaluation.
             shutil.rmtree(evaluation, ignore_errors=True)
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
         corpora = (*CORPORA, MORE_SPEECH) if more_speech else CORPORA
-        _write_card(folder, summaries, out.name, _loss(configuration), corpora)
+        _write_card(folder, summaries, out.name, loss, corpora)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
     return out
@@ -142,37 +141,25 @@ def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpo
     return folder / "README.md"
 
 
-def _configuration(experiment: Path) -> dict[str, Any]:
+def _loss(experiment: Path) -> str:
     path = experiment / "config.yaml"
     try:
-        configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
-        _loss(configuration)
+        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+        silence = " and the silence term" if objective.get("silence", {}).get("weight") else ""
+        return f"{objective['cost']['name']} and rates{silence}, matched by {objective['assignment']['name']}"
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: found no objective ({error}); expected the folder that `sepkit train` wrote"
-        ) from error
-    return configuration
-
-
-def _loss(configuration: dict[str, Any]) -> str:
-    objective = configuration["objective"]
-    silence = " and the silence term" if _hears_one_speaker(configuration) else ""
-    return f"{objective['cost']['name']} and rates{silence}, matched by {objective['assignment']['name']}"
-
-
-def _hears_one_speaker(configuration: dict[str, Any]) -> bool:
-    """Whether the model was trained to leave an estimate silent where one speaker is alone."""
-    return bool(configuration["objective"].get("silence", {}).get("weight"))
+        expected = "expected the folder that `sepkit train` wrote"
+        raise UserError(f"{path}: found no objective ({error}); {expected}") from error
 
 
 def _run(*arguments: object) -> None:
     if sepkit([str(argument) for argument in arguments]) != 0:
-        raise UserError(f"box: `sepkit {arguments[0]}` failed, see above; nothing was replaced")
+        raise UserError(f"`sepkit {arguments[0]}` failed, see above; nothing was replaced")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit code: 0, or 2 for a mistake."""
-    parser = argparse.ArgumentParser(prog="python -m tools.box", description="the model that ships with the package")
+    parser = argparse.ArgumentParser(prog="python -m tools.default_model", description="the model that ships")
     parser.add_argument("experiment", type=Path, nargs="?", help="folder that `sepkit train` wrote")
     parser.add_argument("--dev", type=Path, help="manifest to fit the predictor of SI-SDR on")
     parser.add_argument("--tests", type=Path, nargs="+", default=[], help="manifests for the scores of the card")
@@ -189,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
             named = (options.experiment, options.dev, options.tests, options.out)
             print(make(*named, options.more_speech))
         else:
-            raise UserError("box: expected EXP and --dev, or --card")
+            raise UserError("expected EXP and --dev, or --card")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ import sepkit
 from sepkit.config import GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
-from tools import box
+from tools import default_model
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "package" / "boxed"
     arguments = [str(experiment), "--dev", str(manifests[0]), "--tests", str(manifests[1]), "--out", str(out)]
-    assert box.main(arguments) == 0
+    assert default_model.main(arguments) == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md",
         "model.safetensors",
@@ -64,7 +64,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     ]
     card = (out / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "LibriSpeech" in card and "blr_nll and rates, matched by pit" in card
-    summary = json.loads((experiment / "box" / "test" / "summary.json").read_text())
+    summary = json.loads((experiment / "evaluation" / "test" / "summary.json").read_text())
     assert f"{summary['metrics']['si_sdri_db']['mean']:.2f}" in card
     separator = sepkit.load_model(out)
     assert separator.quality is not None and separator.model.info["epoch"] == 3
@@ -72,51 +72,43 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     summary["model"], summary["metrics"]["si_sdri_db"]["mean"] = "boxed", 4.25
     sexes = {"sex_pair": {"F-F": {"si_sdri_db": {"mean": 1.5, "n": 2}}, "F-M": {"si_sdri_db": {"mean": 7.5, "n": 1}}}}
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"by": sexes}))
-    assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 0
+    assert default_model.main(["--card", str(tmp_path), "--out", str(out)]) == 0
     renewed = (out / "README.md").read_text()
     assert "4.25" in renewed and "blr_nll and rates, matched by pit" in renewed
     assert "| female with female | 2 | 1.50 |" in renewed and "| female with male | 1 | 7.50 |" in renewed
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"model": "another"}))
-    assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 2
+    assert default_model.main(["--card", str(tmp_path), "--out", str(out)]) == 2
     assert (out / "README.md").read_text() == renewed
-    assert "one speaker alone comes out as two" in renewed and box.MORE_SPEECH not in renewed
+    assert "one speaker alone comes out as two" in renewed and default_model.MORE_SPEECH not in renewed
     # Again, as trained with the silence term on more speech: with other weights nothing of the old ones stays.
     save_model(build_model(separator.model.config), experiment / "model", {"epoch": 4})
     configuration = yaml.safe_load((experiment / "config.yaml").read_text())
     configuration["objective"]["silence"] = {"weight": 0.1}
     (experiment / "config.yaml").write_text(yaml.safe_dump(configuration))
     again = [str(experiment), "--dev", str(manifests[0]), "--out", str(out), "--more-speech"]
-    assert box.main(again) == 0
+    assert default_model.main(again) == 0
     assert sepkit.load_model(out).model.info["epoch"] == 4
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     for expected in ("Not measured.", "4.25"):
         card = (out / "README.md").read_text()
         assert "blr_nll and rates and the silence term, matched by pit" in card and expected in card
         # An untrained model cannot tell one speaker from two.
-        assert "one speaker alone comes out as two" in card and box.MORE_SPEECH in card
-        assert box.main(["--card", str(tmp_path), "--out", str(out)]) == 0
+        assert "one speaker alone comes out as two" in card and default_model.MORE_SPEECH in card
+        assert default_model.main(["--card", str(tmp_path), "--out", str(out)]) == 0
 
 
-def test_weights_that_are_too_large_do_not_ship(experiment, manifests, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(box, "LARGEST_BYTES", 1000)
-    out = tmp_path / "package" / "boxed"
-    assert box.main([str(experiment), "--dev", str(manifests[0]), "--out", str(out)]) == 2
-    assert "expected at most 1000" in capsys.readouterr().err and not out.exists()
-
-
-def test_what_shipped_stays_where_a_command_fails(experiment, tmp_path, capsys):
+@pytest.mark.parametrize("broken", ["too large", "no manifest", "no configuration"])
+def test_what_shipped_stays_where_a_step_fails(broken, experiment, manifests, tmp_path, monkeypatch, capsys):
     out = tmp_path / "package" / "boxed"
     out.mkdir(parents=True)
     (out / "README.md").write_text("the old one")
-    missing = str(tmp_path / "missing.jsonl")
-    assert box.main([str(experiment), "--dev", missing, "--tests", missing, "--out", str(out)]) == 2
-    assert "missing.jsonl" in capsys.readouterr().err
+    dev = tmp_path / "missing.jsonl" if broken == "no manifest" else manifests[0]
+    if broken == "too large":
+        monkeypatch.setattr(default_model, "LARGEST_BYTES", 1000)
+    if broken == "no configuration":
+        (experiment / "config.yaml").unlink()
+    assert default_model.main([str(experiment), "--dev", str(dev), "--out", str(out)]) == 2
+    named = {"too large": "at most 1000", "no manifest": "missing.jsonl", "no configuration": "config.yaml"}
+    assert named[broken] in capsys.readouterr().err
     assert [path.name for path in out.parent.iterdir()] == ["boxed"]
     assert (out / "README.md").read_text() == "the old one"
-
-
-def test_an_experiment_without_its_configuration_is_refused_before_anything_is_done(experiment, tmp_path, capsys):
-    (experiment / "config.yaml").unlink()
-    assert box.main([str(experiment), "--dev", "d", "--tests", "t", "--out", str(tmp_path / "package" / "boxed")]) == 2
-    assert "config.yaml: found no objective" in capsys.readouterr().err
-    assert not (tmp_path / "package").exists()
