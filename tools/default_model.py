@@ -5,8 +5,8 @@
 
 It saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
 set (EXP/evaluation/TEST), and writes the card from these measurements. All steps use the halved weights, which users
-get. With --card only the card of the shipped model is written anew, from evaluations of it; so `sepkit evaluate` can measure
-several test sets side by side after a call without --tests.
+get. With --card only the card is written anew, from evaluations of what ships; so `sepkit evaluate` can measure several
+test sets side by side after a call without --tests.
 """
 
 from __future__ import annotations
