@@ -131,7 +131,7 @@ def test_nothing_names_a_path_of_somebodys_machine() -> None:
 
 
 def test_make_targets_exist_and_continuous_integration_has_nothing_of_its_own() -> None:
-    for target in ("demo", "test", "lint", "docs", "reproduce", "bench"):
+    for target in ("demo", "test", "fuzz", "lint", "docs", "reproduce", "bench"):
         assert _run("make", "--dry-run", target, cwd=REPOSITORY).stdout
     commands = (REPOSITORY / ".ci" / "run").read_text().split("\n")[1:]
     assert [line for line in commands if line and not line.startswith(("set ", "cd "))] == ["exec make test"]
