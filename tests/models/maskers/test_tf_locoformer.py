@@ -76,7 +76,7 @@ def model(**changes) -> torch.nn.Module:
                     "filterbank": BANK,
                     "masker": TFLocoformerConfig(**SIZES),
                     "masks": DeterministicConfig(activation="linear"),
-                    "level": "mixture",
+                    "input_norm": "mixture",
                 }
                 | changes
             )
