@@ -71,7 +71,7 @@ CAUSAL = {
     "gated recurrence, bands": (STFT, gated_recurrence("channel_layer_norm", bands=4)),
     "continuous depth": (
         COMPLEX,
-        ContinuousDepthConfig(6, 5, 7, depth_steps=[2, 3], bidirectional=False, norm="cumulative_layer_norm"),
+        ContinuousDepthConfig(6, 5, 7, depth_steps=3, bidirectional=False, norm="cumulative_layer_norm"),
     ),
     "band-split rnn": (
         STFTFilterbankConfig(128, 64, complex_masks=True),
