@@ -25,7 +25,7 @@ GROUPS = {
         "spread",
         "samples",
     ],
-    "More people than outputs": ["link_speakers", "link_encoder"],
+    "More speakers than outputs": ["link_speakers", "link_encoder"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 

@@ -25,7 +25,7 @@ Speakers = Literal["auto"] | int | None
 
 
 LinkSpeakers = Literal["auto"] | int
-"""How many people to link estimates to: their number, or "auto": it is found."""
+"""How many speakers to link estimates to: their number, or "auto": it is found."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class OutputOptions:
         subtype: sample format; estimates that would clip as PCM_16 are written as a wav of FLOAT; default: FLOAT for
             wav, PCM_16 for flac
         rttm: also write who speaks when, OUT/<relative path>.rttm
-        link_speakers: more people than the model has outputs: link the turns of all estimates to this many people, or
-            auto; _s1 ... _sN are people then, silent where they do not speak; chunks are joined by overlaps alone
-        link_encoder: the encoder of voices for --link-speakers; default: the one that ships with sepkit
+        link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
+            or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
+        link_encoder: the speaker encoder for --link-speakers; default: the one that ships with sepkit
         spread: also write the standard deviation of every sample over samples of a variational model's latents,
             OUT/<relative path>_s1_spread.npy ...
         samples: how many samples of the latents --spread takes
