@@ -218,7 +218,7 @@ def fit_logistic(
         for number in range(_FOLDS):
             rest = fold != number
             fitted = _logistic(names, table[rest], labels[rest], strength)
-            scores[~rest] = fitted.log_odds([rows[place] for place in np.flatnonzero(~rest)])
+            scores[~rest] = fitted.log_odds([rows[place] for place in np.flatnonzero(~rest).tolist()])
         return scores
 
     tried = [(float(strength), left_out(float(strength))) for strength in _LOGISTIC_STRENGTHS]
