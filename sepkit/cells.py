@@ -21,13 +21,8 @@ def run_cells(
 ) -> dict[str, dict[str, Any]]:
     """Return the results of all cells by name, with `processor_seconds` and `wall_seconds` of each.
 
-    A cell is FOLDER/NAME.json. A file with the same settings is read, so another call continues where one stopped.
-
-    Args:
-        cells: name -> plain settings, the keyword arguments of `compute` beside `seed`.
-        compute: the result of a cell, plain data.
-        folder: of the files.
-        seed: of the experiment.
+    `cells` are the keyword arguments of `compute` beside `seed`, by name. A cell is FOLDER/NAME.json. A file with the
+    same settings is read, so another call continues where one stopped.
     """
     from tqdm import tqdm
 

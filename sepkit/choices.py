@@ -50,11 +50,7 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration.
-
-    Args:
-        config: a dataclass, or a value of one of its fields.
-    """
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -64,16 +60,8 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], data: Any, where: str = "") -> T:
-    """Return a dataclass, or the choice of a kind that the data name, filled from plain data.
-
-    Args:
-        cls: a dataclass of this module, or a kind of `Choice`.
-        data: a mapping, as `yaml.safe_load` gives it. Absent keys keep their defaults.
-        where: dotted name of the field, for messages.
-
-    Raises:
-        UserError: an unknown key or choice, or a value of the wrong type.
-    """
+    """Return a dataclass, or the choice of a kind that the data name, filled from plain data; absent keys keep their
+    defaults."""
     if not isinstance(data, Mapping):
         raise UserError(f"{where or cls.__name__}: found {shown(data)}, expected a mapping of its fields")
     data = dict(data)
@@ -88,16 +76,7 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
-    """Return the dataclass that a name stands for among the choices of a kind.
-
-    Args:
-        kind: of `Choice`, or one choice of it.
-        name: of the choice; None: the default one.
-        where: dotted name of the field, for messages.
-
-    Raises:
-        UserError: no name, or none of that name.
-    """
+    """Return the dataclass that a name stands for among the choices of a kind; None stands for the default one."""
     if isinstance(name, str):
         name = getattr(kind, "aliases", {}).get(name, name)
     if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
@@ -114,11 +93,7 @@ def pick(kind: type, name: Any, where: str = "") -> type:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Return field name -> type of a dataclass, with annotations resolved.
-
-    Args:
-        cls: the dataclass.
-    """
+    """Return field name -> type of a dataclass, with annotations resolved."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
@@ -132,24 +107,13 @@ def _word(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" for the known word that is most like the one found; empty if none is alike.
-
-    Args:
-        word: what was found.
-        known: what was expected.
-    """
+    """Return " (did you mean X?)" for the known word that is most like the one found; empty if none is alike."""
     close = difflib.get_close_matches(word[:_LONGEST_WORD], list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """Return plain data as a value of a type; raise UserError if they are none.
-
-    Args:
-        hint: the type.
-        value: numbers, text, lists and mappings.
-        where: dotted name of the field, with which the error begins.
-    """
+    """Return plain data as a value of a type; raise UserError if they are none."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):

@@ -16,7 +16,9 @@ from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
 class UserError(Exception):
     """Bad input, said in one line: the file or field, what was found, what was expected, what to do.
 
-    Everything else that reaches the command line is a failure of ours (exit code 1).
+    Functions that read or write files of a user raise it where a file is missing, damaged, too large or cannot be
+    written; their docstrings name only what else they refuse. Everything else that reaches the command line is a
+    failure of ours (exit code 1).
     """
 
 
@@ -38,11 +40,7 @@ _SHOWN = _Shown()
 
 
 def shown(value: Any) -> str:
-    """Return the `repr` of a value for a message: long and deep ones are abbreviated.
-
-    Args:
-        value: what was found.
-    """
+    """Return the `repr` of a value for a message: long and deep ones are abbreviated."""
     text = _SHOWN.repr(value)
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
@@ -51,9 +49,6 @@ def one_line(text: str) -> str:
     """Return a message as one line that a terminal can print, of at most `MESSAGE_CHARACTERS` characters.
 
     The middle of a longer one is left out, because the file stands at the beginning and the remedy at the end.
-
-    Args:
-        text: the message.
     """
     if len(text) > 4 * MESSAGE_CHARACTERS:
         text = f"{text[: 2 * MESSAGE_CHARACTERS]} {text[-2 * MESSAGE_CHARACTERS :]}"
@@ -78,9 +73,6 @@ def exhausted(error: BaseException) -> str:
     """Return the line for an OSError that means that the machine has run out of something; empty for any other.
 
     It stops a whole command, because the next file would meet it too.
-
-    Args:
-        error: any exception.
     """
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
         return ""
@@ -101,16 +93,11 @@ _OUT_OF_REACH = {
 
 
 def out_of_reach(error: BaseException) -> str:
-    """Return the line for an OSError about a path that this user cannot reach; empty for any other.
-
-    Args:
-        error: any exception.
-    """
+    """Return the line for an OSError about a path that this user cannot reach; empty for any other."""
     if not isinstance(error, OSError) or error.errno not in _OUT_OF_REACH or not _named(error):
         return ""
     return f"{_named(error)}: {_OUT_OF_REACH[error.errno]}"
 
 
 def _named(error: OSError) -> str:
-    """Return the path that an error is about; empty if it names none. Python also gives bytes, and descriptors."""
     return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""

@@ -34,13 +34,7 @@ def fetch(url: str, path: Path, digest: str | None = None, size: int | None = No
     What arrived is kept at `path` plus ".part", and this call or the next one requests only the rest (RFC 9110, Range).
 
     Args:
-        url: http, https or file.
-        path: where the file goes; its folder is made.
         digest: "md5:..." or "sha256:..." in hexadecimal; None: unknown, so the file's format has to show damage.
-        size: in bytes; another size is refused before it is fetched. None: unknown.
-
-    Raises:
-        UserError: no such file, one of another size or digest, or connections that break without a new byte.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -63,7 +57,6 @@ class _Broken(Exception):
 
 
 def _fetch_part(url: str, part: Path, size: int | None) -> None:
-    """Fill `part` to its end, however often the connection breaks."""
     from tqdm import tqdm
 
     failed = 0

@@ -25,13 +25,7 @@ _LONGEST_SUFFIX = 16
 def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
 
-    The folder is made if it is absent.
-
-    Args:
-        durable: wait until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
-
-    Raises:
-        UserError: the folder cannot be made or written to, or the name is too long for it.
+    `durable` waits until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
     """
     path = Path(path)
     # Names differ between processes and threads that write the same file at once: the last one to finish wins.
@@ -64,7 +58,6 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -93,14 +86,7 @@ def check_writable(folder: Path) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write UTF-8 text atomically and durably, and return the path.
-
-    Args:
-        text: its line ends stay as they are.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Write UTF-8 text atomically and durably, line ends as they are, and return the path."""
     with atomic_output(path, durable=True) as temporary:
         # Names of files that are no UTF-8 are written as the escapes of JSON.
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -108,32 +94,19 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
-    """Write plain data as JSON atomically, and return the path.
-
-    Raises:
-        UserError: the folder cannot be written to.
-        ValueError: NaN or infinity, which JSON does not have.
-    """
+    """Write plain data as JSON atomically, and return the path; raise ValueError for NaN or infinity."""
     return write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_yaml(path: str | os.PathLike[str], data: Any) -> Path:
-    """Write plain data as YAML atomically, keys in their order, and return the path.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Write plain data as YAML atomically, keys in their order, and return the path."""
     import yaml
 
     return write_text(path, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the plain data that JSON text stands for.
-
-    Raises:
-        ValueError: not JSON, or nested too deeply.
-    """
+    """Return the plain data that JSON text stands for. ValueError: not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -141,11 +114,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
-    """Return the plain data of a JSON file.
-
-    Raises:
-        UserError: unreadable, or not JSON.
-    """
+    """Return the plain data of a JSON file."""
     try:
         return parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -153,14 +122,7 @@ def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> A
 
 
 def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
-    """Return the plain data of a YAML file; None for an empty one.
-
-    Args:
-        loader: as `parse_yaml` takes it.
-
-    Raises:
-        UserError: unreadable, not YAML, or beyond a bound of `sepkit.limits`.
-    """
+    """Return the plain data of a YAML file, as `parse_yaml` does."""
     try:
         size = os.stat(path).st_size
         if size > YAML_BYTES:
@@ -172,16 +134,9 @@ def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", load
 
 
 def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
-    """Return the plain data of YAML text; None for empty text.
+    """Return the plain data of YAML text, None for empty text; `where` and `remedy` are for messages.
 
     Values are counted before any is made, each alias as all that it stands for.
-
-    Args:
-        where: the file or option, for messages.
-        loader: a kind of `yaml.SafeLoader`; None: that one.
-
-    Raises:
-        UserError: not YAML, or beyond a bound of `sepkit.limits`.
     """
     import yaml
 
@@ -239,11 +194,7 @@ def read_text(path: str | os.PathLike[str], expected: str) -> str:
 
 
 def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
-    """Return the columns of a CSV file, and number and cells of each line after the first.
-
-    Raises:
-        UserError: no such file, or no text.
-    """
+    """Return the columns of a CSV file, and number and cells of each line after the first."""
     try:
         reader = csv.DictReader(read_text(path, "a CSV file").splitlines())
         return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]

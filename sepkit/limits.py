@@ -55,10 +55,9 @@ MODEL_PARAMETERS = 1_000_000_000
 """Of a model: 4 GB in float32. The largest published separators have some 60 million."""
 
 MODEL_PARTS = 1000
-"""Layers and weights of a model, which each take time to make; and `MODEL_PARTS_PER_TENSOR` for each of its tensors."""
+"""Layers and weights of a model, which each take time to make; the models that ship have 2 to 3 per tensor."""
 
 MODEL_PARTS_PER_TENSOR = 10
-"""See `MODEL_PARTS`; the models that ship have 2 to 3."""
 
 DEPTH_STEPS = 10_000
 """Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
@@ -70,10 +69,9 @@ PICKLE_BYTES = 8_000_000_000
 """Of what a file of `torch.save` holds once it is read."""
 
 ONNX_SECONDS = 120.0
-"""For one run of an exported graph, and `ONNX_SECONDS_PER_SECOND` for each second of sound in it."""
+"""For one run of an exported graph; one that takes more per second of sound is of no use, or does not end."""
 
 ONNX_SECONDS_PER_SECOND = 60.0
-"""See `ONNX_SECONDS`: a graph this slow is of no use, or does not end."""
 
 ARCHIVE_MEMBERS = 2_000_000
 """Files in an archive of a corpus; LibriSpeech has some 300,000."""

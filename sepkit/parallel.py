@@ -60,16 +60,7 @@ def for_each(
     description: str = "preparing",
     unit: str = "file",
 ) -> Iterator[tuple[Item, Result | Failed]]:
-    """Yield each item with the function's result, in the order of the items.
-
-    Args:
-        function: see above; it, the items and the results can be pickled.
-        items: what to work on.
-        processes: number of processes; 1: only this one; None: `available_processes`.
-
-    Raises:
-        UserError: `processes` below 1, or no room is left on a disk.
-    """
+    """Yield each item with the function's result, in the order of the items."""
     from tqdm import tqdm
 
     if processes is not None and processes < 1:
@@ -110,11 +101,7 @@ def _results(function: Callable[[Item], Result], chunk: Sequence[Item], task: Ta
 
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failed:
-    """Return the function's result for an item, or why it failed; see `for_each`.
-
-    Raises:
-        Exception: a defect, or a full disk.
-    """
+    """Return the function's result for an item, or why it failed; see `for_each`."""
     try:
         return function(item)
     except UserError as error:
@@ -145,7 +132,6 @@ class Pool:
 
     Args:
         processes: number of processes; 0: none.
-        preloaded: modules that every process needs; a server imports them once, and processes are copies of it.
     """
 
     def __init__(self, processes: int, preloaded: Sequence[str] = ()) -> None:
@@ -177,12 +163,7 @@ class Pool:
 
 
 class Task:
-    """A call that is under way, see `Pool.submit`.
-
-    Args:
-        function: what is called, to call it again if its process ended.
-        arguments: of the call.
-    """
+    """A call that is under way."""
 
     def __init__(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._future, self._function, self._arguments = future, function, arguments
@@ -192,12 +173,7 @@ class Task:
         return self._future.done()
 
     def result(self) -> Any:
-        """Return what the function returned.
-
-        Raises:
-            ProcessDied: the function ended its process.
-            Exception: whatever the function raised.
-        """
+        """Return what the function returned, or raise what it raised; ProcessDied: it ended its process."""
         try:
             return self._future.result()
         except BrokenProcessPool:

@@ -42,9 +42,6 @@ def register(config: type) -> Callable[[C], C]:
     """Return a decorator for the class (or function) that `build` calls for configurations of a type.
 
     A class, called directly, takes the arguments that are missing from the configuration's defaults.
-
-    Args:
-        config: the dataclass of these configurations.
     """
 
     def decorate(builder: C) -> C:
@@ -58,25 +55,12 @@ def register(config: type) -> Callable[[C], C]:
 
 
 def offer(modules: Mapping[type, str]) -> None:
-    """Say which module of sepkit registers a builder, so that it is imported when it is needed.
-
-    Args:
-        modules: type of a configuration -> full name of the module.
-    """
+    """Say which module of sepkit registers a builder, so that it is imported when it is needed."""
     _modules.update(modules)
 
 
 def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
-    """Return an attribute of a package from the module that defines it, for the package's `__getattr__`.
-
-    Args:
-        package: full name.
-        name: of the attribute, or of a module of the package.
-        modules: name of an attribute -> module below the package.
-
-    Raises:
-        AttributeError: no such attribute.
-    """
+    """Return an attribute of a package from the module that defines it, for the package's `__getattr__`."""
     if name in modules:
         return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
     if not name.startswith("_"):
@@ -92,9 +76,6 @@ def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
     """Return a class decorator: arguments that a call leaves out are taken from the fields of a dataclass.
 
     Arguments for which the constructor has a default of its own keep it. Nested choices are built.
-
-    Args:
-        config: the dataclass, with fields of the same names.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -123,26 +104,15 @@ def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
 
 
 def build(config: Choice, **structure: Any) -> Any:
-    """Return the object that a configuration describes.
-
-    Args:
-        config: a choice; its fields become keyword arguments, nested choices built first.
-        structure: arguments that follow from the rest of the model (encoding dimensions, hypotheses ...).
-
-    Raises:
-        UserError: nothing is registered for this configuration.
-    """
+    """Return the object of a configuration: fields and `structure`, what follows from the rest of the model, are its
+    arguments."""
     builder = registered(config)
     parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     return builder(**structure, **parameters)
 
 
 def registered(config: Choice) -> Any:
-    """Return the class (or function) registered for configurations of a type; raise UserError if there is none.
-
-    Args:
-        config: of that type.
-    """
+    """Return the class (or function) registered for configurations of a type; raise UserError if there is none."""
     kind = type(config)
     if kind not in _builders and kind in _modules:
         importlib.import_module(_modules[kind])
@@ -155,14 +125,7 @@ def registered(config: Choice) -> Any:
 
 
 def import_file(path: str) -> ModuleType:
-    """Execute a user's Python file, which registers maskers or other choices of its own, and return its module.
-
-    Args:
-        path: of a Python file, as given to `--import`.
-
-    Raises:
-        UserError: no such file, or executing it fails.
-    """
+    """Execute a user's Python file, which registers maskers or other choices of its own, and return its module."""
     file = Path(path)
     if not file.is_file():
         raise UserError(f"--import {path}: no such file, expected a Python file")

@@ -28,31 +28,19 @@ class Schedule(Protocol):
     """A value that depends on progress alone."""
 
     def __call__(self, t: float) -> float:
-        """Return the value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value after t epochs, with fractions."""
         ...
 
 
 @register(ConstantConfig)
 @dataclass(frozen=True)
 class Constant:
-    """The same value always.
-
-    Args:
-        value: at any time.
-    """
+    """The same value always."""
 
     value: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.value
 
 
@@ -61,10 +49,6 @@ class Constant:
 class TruncatedLinear:
     """initial * (1 - t / end) before `end`, zero from there on.
 
-    Args:
-        initial: value at the start.
-        end: epochs.
-
     Source: aMCL paper, eq. 43.
     """
 
@@ -72,11 +56,7 @@ class TruncatedLinear:
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.initial * (1 - t / self.end) if t < self.end else 0.0
 
 
@@ -84,11 +64,6 @@ class TruncatedLinear:
 @dataclass(frozen=True)
 class TruncatedExponential:
     """initial * decay ** t before `end`, zero from there on; end = inf never cuts.
-
-    Args:
-        initial: value at the start.
-        decay: factor per epoch.
-        end: epochs.
 
     Source: aMCL paper, eq. 44.
     """
@@ -98,11 +73,7 @@ class TruncatedExponential:
     end: float = math.inf
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.initial * self.decay**t if t < self.end else 0.0
 
 
@@ -112,21 +83,13 @@ class SigmoidWarmup:
     """A logistic rise from zero at t = 0 over value / 2 at end / 2 to exactly `value` from `end` on.
 
     value * (s(x) - s(-6)) / (s(6) - s(-6)), x = 6 (2 t / end - 1), s the logistic function.
-
-    Args:
-        value: at the end.
-        end: epochs.
     """
 
     value: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         if t >= self.end:
             return self.value
         foot = _logistic(-_SIGMOID_REACH)
@@ -137,22 +100,13 @@ class SigmoidWarmup:
 @register(LinearWarmupConfig)
 @dataclass(frozen=True)
 class LinearWarmup:
-    """value * t / end before `end`, `value` from there on.
-
-    Args:
-        value: at the end.
-        end: epochs.
-    """
+    """value * t / end before `end`, `value` from there on."""
 
     value: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.value * t / self.end if t < self.end else self.value
 
 
@@ -161,10 +115,6 @@ class LinearWarmup:
 class InverseTemperature:
     """min(initial ** (1 - t / end), 1): from `initial` geometrically to 1 at `end`, 1 from there on.
 
-    Args:
-        initial: value at the start, above 0.
-        end: epochs.
-
     Source: annealed VI paper, eq. 2.4.
     """
 
@@ -172,33 +122,20 @@ class InverseTemperature:
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return min(self.initial ** (1 - t / self.end), 1.0) if t < self.end else 1.0
 
 
 @register(LinearInverseTemperatureConfig)
 @dataclass(frozen=True)
 class LinearInverseTemperature:
-    """initial + (1 - initial) * t / end before `end`, 1 from there on.
-
-    Args:
-        initial: value at the start.
-        end: epochs.
-    """
+    """initial + (1 - initial) * t / end before `end`, 1 from there on."""
 
     initial: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.initial + (1 - self.initial) * t / self.end if t < self.end else 1.0
 
 
@@ -207,10 +144,6 @@ class LinearInverseTemperature:
 class SaturatingInverseTemperature:
     """initial + (1 - initial) * (1 - exp(-t / time)): it comes near 1 after several times `time`.
 
-    Args:
-        initial: value at the start.
-        time: epochs.
-
     Source: annealed VI paper, footnote 1.
     """
 
@@ -218,54 +151,32 @@ class SaturatingInverseTemperature:
     time: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.initial - (1 - self.initial) * math.expm1(-t / self.time)
 
 
 @register(StepInverseTemperatureConfig)
 @dataclass(frozen=True)
 class StepInverseTemperature:
-    """`initial` before `end`, 1 from there on.
-
-    Args:
-        initial: value at the start.
-        end: epochs.
-    """
+    """`initial` before `end`, 1 from there on."""
 
     initial: float
     end: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.initial if t < self.end else 1.0
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A multiple of another schedule, for units that are measured before training.
-
-    Args:
-        schedule: the other one.
-        factor: of its values.
-    """
+    """A multiple of another schedule, for units that are measured before training."""
 
     schedule: Schedule
     factor: float
 
     def __call__(self, t: float) -> float:
-        """The value of the schedule.
-
-        Args:
-            t: epochs that have passed, with fractions.
-        """
+        """Return the value."""
         return self.factor * self.schedule(t)
 
 

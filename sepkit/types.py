@@ -23,7 +23,6 @@ class Batch:
         sources: (B, m, T) waveforms of the speakers; rows of inactive sources hold zeros.
         active: (B, m) bool, False where an utterance has fewer than m sources.
         lengths: (B,) int64, samples before the padding.
-        ids: the utterance identifiers, one per example.
     """
 
     mixture: Tensor
@@ -33,12 +32,7 @@ class Batch:
     ids: list[str] = field(default_factory=list)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the same batch on another device.
-
-        Args:
-            device: where the tensors go.
-            non_blocking: whether the host continues while they are copied.
-        """
+        """Return the same batch on another device; `non_blocking`: the host continues while tensors are copied."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in moved.items():
             if hasattr(value, "to"):
@@ -77,11 +71,7 @@ class Density(Protocol):
     """A prior of latents: flexible, or a distribution itself."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats; only the sum over the dimensions of a frame may mean anything.
-
-        Args:
-            value: of the shape of a sample.
-        """
+        """Return the elementwise log density in nats; only the sum over the dimensions of a frame may mean anything."""
         ...
 
 
@@ -110,27 +100,16 @@ class Latent(Protocol):
         ...
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Return one reparameterized sample: gradients reach the posterior's parameters.
-
-        Args:
-            generator: of the noise; None: torch's own.
-        """
+        """Return one reparameterized sample: gradients reach the posterior's parameters. Without a generator the noise
+        is torch's own."""
         ...
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats.
-
-        Args:
-            value: of the shape of a sample.
-        """
+        """Return the elementwise log density in nats."""
         ...
 
     def kl(self, prior: Any) -> Tensor:
-        """Return the elementwise KL(posterior || prior) in nats; zero for a point.
-
-        Args:
-            prior: a distribution of the same kind.
-        """
+        """Return the elementwise KL(posterior || prior) in nats; zero for a point."""
         ...
 
     def base_entropy(self) -> Tensor:
@@ -156,7 +135,6 @@ class Separation:
         source_encodings: posterior over the encodings of the sources, samples of shape (B, m, K, F), where the model
             was given sources.
         reconstructions: (B, T), the decoded encoding without masks, where it was wanted.
-        extras: by name, where the model has them or they were wanted.
     """
 
     estimates: Tensor

@@ -53,11 +53,7 @@ def spread_db(sources: Tensor, active: Tensor | None = None, lengths: Tensor | N
 
 @torch.no_grad()
 def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of the softmin of cost / temperature over hypotheses, (B, m) nats, 0 to log n.
-
-    Args:
-        cost: (B, n, m).
-        temperature: in the cost's unit, above 0.
+    """Return the entropy of the softmin of cost (B, n, m) / temperature over hypotheses, (B, m) nats, 0 to log n.
 
     Source: aMCL paper, eq. 5 and section 4.1.
     """
@@ -93,10 +89,6 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
     At T_c the second derivative of the free energy along a direction in which two hypotheses part from the mixture is
     zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared cosine between
     the mixture and a source.
-
-    Args:
-        sources: m, at least 2.
-        ceiling_db: SI-SDR that hypotheses cannot surpass, dB; inf: no ceiling.
     """
     reach = _reach(ceiling_db)
     return _DB / (1 - 2 * reach / sources) if 2 * reach < sources else math.inf
@@ -106,15 +98,7 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
 def source_correlations(sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
     """Return the cosines between the sources of each utterance less their means, (B, m, m).
 
-    Off the diagonal they are 0 where a source is inactive.
-
-    Args:
-        sources: (B, m, T); inactive rows may hold anything.
-        active: (B, m) bool; None: all active.
-        lengths: (B,) samples of each utterance that count; None: all T.
-
-    Raises:
-        ValueError: shapes that do not fit together.
+    Arguments are those of `spread_db`. Off the diagonal cosines are 0 where a source is inactive.
     """
     sources, active = _only_active(sources, active)
     products = inner_products(sources, sources, lengths, zero_mean=True)
@@ -144,13 +128,9 @@ def anneal_sources(
     u ~ sum_j q_j s_j / (<u, s_j> (1 - c^2 x_j)) is found from a slightly pushed start.
 
     Args:
-        correlations: (B, m, m) cosines between sources, as from `source_correlations`.
-        hypotheses: n >= 2.
+        correlations: (B, m, m), as from `source_correlations`.
         active: (B, m) bool; None: all active. An utterance with fewer than two active sources never splits.
-        ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
         decay: of the temperature per step, which is also the precision of split temperatures.
-        end_db: lowest temperature, dB.
-        seed: of the pushes.
     """
     values, vectors = torch.linalg.eigh(correlations.double())
     directions = vectors * values.clamp_min(0).sqrt().unsqueeze(1)
@@ -213,7 +193,6 @@ def _turn(hypotheses: Tensor, directions: Tensor, active: Tensor, reach: float, 
 
 
 def _only_active(sources: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the sources with zeros in inactive rows, and which are active."""
     if active is None:
         active = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
     if active.shape != sources.shape[:2]:

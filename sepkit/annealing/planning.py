@@ -32,14 +32,7 @@ _BLOCK = 65_536
 
 @dataclass
 class Plan:
-    """A planned schedule.
-
-    Args:
-        data: every number by name, or None.
-        lines: the same for a reader.
-        warnings: likely mistakes.
-        yaml: lines for a configuration of `sepkit train`.
-    """
+    """A planned schedule: every number by name, or None, and the same for a reader and for `sepkit train`."""
 
     data: dict[str, Any]
     lines: list[str]
@@ -69,14 +62,7 @@ def inside(**values: float) -> None:
 
 @dataclass(frozen=True)
 class Cooling:
-    """A schedule of temperatures, constant within an epoch.
-
-    Args:
-        kind: "linear", T0 (1 - t / epochs), or "exponential", T0 decay^t.
-        initial: T0, in the unit of the critical temperature.
-        epochs: E, where linear cooling ends.
-        decay: of a temperature in one epoch, for exponential cooling.
-    """
+    """Temperatures, constant within an epoch: "linear", T0 (1 - t / epochs), or "exponential", T0 decay^t."""
 
     kind: Literal["linear", "exponential"]
     initial: float
@@ -99,15 +85,7 @@ class Cooling:
 def split_time(cooling: Cooling, critical: float, step_size: float, growth: float = _SEEN) -> float | None:
     """Return the epoch at which the split is seen: where sum_t ln |1 + 2 eta (T_c / T(t) - 1)| reaches Lambda.
 
-    Args:
-        cooling: the schedule.
-        critical: T_c.
-        step_size: eta, of one step an epoch.
-        growth: Lambda.
-
-    Returns:
-        Epochs since the start, with a fraction; the split is seen at the temperature of the epoch that this lies in.
-        None if linear cooling ends before.
+    eta is the step size of one step an epoch. The result has a fraction; it is None if linear cooling ends before.
     """
     total, first = 0.0, 0
     while cooling.kind == "exponential" or first < cooling.epochs:
@@ -123,12 +101,6 @@ def split_time(cooling: Cooling, critical: float, step_size: float, growth: floa
 
 def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: float = _SEEN) -> float:
     """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`.
-
-    Args:
-        cooling: of the run in which the split was seen.
-        critical: T_c.
-        seen: temperature, below T_c and below the initial one.
-        growth: Lambda.
 
     Raises:
         ValueError: no step size leads there.
@@ -173,14 +145,8 @@ def plan_amcl(
     """Return the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
 
     Args:
-        critical_temperature: T_c, as `sepkit find-temperature` reports it.
-        initial_temperature: T0, in the same unit.
-        epochs: of annealing.
-        kind: of cooling.
-        decay: of the temperature in an epoch, exponential cooling.
-        step_size: eta, of one hypothesis in one epoch.
         observed_split: temperature at which another run was seen to split; the step size is fitted to it.
-        observed_decay: of that run, which is otherwise that of the plan; None: the same.
+        observed_decay: of that run; None: that of the plan.
 
     Raises:
         UserError: a number out of its range, an initial temperature below the critical one, or an observed split above
@@ -261,7 +227,6 @@ def _fitted(run: Cooling, critical: float, observed_split: float) -> float:
 
 
 def _seen(cooling: Cooling, critical: float, step_size: float) -> tuple[float, float | None]:
-    """Return the temperature and the epoch at which a split is seen, the latter None if the run ends before."""
     time = split_time(cooling, critical, step_size)
     if time is None:
         return 0.0, None

@@ -40,13 +40,8 @@ _HEURISTIC = (
 
 @dataclass(frozen=True)
 class SourceSplits:
-    """Free hypotheses for the sources of mixtures.
-
-    Args:
-        annealing: number of groups at each temperature.
-        spread_db: unit of temperatures.
-        expected_db: temperature at which uncorrelated sources split.
-    """
+    """Free hypotheses for the sources of mixtures. `spread_db` is the unit of temperatures; uncorrelated sources split
+    at `expected_db`."""
 
     annealing: SourceAnnealing
     spread_db: float
@@ -77,8 +72,6 @@ class Findings:
     """Findings in words, as data, and for a figure.
 
     Args:
-        lines: for the reader.
-        data: plain, for JSON.
         found: input of `sepkit.reporting.temperature.temperature_figure`.
         skipped: mixture -> why it was left out.
     """
@@ -108,15 +101,9 @@ def of_sources(
     """Return the spread of the sources of a manifest, and where free hypotheses split for them under negative SI-SDR.
 
     Args:
-        manifest: of mixtures of two sources or more.
         hypotheses: n; None: the largest number of sources.
-        ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
         mixtures: number, from all over the manifest; None: all.
         segment_seconds: length of the segments used; None: whole mixtures.
-        seed: of segments and pushes.
-
-    Raises:
-        UserError: a bad manifest, or none of its mixtures can be used.
     """
     data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed)
     skipped: dict[str, str] = {}
@@ -194,20 +181,12 @@ def of_model(
     """Return the entropy of a model's assignment by temperature, and the schedule that follows from it.
 
     It proposes the smallest initial temperature at which the mean entropy over sources is at least 95 % of log n, and
-    the exponential decay that ends at the floor, where the minimum becomes hard, in the given epochs.
+    the exponential decay that ends at the floor, where the minimum becomes hard, in the given epochs. The unit of
+    temperatures is that of the cost.
 
     Args:
-        model: of at least two hypotheses, in evaluation mode.
-        manifest: of mixtures with sources, at the model's rate.
-        cost: its unit is that of temperatures.
         epochs: from the initial temperature to the floor.
         mixtures: number, from all over the manifest; None: all.
-        segment_seconds: length of the segments used; None: whole mixtures.
-        device: where the model runs.
-        seed: of segments.
-
-    Raises:
-        UserError: a bad manifest, no mixture that can be used, one hypothesis only, or hypotheses that cost the same.
     """
     if model.hypotheses < 2:
         raise UserError("--model: found one hypothesis, expected two or more: nothing is assigned softly")
@@ -312,22 +291,15 @@ def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
 
 
 def _entropy(columns: Tensor, temperature: float) -> float:
-    """Return the mean over sources, nats."""
     return float(softmin_entropy(columns.unsqueeze(0), temperature).mean())
 
 
 def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:
     """Return the smallest temperature at which the mean entropy of the softmin is at least 95 % of log n, to 3 digits.
 
-    The entropy rises strictly with the temperature where costs differ, so there is one such temperature. It is
-    bracketed by doubling and found by bisection.
-
-    Args:
-        columns: (n, number of sources), finite costs.
-        floor: only temperatures above it are tried.
-
-    Raises:
-        UserError: the hypotheses cost the same even at the floor.
+    The columns (n, number of sources) are finite costs. The entropy rises strictly with the temperature where costs
+    differ, so there is one such temperature. It is bracketed by doubling and found by bisection. UserError: the
+    hypotheses cost the same even at the floor.
     """
     wanted = ENTROPY_SHARE * math.log(columns.shape[0])
     low, high = floor, 1.0

@@ -37,11 +37,7 @@ def conf_folder() -> Path:
 
 
 def find_config(name: str) -> Path:
-    """Find the YAML file that `--config name` means: a path, or a name under conf/ with or without its folder.
-
-    Raises:
-        UserError: no such file, or several of that name.
-    """
+    """Find the YAML file that `--config name` means: a path, or a name under conf/ with or without its folder."""
     if Path(name).is_file():
         return Path(name)
     folder = conf_folder()
@@ -65,14 +61,7 @@ def parse_config(
     """Return the configuration that a command line describes, and its other options by name; executes `--import` files.
 
     Args:
-        program: for the usage line.
-        description: for the help.
-        arguments: the command line; `--config FILE` may stand several times, later files win, options win over files.
-        aliases: short option -> configuration key (`--devices` -> `trainer.devices`).
-        add_options: adds the command's own options to the parser; None: there are none.
-
-    Raises:
-        UserError: a bad file, key or value.
+        arguments: `--config FILE` may stand several times; later files win, options win over files.
     """
     studies.import_configurations()
     for file in _values(arguments, "--import"):
@@ -109,11 +98,7 @@ def parse_config(
 
 
 def merge(cls: type, tree: Any, data: Any, where: str = "") -> Any:
-    """Return `tree` with the entries of `data` merged in; a choice with another name starts from its own defaults.
-
-    Raises:
-        UserError: an unknown key or choice, or no mapping where one is expected.
-    """
+    """Return `tree` with the entries of `data` merged in; a choice with another name starts from its own defaults."""
     if not isinstance(data, Mapping):
         raise UserError(f"{where or 'configuration'}: found {shown(data)}, expected a mapping of its fields")
     if issubclass(cls, Choice):
@@ -138,7 +123,6 @@ def _is_nested(hint: Any) -> bool:
 
 
 def _started(cls: type, tree: Any) -> Any:
-    """Return `tree`, or the defaults of `cls` if it is None; a kind of choice has none before one is picked."""
     if tree is not None:
         return tree
     return {cls.key: None} if issubclass(cls, Choice) else to_dict(cls())
@@ -189,7 +173,6 @@ def _nest(key: str, value: Any) -> dict[str, Any]:
 
 
 def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
-    """Add one option per leaf of `config`, a group per part; yields their keys."""
     help_of, title = documented(type(config)), prefix.rstrip(".") or "Options"
     if isinstance(config, Choice):
         title = f"{title} ({config.name})"

@@ -41,14 +41,8 @@ _LONGEST_LIST = 24
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line; a mistake is raised as UserError, in one line.
-
-    Args:
-        program: for the usage line.
-        usage: the usage line.
-        description: above the options.
-        takes_model: whether the help ends with what MODEL means.
-    """
+    """Parses a command line; a mistake is raised as UserError, in one line. With `takes_model` the help says what MODEL
+    is."""
 
     def __init__(self, program: str, usage: str, description: str, takes_model: bool = False) -> None:
         epilog = MODEL_LINE if takes_model else None
@@ -69,11 +63,7 @@ class Parser(argparse.ArgumentParser):
         self._options += [name] if name.startswith("--") else []
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the value of every argument, by name.
-
-        Raises:
-            UserError: an unknown option, a missing one, or a value of the wrong type.
-        """
+        """Return the value of every argument, by name."""
         last = self._groups[next(reversed(self._groups))] if self._groups else self
         last.add_argument("-h", "--help", action="help", help="show this help and exit")
         known = [*self._options, "--help"]
@@ -175,7 +165,6 @@ class OptionsCommand:
 
     Args:
         options: a dataclass with keyword-only fields; its docstring, with those of its bases, is the help.
-        function: "module:function" that takes an instance of it; imported only when the command runs.
     """
 
     def __init__(self, options: type, function: str) -> None:
@@ -196,13 +185,7 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     `--import FILE` executes a user's own file first.
 
     Args:
-        function: with type hints and a docstring.
-        program: for the usage line.
-        arguments: the command line after the program.
         groups: of the options, for the help; options that it does not name come last.
-
-    Raises:
-        UserError: an unknown or missing option, or a value of the wrong type.
     """
     described = function.options if isinstance(function, OptionsCommand) else function
     parameters = list(_parameters(described))
@@ -227,7 +210,6 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
 
 
 def _parameters(described: Any) -> Iterator[_Parameter]:
-    """Yield parameters of a function or fields of a dataclass; a dataclass as type is replaced by its fields."""
     help_of, hints = SHARED_HELP | documented(described), typing.get_type_hints(described)
     factories = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
     for name, parameter in inspect.signature(described).parameters.items():
@@ -268,8 +250,6 @@ def reader(hint: Any, option: str, *, may_be_empty: bool = False) -> Callable[[s
     """Return the function that makes a value of this type of a text; raises UserError.
 
     Args:
-        hint: the type.
-        option: how messages name it.
         may_be_empty: whether text may be empty. Else it is refused: mostly a variable of a shell that is not set, and
             as a path it would name the working folder.
     """

@@ -25,12 +25,6 @@ def main(
         manifest: manifest of mixtures with sources, dev.jsonl for example
         first: how many mixtures, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        UserError: no such model, manifest or device, too few mixtures, or a folder that cannot be written to.
     """
     import sys
 

@@ -31,12 +31,6 @@ def main(
         reference: who really speaks, to score against: FILE.rttm, or a CSV file with the columns path and speaker
         seed: of k-means
         json: print the summary as JSON instead of sentences
-
-    Returns:
-        The folder. Exits with 1 if some recordings could not be used.
-
-    Raises:
-        UserError: an input, encoder, reference or number of speakers that cannot be used.
     """
     import sys
 

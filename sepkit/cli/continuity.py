@@ -15,12 +15,6 @@ def main(*, manifest: str, estimates: str, out: str, chunk_seconds: float = 5.0)
         estimates: folder that `sepkit separate` wrote
         out: folder of the results
         chunk_seconds: length of the chunks that are compared
-
-    Returns:
-        The folder of the results.
-
-    Raises:
-        UserError: a bad manifest, missing estimates, or a chunk length out of range.
     """
     from sepkit.evaluation.continuity import measure_continuity
 

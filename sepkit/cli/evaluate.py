@@ -53,13 +53,6 @@ def main(
         depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
             in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
             of the middle one).
-
-    Returns:
-        The folder of the results. Exits with 1 if some mixtures were left out.
-
-    Raises:
-        UserError: both a model and estimates, a bad manifest, model or folder, or calibration of what
-            predicts nothing.
     """
     from sepkit.errors import UserError
 
@@ -142,11 +135,6 @@ def main(
 
 
 def _apart(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
-    """Return each manifest and the folder of its evaluation.
-
-    Raises:
-        UserError: two manifests of one name.
-    """
     from sepkit.errors import UserError
 
     folders = [out / Path(path).stem for path in manifests]
@@ -321,7 +309,6 @@ def _command_line() -> str:
 
 
 def _default_processes(manifests: list[str], device: str | None, world_size: int) -> int:
-    """Return the number of processes. Starting them takes seconds, so there are none for few mixtures."""
     import os
 
     from sepkit.data.manifest import read_manifest

@@ -16,12 +16,6 @@ def main(model: str, *, out: str) -> Path:
     Args:
         model: MODEL to write
         out: file to write, FILE.onnx
-
-    Returns:
-        The file.
-
-    Raises:
-        UserError: no such model, one that has no graph or differs from it, or a file that cannot be written.
     """
     import shutil
     import tempfile

@@ -41,12 +41,6 @@ def main(
         segment_seconds: length of segments; default: that of the run's configuration with --model, else whole mixtures
         ceiling_db: SI-SDR that free hypotheses cannot surpass, dB
         seed: of segments and of the small pushes that let hypotheses part
-
-    Returns:
-        The folder of the results.
-
-    Raises:
-        UserError: a bad file, model or number.
     """
     import sys
 

@@ -13,12 +13,6 @@ def main(folders: list[str], *, out: str, format: Literal["md", "latex", "csv"] 
         folders: folders that `sepkit evaluate` wrote
         out: file of the table
         format: of the table
-
-    Returns:
-        The file.
-
-    Raises:
-        UserError: a folder without an evaluation.
     """
     from sepkit.files import write_text
     from sepkit.reporting.leaderboard import leaderboard

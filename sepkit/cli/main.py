@@ -67,11 +67,7 @@ studies, the other systems of the papers:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake.
-
-    Args:
-        argv: without the program's name; None: that of the process.
-    """
+    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(commands=_listed(COMMANDS), studies=_listed(EVERY_COMMAND.keys() - COMMANDS.keys())))

@@ -35,9 +35,6 @@ def main(*, model: str | None = None, measure: bool = False, json: bool = False)
             separating 10 s and 10 minutes takes on this machine, above what importing torch takes
         json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
             size, cost, SI-SDRi in dB by test set, license
-
-    Raises:
-        UserError: no such model.
     """
     if json:
         print(_index(model))
@@ -80,7 +77,6 @@ def _measured(model: str | None) -> list[str]:
 
 
 def _index(model: str | None) -> str:
-    """Return the machine-readable list of models."""
     import json
     from dataclasses import asdict
 
@@ -112,7 +108,6 @@ def _memory(model: str, seconds: float) -> float:
 
 
 def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
-    """Return one line per model: description, cost and scores."""
     from sepkit.models import load_pretrained, model_folder
     from sepkit.models.published.facts import model_facts
     from sepkit.models.published.shipped import DEFAULT_MODEL
@@ -154,7 +149,6 @@ def _configurations() -> list[str]:
 
 
 def _depth(model: Any, folder: Path) -> dict[str, Any]:
-    """Return the numbers of steps that a model of continuous depth was trained and calibrated with."""
     from sepkit.inference.quality.predictor import read_quality
     from sepkit.models.storage.fingerprint import weights_fingerprint
 

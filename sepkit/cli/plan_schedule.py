@@ -29,12 +29,6 @@ def amcl(
         observed_split: temperature at which a run was seen to split; replaces --step-size, which --json prints
         observed_decay: of that run, which is otherwise that of the plan; default: --decay
         json: print the numbers as JSON, nothing else
-
-    Returns:
-        The plan.
-
-    Raises:
-        UserError: a number out of its range.
     """
     from sepkit.annealing.planning import plan_amcl
 

@@ -25,12 +25,6 @@ def main(
         title: Of the page.
         examples: How many of the worst, median and best mixtures of each test set to show; 0 for none.
         device: Where a MODEL runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: no such folder, nothing in it, or a bad number of names.
     """
     from collections.abc import Callable
     from typing import Any

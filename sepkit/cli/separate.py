@@ -54,12 +54,6 @@ def main(
         no_predict: leave out the prediction of SI-SDR
         processes: how many separate recordings side by side on the CPU; torchrun shares them among accelerators
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
-
-    Returns:
-        The folder of the estimates. Exits with 1 if some recordings could not be separated.
-
-    Raises:
-        UserError: a model, input, device or output folder that is not there.
     """
     import sys
 

@@ -12,14 +12,7 @@ Without data.train a small synthetic set is made. Nothing is left behind.
 
 
 def run(arguments: list[str]) -> str:
-    """Return a line that says what passed.
-
-    Args:
-        arguments: the command line after `sepkit smoke`.
-
-    Raises:
-        UserError: a bad option or configuration.
-    """
+    """Return a line that says what passed."""
     config, _ = parse_config("sepkit smoke", DESCRIPTION, arguments, aliases=ALIASES)
     from sepkit.studies import import_task
     from sepkit.training.smoke import smoke

@@ -33,9 +33,6 @@ def main(
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
         precision: bfloat16 is faster for dual_path_rnn on processors that support it
         depth_steps: steps of a model of continuous depth; default: the model's own
-
-    Raises:
-        UserError: a model that is not causal, a wrong rate, a wav of another format, or a terminal as standard input.
     """
     import sys
 

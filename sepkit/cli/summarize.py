@@ -38,12 +38,6 @@ def main(
             seed; of si_sdri_db and blr_nats_per_sample, or of
             what --metric names. With rate-distortion: the one that comes first, by default "test"
         test_set: only these (names of the folders below evaluation); default: all that there are
-
-    Returns:
-        The file.
-
-    Raises:
-        UserError: no such run, nothing measured, an unknown metric or test set, or nothing to draw.
     """
     from sepkit.errors import UserError
     from sepkit.evaluation.run_folder import load_run

@@ -30,12 +30,6 @@ def run(arguments: list[str]) -> Path | None:
     """Return the folder of the trained model (EXP/model), or of the runs of a sweep.
 
     Other ranks than the first return None and print nothing.
-
-    Args:
-        arguments: the command line after `sepkit train`.
-
-    Raises:
-        UserError: a bad option, configuration, manifest or output folder.
     """
     short = ", ".join(f"{option} is --{key}" for option, key in ALIASES.items())
     config, options = parse_config(
@@ -56,7 +50,6 @@ def run(arguments: list[str]) -> Path | None:
 
 
 def _sweep(config: Any, options: dict[str, Any]) -> Path:
-    """Return the folder of the runs towards all target rates and with all seeds."""
     from sepkit.studies import import_task
     from sepkit.training.run import task_type
     from sepkit.training.sweep import over_seeds, sweep, towards_rates
@@ -75,11 +68,7 @@ def _sweep(config: Any, options: dict[str, Any]) -> Path:
 
 
 def add_options(parser: Parser) -> None:
-    """Add the options of `sepkit train` that are no keys of the configuration.
-
-    Args:
-        parser: of the command.
-    """
+    """Add the options of `sepkit train` that are no keys of the configuration."""
     parser.add("--out", required=True, type=reader(str, "--out"), metavar="EXP", help="folder of the experiment")
     text = "train once towards each of these sums of both rates, in the unit of objective.rates.steering.per"
     parser.add("--target-rates", nargs="+", type=reader(float, "--target-rates"), metavar="RATE", help=text)

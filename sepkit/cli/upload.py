@@ -30,12 +30,6 @@ def main(
         credit: whom it stands on, for the card
         private: make the repository one that you alone see
         dry_run: print the card and upload nothing
-
-    Returns:
-        The address of the repository; with --dry-run the card.
-
-    Raises:
-        UserError: no such model or summary, a bad name, or the hub refuses or cannot be reached.
     """
     from sepkit.errors import UserError
     from sepkit.models import model_folder

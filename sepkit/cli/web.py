@@ -17,12 +17,6 @@ def main(model: str, *, out: str, serve: bool = False, port: int = 8000, runtime
         serve: serve it to this machine until Ctrl+C
         port: of --serve; 0: any free one
         runtime: folder with the files of ONNX Runtime Web; default: fetched once (33 MB) into the user's cache
-
-    Returns:
-        The folder.
-
-    Raises:
-        UserError: no such model, one that has no graph, no runtime, or a port in use.
     """
     import time
 

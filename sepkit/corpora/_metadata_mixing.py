@@ -44,18 +44,9 @@ _WAV_HEADER_BYTES = 44
 
 @dataclass(frozen=True)
 class Layout:
-    """Where recordings come from, how they are mixed, and where the result goes.
-
-    Args:
-        corpus: name in the manifests.
-        tree: first folder of the tree of wavs, "Libri2Mix" for example.
-        speech: base of the paths of sources.
-        noise: base of the paths of noise.
-        out: folder of the manifests and of the tree.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "min" or "max".
-        extend_noise: extend noise that is shorter than the longest source, as LibriMix does.
-    """
+    """Where recordings come from, how they are mixed, and where the result goes: `tree` is the first folder of the tree
+    of wavs, `speech` and `noise` the bases of the paths in tables. `extend_noise` extends noise that is shorter than
+    the longest source, as LibriMix does."""
 
     corpus: str
     tree: str
@@ -74,11 +65,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """A table of the corpus, "train-100" for example.
+    """A table of the corpus, "train-100" for example, with the number of lines that it should have.
 
     Args:
-        name: folder of its wavs; also names the tables and manifests.
-        expected: number of lines of the table.
         speakers_of: mixture -> (speaker, sex) of each source; those left out are told by their paths.
     """
 
@@ -96,13 +85,6 @@ def prepare_parts(
 
     These are `train.jsonl`, `dev.jsonl`, `test.jsonl`, and for each also `_noisy.jsonl` and `_single.jsonl` (the first
     speaker with noise). Parts of one split have manifests of their own as well.
-
-    Args:
-        skipped: mixtures already left out, with the reason; further ones are added.
-        write: whether to write the wavs and tables.
-
-    Raises:
-        UserError: none of the mixtures can be made, the folder cannot be written to, or the disk is full.
     """
     made = {part.name: (_write_part if write else _measure_part)(part, layout, skipped, processes) for part in parts}
     failure = "" if any(made.values()) else f"{layout.speech}: none of the mixtures can be made"
@@ -127,11 +109,8 @@ def prepare_parts(
 
 
 def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
-    """Return the sources and, last, the noise of a mixture at its rate, length and level; float32 but extended noise.
-
-    Raises:
-        UserError: a file that cannot be read or is not at 16 kHz, or noise too short to be extended.
-    """
+    """Return the sources and, last, the noise of a mixture at its rate, length and level; float32 but extended
+    noise."""
     paths = [layout.speech / path for path in recipe.sources]
     waveforms = [_read(path) for path in paths]
     noise_path = layout.noise / recipe.noise
@@ -166,7 +145,6 @@ def _measure_part(part: Part, layout: Layout, skipped: dict[str, str], processes
 
 
 def _measure(recipe: Recipe, layout: Layout) -> _Made:
-    """Read the lengths of a mixture from the headers of its files, and check their ends."""
     lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
     noise_path = layout.noise / recipe.noise
     available = _header(noise_path).num_samples
@@ -182,7 +160,6 @@ def _measure(recipe: Recipe, layout: Layout) -> _Made:
 
 
 def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
-    """Write the missing wavs, and the tables. A journal beside the tables lists the existing wavs."""
     folder, tables = layout.root / part.name, layout.root / "metadata"
     folders = [folder / name for name in _subfolders(part)]
     for path in (tables, *folders):
@@ -253,7 +230,6 @@ def _is_there(name: str, num_samples: int, folders: Iterable[Path]) -> bool:
 
 
 def _fingerprint(recipe: Recipe, layout: Layout) -> str:
-    """Return a digest of everything that the files of a mixture depend on, except the recordings themselves."""
     recording = [recipe.sources, recipe.gains, recipe.noise, recipe.noise_gain]
     # "cut": the first version did not cut the noise of VCTK-2mix and noted false; its files are made again.
     text = json.dumps([recording, layout.sample_rate, layout.mode, layout.extend_noise or "cut"])

@@ -14,15 +14,8 @@ from sepkit.files import atomic_output, read_csv
 
 @dataclass(frozen=True)
 class Recipe:
-    """A line of the metadata: the recipe of one mixture.
-
-    Args:
-        id: name of the mixture and of its files.
-        sources: recordings of the speakers, absolute or relative to the folder of the speech.
-        gains: factor of each.
-        noise: recording of the noise, absolute or relative to the folder of the noise.
-        noise_gain: its factor.
-    """
+    """A line of the metadata: the recipe of one mixture. Recordings are absolute or relative to the folder of the
+    speech or noise; a gain is a factor."""
 
     id: str
     sources: tuple[str, ...]
@@ -38,16 +31,8 @@ def recipe_columns(speakers: int) -> list[str]:
 
 
 def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, Path]:
-    """Return table names, without prefix and `.csv`, -> tables; names with "info" in them are left out.
-
-    Args:
-        folder: holds the tables, or one of the folders `nested` of the published repository.
-        prefix: start of the names.
-        nested: folders that hold the tables in the published repository.
-
-    Raises:
-        UserError: no such folder, or no tables in it.
-    """
+    """Return table names, without `prefix` and `.csv`, -> tables of a folder, or of one `nested` in it; "info" is left
+    out."""
     for candidate in (folder, *(folder / name for name in nested)):
         tables = {
             path.stem.removeprefix(prefix): path
@@ -61,11 +46,7 @@ def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, P
 
 
 def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]:
-    """Return the mixtures of a table, in its order, and its unusable lines: place -> reason.
-
-    Raises:
-        UserError: no such file, other columns than `recipe_columns`, or no line that can be used.
-    """
+    """Return the mixtures of a table, in its order, and its unusable lines: place -> reason."""
     recipes: list[Recipe] = []
     bad: dict[str, str] = {}
     first_line: dict[str, int] = {}

@@ -44,11 +44,7 @@ Rows = tuple[list[Row], dict[str, str]]
 
 
 def find_rows(options: MixedOptions) -> Rows:
-    """Return the mixtures that the options describe.
-
-    Raises:
-        UserError: a folder or file that is missing or empty, an unknown layout, or more than one possible layout.
-    """
+    """Return the mixtures that the options describe."""
     if options.mixture is not None:
         if options.folder is not None or options.pattern:
             raise UserError("--mixture: expected without a folder of all and without --pattern; give one of them")
@@ -113,11 +109,7 @@ def _in_folders(options: MixedOptions) -> Rows:
 
 
 def _stems(folder: Path) -> dict[str, Path]:
-    """Return path below the folder, without the ending -> file.
-
-    Raises:
-        UserError: no such folder, no audio files in it, or two files that differ only in their endings.
-    """
+    """Return path below the folder, without the ending -> file; refuse two files that differ only in their endings."""
     files: dict[str, Path] = {}
     for path in find_audio_files(folder):
         name = path.relative_to(folder).with_suffix("").as_posix()
@@ -146,7 +138,6 @@ def _matches(mixture: str, source: str, stems: Mapping[str, Path]) -> bool:
 
 
 def _numbered(source: str, stems: Mapping[str, Path]) -> list[str]:
-    """Return the patterns of the sources that occur, from 1 up."""
     if "{}" not in source:
         return [source]
     patterns: list[str] = []
@@ -156,7 +147,6 @@ def _numbered(source: str, stems: Mapping[str, Path]) -> list[str]:
 
 
 def _names(pattern: str, stems: Mapping[str, Path]) -> dict[str, str]:
-    """Return the value of {id} in each path that fits the pattern -> the path."""
     before, _, after = pattern.partition(_ID)
     regular = re.compile(re.escape(before) + "(.+)" + re.escape(after).replace(re.escape(_ID), r"\1"))
     found = ((regular.fullmatch(stem), stem) for stem in stems)
@@ -197,7 +187,6 @@ def _by_patterns(corpus: Path, stems: Mapping[str, Path], patterns: Sequence[str
 
 
 def _word_of(pattern: str) -> str | None:
-    """Return the longest word for mixtures that occurs in a pattern."""
     return next((word for word in sorted(_MIXTURES, key=len, reverse=True) if word in pattern), None)
 
 

@@ -28,14 +28,11 @@ _PAUSE_DROP_DB = 6.0
 
 @dataclass(frozen=True)
 class MixtureStyle:
-    """How mixtures are made of utterances.
+    """How mixtures are made of utterances. Each source's gain is uniform in +- `gain_range_db`, relative to equal
+    level. With `segment_samples` mixtures are crops of that length, else as long as the shortest utterance.
 
     Args:
-        speakers: sources in a mixture, all of different speakers.
-        segment_samples: length of the mixtures, crops of longer utterances; None: as long as the shortest utterance.
         gain_range_db: each source's gain is uniform in +- this, relative to equal level, dB.
-        noise: recordings of noise to add; empty: none.
-        noise_snr_db: range of the ratio of speech to noise, dB.
     """
 
     out: Path
@@ -63,13 +60,8 @@ def draw_mixtures(
     """Describe up to `count` mixtures, no two of the same utterances; fewer if combinations run out.
 
     Every utterance is the first source of a mixture in its turn, so that all occur if there are at least as many
-    mixtures; each further source is a random utterance of a random other speaker.
-
-    Args:
-        accept: returns whether these utterances may be the mixture with this number, counted from 0.
-
-    Raises:
-        UserError: a file that cannot be read.
+    mixtures; each further source is a random utterance of a random other speaker. `accept` says whether these
+    utterances may be the mixture with this number, counted from 0.
     """
     from tqdm import tqdm
 
@@ -91,9 +83,6 @@ def draw_mixtures_of_several_sizes(
     If the shares cannot be equal, the numbers named first get one more. Mixtures of one number do not depend on the
     others. A share is smaller if its combinations run out (for one speaker, its utterances). `style` gives everything
     but the number of speakers; see `draw_mixtures` for the other arguments.
-
-    Raises:
-        UserError: a file that cannot be read.
     """
     base, more = divmod(count, len(speakers))
     parts = [
@@ -217,10 +206,8 @@ def _describe_source(
 def _draw_crop(
     utterance: Utterance, count: int, style: MixtureStyle, generator: np.random.Generator
 ) -> tuple[int, float]:
-    """Return where a crop of `count` samples begins, and the level that its gain refers to.
-
-    Crops to test on have their own level. Where possible they are not mostly pause.
-    """
+    """Return where a crop of `count` samples begins, if possible not mostly in a pause, and the level that its gain
+    refers to."""
     spare = utterance.num_samples - count
     if style.segment_samples is None:
         return utterance.start + int(generator.integers(spare + 1)), utterance.level

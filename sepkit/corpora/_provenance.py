@@ -10,11 +10,7 @@ from sepkit.files import read_json, write_json
 
 
 def check_provenance(path: Path, made_with: Mapping[str, object]) -> None:
-    """Add to the JSON file `path` how the recordings in its folder are made; the file need not exist.
-
-    Raises:
-        UserError: the file says that the recordings were made in another way.
-    """
+    """Add to the JSON file `path` how the recordings in its folder are made; refuse a file that says otherwise."""
     known = read_json(path, "choose another --out") if path.is_file() else {}
     for name, value in made_with.items():
         if known.get(name, value) != value:

@@ -28,15 +28,8 @@ _PAUSE_POWER_RATIO = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of one speaker, or a part of one, not read yet.
-
-    Args:
-        split: "train", "dev", "test" or None where it is not known.
-        sex: "F", "M" or None where it is not known.
-        name: used in the names of mixtures; empty: the file's name.
-        start_seconds: where the part begins.
-        end_seconds: where it ends (infinity: with the file); None: the whole file is this speaker's.
-    """
+    """A file of one speaker, or a part of one, not read yet. What is None is not known; if `end_seconds` is, the whole
+    file is this speaker's. The name of mixtures is made of `name`; empty: the file's name."""
 
     path: Path
     speaker: str
@@ -54,15 +47,8 @@ class Recording:
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures.
-
-    Args:
-        recording: where it comes from.
-        start: first sample in the file.
-        num_samples: length.
-        level: root mean square where somebody speaks.
-        file_sample_rate: Hz of the file.
-    """
+    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
+    the root mean square where somebody speaks."""
 
     recording: Recording
     start: int
@@ -77,11 +63,7 @@ class Utterance:
 
 
 def find_audio_files(folder: Path) -> list[Path]:
-    """Return all audio files below a folder, sorted by path.
-
-    Raises:
-        UserError: no such folder, or no audio files in it.
-    """
+    """Return all audio files below a folder, sorted by path."""
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of recordings")
@@ -100,16 +82,13 @@ def find_audio_files(folder: Path) -> list[Path]:
 
 
 def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Recording], dict[str, str]]:
-    """Return the recordings below a folder, and the files left out with the reason.
+    """Return the recordings below a folder, and the files left out with the reason; folders named train, dev or test,
+    or like "train-clean-100", are splits.
 
     Args:
-        speech: folder of recordings. A folder below it named train, dev or test, or like "train-clean-100", is a split.
         speaker_from: how to find the speaker: "first" (the first folder below the split folder), "parent" (the folder
             that holds the file), "regex:PATTERN" (the first group, or all, of the match in the path below `speech`) or
             "csv:FILE" (columns path and speaker, optionally split and sex; paths absolute or relative to `speech`).
-
-    Raises:
-        UserError: no recordings, a wrong `speaker_from`, or no file whose speaker is known.
     """
     paths = find_audio_files(speech)
     describe = _speaker_rule(speaker_from, speech)
@@ -138,11 +117,8 @@ def split_of(relative: Path) -> tuple[str | None, int]:
 
 
 def read_speaker_sexes(path: Path) -> dict[str, str]:
-    """Read speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's SPEAKERS.TXT.
-
-    Raises:
-        UserError: no such file, or columns that are missing.
-    """
+    """Read speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's
+    SPEAKERS.TXT."""
     if path.suffix.lower() == ".txt":
         lines = (line.split("|") for line in read_text(path, "a text file").splitlines() if not line.startswith(";"))
         pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
@@ -158,7 +134,6 @@ def examine(
     """Return the recordings that can be used, in the order given, and the others with the reason.
 
     Every file is read to its end, to find truncated, empty, silent and non-finite ones now and not in training.
-    `sample_rate` (Hz) is that of the mixtures; the resampler is that of manifests.
     """
     from tqdm import tqdm
 
@@ -183,11 +158,7 @@ def examine(
 def hold_out_speakers(
     utterances: Sequence[Utterance], names: Sequence[str], smallest: int, seed: int
 ) -> dict[str, list[Utterance]]:
-    """Divide the utterances by speaker: "train", and for each name a tenth of the speakers and at least `smallest`.
-
-    Raises:
-        UserError: too few speakers.
-    """
+    """Divide the utterances by speaker: "train", and for each name a tenth of the speakers and at least `smallest`."""
     speakers = sorted({utterance.speaker for utterance in utterances})
     splits = ["train", *names]
     if len(speakers) < smallest * len(splits):
@@ -206,11 +177,8 @@ def hold_out_speakers(
 
 
 def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> None:
-    """Write what was left out to skipped.tsv, one line `path<TAB>reason` each, and warn of it; if nothing, no file.
-
-    Raises:
-        UserError: `failure`, if given (what came of it), with the first reason.
-    """
+    """Write what was left out to skipped.tsv, one line `path<TAB>reason` each, and warn of it; raise UserError if
+    `failure` is given."""
     path = out / "skipped.tsv"
     first = next(iter(skipped.values()), "there are none")
     if skipped:
@@ -224,11 +192,7 @@ def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> 
 
 
 def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:
-    """Return the folder, or one `nested` in it, that holds folders whose names begin with one of `holds`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the folder, or one `nested` in it, that holds folders whose names begin with one of `holds`."""
     for candidate in (folder, *(folder / name for name in nested)):
         if any(path.is_dir() and path.name.startswith(tuple(holds)) for path in candidate.glob("*")):
             return candidate

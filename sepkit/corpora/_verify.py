@@ -32,11 +32,7 @@ Rounding = Literal["floor", "nearest"]
 
 
 def check_whole(path: Path) -> audio.AudioInfo:
-    """Return the header of an audio file after checking, by decoding only its end, that the file is not cut short.
-
-    Raises:
-        UserError: no such file, not an audio file, or one that ends before its header says.
-    """
+    """Return the header of an audio file after checking, by decoding only its end, that the file is not cut short."""
     header = audio.info(path)
     if path.suffix.lower() == ".wav":
         # libsndfile would report such a wav as shorter.
@@ -59,20 +55,10 @@ def verify(
 ) -> list[str]:
     """Return the problems of a prepared corpus, one line each, and write `out/verification.json`.
 
-    It checks the number of mixtures of each split, and that no two of train, dev and test share a speaker. For an
-    evenly spread sample of mixtures it checks that all their files can be read and have the right length, and reports
-    the SHA-256 of the mixture's samples as PCM16.
-
-    Args:
-        splits: name ("train", "dev", "test", or with more behind it, like "train-100") -> its mixtures.
-        expected: name -> number in the corpus's lists.
-        sample: number of mixtures of each split that are read.
-        rounding: of the checksums, see `sepkit.data.audio.quantize_pcm16`. Equal checksums of written and of described
-            mixtures mean that they agree in every sample.
-        may_share: splits that have the same speakers by design.
-
-    Raises:
-        UserError: the report cannot be written.
+    It checks the number of mixtures of each split, and that no two of train, dev and test share a speaker, but those
+    that `may_share`. For an evenly spread sample of mixtures it checks that all their files can be read and have the
+    right length, and reports the SHA-256 of the mixture's samples as PCM16. Equal checksums of written and of described
+    mixtures mean that they agree in every sample.
     """
     before = _earlier_checksums(out / REPORT)
     problems: list[str] = []
@@ -138,10 +124,8 @@ def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
 
 
 def _checksum_key(entry: MixtureEntry) -> str:
-    """Return the key of a mixture's checksum: name, rate, mode, task, and whether it is recorded.
-
-    Mixtures made on the fly agree with recorded ones only to one PCM16 step.
-    """
+    """Return the key of a mixture's checksum; mixtures made on the fly agree with recorded ones only to one PCM16
+    step."""
     kind = "described" if entry.mixture is None else "recorded"
     return f"{entry.id} {entry.sample_rate} {entry.mode} {entry.task} {kind}"
 

@@ -69,11 +69,7 @@ class Recording:
 
 
 def read_lists(folder: Path, speakers: int) -> dict[str, list[Line]]:
-    """Return condition -> lines of its list.
-
-    Raises:
-        UserError: no such folder, none of the lists, or a line that does not hold a path and a level for each speaker.
-    """
+    """Return condition -> lines of its list."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with mix_{speakers}_spk_tr.txt ... and activlev/")
     paths = {condition: folder / f"mix_{speakers}_spk_{condition}.txt" for condition in CONDITIONS}
@@ -100,11 +96,8 @@ def _read_list(path: Path, speakers: int) -> list[Line]:
 
 
 def read_levels(folder: Path) -> dict[str, float]:
-    """Return utterance -> active level, a power; empty if there is no table.
-
-    Raises:
-        UserError: a line that is not `utterance level`, or two tables that contradict each other.
-    """
+    """Return utterance -> active level, a power; empty if there is no table. Two tables must not contradict each
+    other."""
     levels: dict[str, float] = {}
     where_found: dict[str, str] = {}
     for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
@@ -148,11 +141,7 @@ class _Finder:
         self._folders: dict[Path, dict[str, Path]] = {}
 
     def find(self, listed: str) -> Path | None:
-        """Return the file that a list names; None if there is none.
-
-        Raises:
-            UserError: only the far microphone's file exists, or a wav that was made from it.
-        """
+        """Return the file that a list names; None if there is none. The far microphone's is refused."""
         for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
             files = self._files(relative.parent)
             stem = relative.stem.lower()

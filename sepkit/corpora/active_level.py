@@ -31,7 +31,6 @@ def active_speech_level(waveform: np.ndarray, sample_rate: int, high_pass: bool 
     The level is A(c) at the threshold that lies 15.9 dB below it, interpolated in dB.
 
     Args:
-        waveform: (T,), any floating point dtype.
         high_pass: measure above 200 Hz only, as the tables of WSJ0-mix do (default filter of VOICEBOX's `activlev`: a
             Chebyshev filter of type 2 and order 5, -0.25 dB at 200 Hz, stop band -50 dB). False: plain P.56. Above
             14 kHz sample rate P.56 also limits the band to 5.5 kHz, which is not done here; use 8 kHz.

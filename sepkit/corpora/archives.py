@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to fetch and unpack.
+    """One file to fetch and unpack. `folder` is what unpacking makes in the cache; if it exists, nothing is left to
+    do. Sizes `about_bytes` and `unpacked_bytes` are rough; `digest` is "md5:..." or "sha256:..." as published.
 
     Args:
-        part: its name for users.
-        file: its name in the cache and on a mirror.
-        url: its publisher's address.
-        folder: what unpacking makes, relative to the cache; if it exists, nothing is left to do.
-        size_bytes: exact size, where it is published.
         about_bytes: rough size, where none is published.
-        unpacked_bytes: rough size.
-        digest: "md5:..." or "sha256:..." as published, or None.
         members: the folder within the archive that becomes `folder`, possibly a pattern; "": `folder` itself, and the
             files beside it go beside it.
-        names: of the files that are unpacked; empty: all.
     """
 
     part: str

@@ -45,11 +45,7 @@ _ANSWER_PAUSE_SECONDS, _INTERRUPTION_PAUSE_SECONDS, _ANSWER_SECONDS = (0.1, 1.5)
 
 @dataclass(frozen=True)
 class Turn:
-    """A recording at its place.
-
-    Args:
-        offset: its first sample in the conversation.
-    """
+    """A recording at its place: its first sample in the conversation."""
 
     utterance: Utterance
     offset: int
@@ -62,11 +58,7 @@ class Turn:
 
 
 def prepare_conversation(options: ConversationOptions) -> Path:
-    """Write one conversation, its recordings and the manifest beside them; return the manifest.
-
-    Raises:
-        UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds another one.
-    """
+    """Write one conversation, its recordings and the manifest beside them; return the manifest."""
     from tqdm import tqdm
 
     out, split, sample_rate = Path(options.out), options.split, options.sample_rate
@@ -132,7 +124,6 @@ def _draw(
     options: ConversationOptions,
     generator: np.random.Generator,
 ) -> list[list[Turn]]:
-    """Return the turns of each speaker."""
     tracks, gains, rate, gain_range_db = [], [], options.sample_rate, options.gain_range_db
     for own in of_speakers:
         gains.append(10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20))
@@ -155,12 +146,6 @@ def take_turns(
 
     Turns follow one another in N lanes. Whoever is not speaking may take the next turn of a lane. The first lane has
     short pauses; the others are mostly silent, so that speech overlaps now and then.
-
-    Args:
-        of_speakers: recordings of each speaker.
-        num_samples: of the conversation; the last turns are cut by its end.
-        gains: of each speaker, relative to equal level.
-        max_overlap: N.
     """
     tracks: list[list[Turn]] = [[] for _ in of_speakers]
     free_from = np.zeros(len(of_speakers), np.int64)
@@ -201,12 +186,8 @@ def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> Path:
 def draw_turns(
     utterances: Sequence[Utterance], num_samples: int, sample_rate: int, gain: float, generator: np.random.Generator
 ) -> list[Turn]:
-    """Return one speaker's recordings in random order with pauses, repeated until the time is over.
-
-    Args:
-        num_samples: of the conversation; the last turn ends in it or is cut by its end.
-        gain: relative to equal level.
-    """
+    """Return one speaker's recordings in random order with pauses, repeated until the time is over, where the last is
+    cut."""
     turns: list[Turn] = []
     position = round(generator.uniform(0, _SHORT_PAUSE_SECONDS[1]) * sample_rate)
     while True:
@@ -247,7 +228,6 @@ def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
 
 
 def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scale: float) -> np.ndarray:
-    """Return (stop - start,) samples of one speaker."""
     rendered = np.zeros(stop - start)
     for turn in track:
         low, high = max(start, turn.offset), min(stop, turn.end)

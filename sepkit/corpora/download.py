@@ -37,10 +37,6 @@ def download(options: DownloadOptions) -> Path:
     """Unpack the archives of a name in the cache folder, and return that folder; keep what is complete.
 
     Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
-
-    Raises:
-        UserError: an unknown name or part, too little room, no such file on the server, an archive that is not what was
-            published, or a connection that breaks again and again. The same call again continues.
     """
     cache = Path(options.cache)
     archives = _chosen(options.name, options.parts or ())
@@ -71,12 +67,8 @@ def download(options: DownloadOptions) -> Path:
 
 
 def unpack(path: Path, archive: Archive, cache: Path) -> None:
-    """Unpack an archive below the cache: its folder appears when it is complete. Links and devices are left out.
-
-    Raises:
-        UserError: it is damaged (then it is deleted), names files outside the folder it is unpacked to, or there is no
-            room.
-    """
+    """Unpack an archive below the cache: its folder appears when it is complete. Links, devices and paths outside are
+    refused; a damaged archive is deleted."""
     staging, final = cache / f".{archive.file}.unpacking", cache / archive.folder
     with filelock.FileLock(path.with_name(f"{path.name}.unpacking.lock")):
         if final.exists():
@@ -165,7 +157,6 @@ def _check_room(missing: Sequence[Archive], cache: Path, kept: int) -> None:
 
 
 def _extract(path: Path, folder: Path, names: frozenset[str]) -> None:
-    """Write the regular files of an archive below a folder, those called `names` or all."""
     room = ARCHIVE_GROWTH * path.stat().st_size + ARCHIVE_BYTES
     for count, (name, size, file) in enumerate(_members(path), start=1):
         inside = PurePosixPath(name)

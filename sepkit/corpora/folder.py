@@ -59,9 +59,6 @@ def prepare_folder(options: FolderOptions) -> Path:
     and every utterance occurs. With several numbers of `speakers`, mixtures take turns, and those of one number do not
     depend on the others. A speaker belongs to the first group whose pattern matches. Recordings at other rates are
     resampled as they are read. Files that cannot be used are listed in `skipped.tsv`.
-
-    Raises:
-        UserError: no recordings, fewer speakers than a mixture needs, or an argument out of range.
     """
     out, sample_rate, most_speakers = Path(options.out), options.sample_rate, max(options.speakers, default=0)
     _check(options)

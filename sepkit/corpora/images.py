@@ -21,9 +21,6 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
     Args:
         source: an .npz file with train, valid and test, as packed bits (N, 98) or pixels (N, 784) or (N, 28, 28); or a
             folder with binarized_mnist_train.amat, ..._valid.amat and ..._test.amat, text of zeros and ones.
-
-    Raises:
-        UserError: no such file, images of another size, or values other than 0 and 1.
     """
     found: dict[str, np.ndarray] = {}
     for name, theirs in zip(SPLITS, ("train", "valid", "test"), strict=True):
@@ -61,11 +58,7 @@ def is_binary(values: np.ndarray) -> bool:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return name -> array of an .npz file of images.
-
-    Raises:
-        UserError: no such file, one that is too large, or one that is not .npz.
-    """
+    """Return name -> array of an .npz file of images."""
     if not path.is_file():
         raise UserError(f"{path}: no such file, expected an .npz file of images")
     try:

@@ -19,14 +19,7 @@ _DECODERS = ("flac", "sph2pipe")
 
 
 def read_kaldi(folder: Path) -> tuple[list[Recording], dict[str, str]]:
-    """Return the recordings that Kaldi data folders name, and those left out with the reason.
-
-    Args:
-        folder: holds wav.scp and utt2spk itself, or at least one folder train, dev or test that does.
-
-    Raises:
-        UserError: no such files, or a line that cannot be understood.
-    """
+    """Return the recordings of a Kaldi data folder, or of those named train, dev and test in it, and those left out."""
     if (folder / "wav.scp").is_file():
         return _read_one(folder, None)
     recordings: list[Recording] = []
@@ -69,11 +62,7 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
 
 
 def read_lines(path: Path) -> dict[str, tuple[str, str]]:
-    """Return for the first word of each line the rest of it, and where the line is ("FILE:NUMBER").
-
-    Raises:
-        UserError: no such file, a line of one word, or a word that begins two lines.
-    """
+    """Return for the first word of each line, which must be unique, the rest of it and where it is ("FILE:NUMBER")."""
     text = read_text(path, "lines of an identifier and a value")
     entries: dict[str, tuple[str, str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -106,13 +95,7 @@ def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
 def locate_file(value: str, where: str, folder: Path) -> Path:
     """Return the file of a line of an scp, seen from the current folder as Kaldi does, or else from the data folder.
 
-    Args:
-        value: the rest of the line: a path, or a command that decodes a file.
-        where: FILE:NUMBER of the line, for messages.
-        folder: the data folder.
-
-    Raises:
-        UserError: a command other than flac or sph2pipe on one file.
+    The value is a path, or a command that decodes one file with flac or sph2pipe; others are refused.
     """
     if value.endswith("|"):
         words = value.rstrip("| \t").split()

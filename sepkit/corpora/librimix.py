@@ -46,9 +46,6 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
 
     Mixtures that cannot be made are listed in `skipped.tsv`; `verification.json` describes the result. The same call
     again makes what is missing.
-
-    Raises:
-        UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
     speakers, processes = options.speakers, options.processes
     check_variant(range(2, 10), speakers, options.sample_rate, options.mode)

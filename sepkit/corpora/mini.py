@@ -75,10 +75,6 @@ def prepare_mini(options: MiniOptions) -> Path:
 
     Mixtures are described, not written, as in `sepkit.corpora.folder`. In every second mixture of test all speakers
     have the same sex. Recordings that exist are kept: the same command continues where it stopped.
-
-    Raises:
-        UserError: espeak-ng is not installed, `out` holds recordings made in another way, or an argument is out of
-            range.
     """
     out, sample_rate, seed = Path(options.out), options.sample_rate, options.seed
     voices = _voices_of_splits(options.train_voices)

@@ -23,12 +23,8 @@ from sepkit.files import check_writable
 
 
 def prepare_mixed(options: MixedOptions) -> Path:
-    """Write `out/test.jsonl`, the recorded mixtures with their references at the rate that most have; return its path.
-
-    Raises:
-        UserError: a folder or file that is missing or empty, a layout that cannot be told, or no mixture that has all
-            its references.
-    """
+    """Write `out/test.jsonl`, the recorded mixtures with their references at the rate that most have; return its
+    path."""
     out = Path(options.out)
     check_writable(out)
     rows, left_out = find_rows(options)

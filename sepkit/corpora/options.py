@@ -200,14 +200,7 @@ class _PublishedOptions:
 
 
 def check_variant(known_speakers: Sequence[int], speakers: int, sample_rate: int, mode: str) -> None:
-    """Raise UserError unless there is such a variant of a published corpus.
-
-    Args:
-        known_speakers: numbers of speakers that there are.
-        speakers: the number asked for.
-        sample_rate: Hz.
-        mode: "min" or "max".
-    """
+    """Raise UserError unless there is such a variant of a published corpus."""
     if speakers not in known_speakers:
         raise UserError(f"--speakers {speakers}: expected one of {', '.join(map(str, known_speakers))}")
     if sample_rate not in (8000, 16000):

@@ -40,11 +40,7 @@ _SAMPLE_BYTES = 4
 
 @dataclass(frozen=True)
 class Condition:
-    """How the mixtures of a test set are made.
-
-    Args:
-        noise_amplitude: standard deviation of white noise; 0: no noise.
-    """
+    """How the mixtures of a test set are made; the amplitude is the standard deviation of the noise."""
 
     parameters: PulseParameters
     noise_amplitude: float = TRAINING_NOISE_AMPLITUDE
@@ -58,9 +54,6 @@ def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
     two conditions have one more than training, and twice as many. The thesis does not say how near the frequency ranges
     come in two conditions. Here the ranges are wider at either end by 25 Hz (as it says), 45 Hz (10 Hz apart) and 75 Hz
     (overlapping by 50 Hz).
-
-    Args:
-        training: the training condition; None: the default one.
 
     Source: VI-EMD (thesis, appendix M and figure 10).
     """
@@ -99,9 +92,6 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     has the indices from 100000 times the replicate on, validation the next ones, and every test set those after them.
     Mixtures are described, not written; those that differ only in the level of the noise share files. Recordings that
     exist are kept: the same command continues where it stopped.
-
-    Raises:
-        UserError: `out` holds recordings made in another way, no such condition, or an argument out of range.
     """
     out, replicate = Path(options.out), options.replicate
     counts = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}

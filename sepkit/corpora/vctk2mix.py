@@ -45,9 +45,6 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
 
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
     Failures are listed in `skipped.tsv`; the same call again makes what is missing.
-
-    Raises:
-        UserError: a folder or table is missing or is something else, no mixture can be made, or the disk is full.
     """
     check_variant((2,), 2, options.sample_rate, options.mode)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
@@ -81,7 +78,6 @@ def _vctk_root(folder: Path) -> Path:
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """Return file name -> files of that name."""
     files: dict[str, list[Path]] = defaultdict(list)
     for path in find_audio_files(folder):
         files[f"{path.stem}.wav"].append(path)
@@ -139,9 +135,6 @@ def first_sound(waveform: np.ndarray) -> int:
 
     That is the beginning of the first interval of `librosa.effects.split(waveform, top_db=20)`, librosa 0.10 and later:
     frames of 2048 samples every 512, the first centered on sample 0, zeros outside.
-
-    Args:
-        waveform: (T,).
     """
     padded = np.pad(waveform.astype(np.float32), _FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME)[::_HOP]

@@ -16,11 +16,7 @@ from sepkit.errors import UserError
 
 
 def write_wavs(options: WavsOptions) -> Path:
-    """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder.
-
-    Raises:
-        UserError: a manifest or recording that cannot be read, or a folder that cannot be written to.
-    """
+    """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder."""
     from tqdm import tqdm
 
     out, first = Path(options.out), options.first

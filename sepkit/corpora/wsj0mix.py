@@ -65,12 +65,10 @@ class _Plan:
 
     @property
     def tree(self) -> Path:
-        """The folder of the wavs, below `out`: 2speakers/wav8k/min/tr."""
         return Path(f"{self.speakers}speakers", f"wav{self.sample_rate // 1000}k", self.mode, self.condition)
 
     @property
     def manifest(self) -> Path:
-        """The manifest of this condition."""
         return self.out / f"{CONDITIONS[self.condition]}.jsonl"
 
 
@@ -80,9 +78,6 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     With `write` also make the wavs, `out/2speakers/wav8k/min/tr/{mix,s1,s2}/`, as the public Python port does, sample
     for sample. Without it, describe the mixtures, to be mixed on the fly: they equal the wavs to one PCM16 step. What
     cannot be made is listed in `skipped.tsv`. The same command again makes only what is missing.
-
-    Raises:
-        UserError: no lists, lists of another number of speakers, no recordings, or those of the far microphone.
     """
     out, lists, processes = Path(options.out), Path(options.lists), options.processes
     speakers, sample_rate, mode = options.speakers, options.sample_rate, options.mode
@@ -110,15 +105,13 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
 def mix_sources(
     sources: Sequence[np.ndarray], levels: Sequence[float], snrs_db: Sequence[float], mode: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the mixture (T,), its sources (m, T), both float64, and the gain that all were multiplied by.
+    """Return the mixture (T,), its sources (m, T), both float64, and the gain that all were multiplied by; levels are
+    powers.
 
     Each source is divided by the root of its level and multiplied by 10^(snr/20). If the mixture or a source then
     exceeds full scale, the largest sample is scaled to 0.9, else all are multiplied by 0.9.
 
     Args:
-        sources: waveforms at the rate of the mixture, of any lengths.
-        levels: active speech levels, as powers.
-        snrs_db: relative levels, dB.
         mode: "min" cuts to the shortest, "max" pads with zeros to the longest, both before the peak is taken.
 
     Source: pywsj0-mix, generate_wsjmix.py (the order of the operations decides the last bit).
@@ -141,20 +134,16 @@ def mix_sources(
 
 @dataclass(frozen=True)
 class _Job:
-    """A mixture whose recordings exist."""
-
     plan: _Plan
     line: Line
     recordings: tuple[Recording, ...]
 
     @property
     def key(self) -> tuple[str, str]:
-        """The list and the name, which identify the mixture."""
         return self.plan.condition, self.line.name
 
     @property
     def paths(self) -> list[str]:
-        """The recordings' paths as a manifest names them."""
         return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
 
 
@@ -258,9 +247,6 @@ class _Earlier:
     """Results of an earlier run with the same lists and levels, which this run need not make again.
 
     `out/wsj0-mix.json` notes which lists and levels the wavs of a folder and the descriptions of a manifest belong to.
-
-    Raises:
-        UserError: the folder of the wavs holds those of other lists or levels.
     """
 
     def __init__(self, plan: _Plan, lines: Sequence[Line], table: Mapping[str, float]) -> None:
@@ -289,12 +275,10 @@ class _Earlier:
         self._save(tree, self._fingerprint)
 
     def entry(self, job: _Job) -> MixtureEntry | None:
-        """Return the description of a mixture, if there is one of these recordings."""
         entry = self._entries.get(job.line.name)
         return entry if entry is not None and [source.path for source in entry.sources] == job.paths else None
 
     def replace_manifest(self, entries: Sequence[MixtureEntry]) -> None:
-        """Write the manifest, and note which lists and levels it belongs to."""
         if not entries:
             self._plan.manifest.unlink(missing_ok=True)
             return

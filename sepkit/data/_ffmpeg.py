@@ -55,11 +55,7 @@ class _Stream:
 
 
 class FFmpegFile:
-    """The first audio stream of a file, with the methods of `soundfile.SoundFile` that `sepkit.data.audio` uses.
-
-    Raises:
-        UserError: ffmpeg cannot decode the file.
-    """
+    """The first audio stream of a file, with the methods of `soundfile.SoundFile` that `sepkit.data.audio` uses."""
 
     format = subtype = "FFMPEG"
 

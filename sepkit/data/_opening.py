@@ -37,11 +37,7 @@ class ReadThrough(soundfile.SoundFile):
 
 @contextmanager
 def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[OpenFile]:
-    """Open a file with libsndfile, or with ffmpeg if its ending asks for it.
-
-    Raises:
-        UserError: no such file, not an audio file, no samples in it, or ffmpeg is needed and absent or fails.
-    """
+    """Open a file with libsndfile, or with ffmpeg if its ending asks for it."""
     try:
         check_is_file(path)
         # As bytes, because names need not be UTF-8.
@@ -151,16 +147,7 @@ def _is_shortened_sphere(path: AudioPath) -> bool:
 
 @contextmanager
 def write_flac(path: AudioPath, temporary: Path, sample_rate: int, channels: int) -> Iterator[soundfile.SoundFile]:
-    """Yield a FLAC file of 16 bits to write to.
-
-    Args:
-        path: what messages name.
-        temporary: where it is written.
-
-    Raises:
-        UserError: a rate or number of channels that FLAC cannot hold.
-        OSError: it cannot be written, with the reason.
-    """
+    """Yield a FLAC file of 16 bits, written to `temporary`; messages name `path`."""
     with open(temporary, "wb+") as raw:
         sink = _Sink(raw)
         try:
@@ -194,11 +181,7 @@ class _Sink:
 def read_or_raise(
     file: OpenFile, path: AudioPath, count: int, dtype: SampleType, start: int = 0, position: int = 0
 ) -> np.ndarray:
-    """Return the samples from `start` on, (count, C); with start 0, from the current position, which is `position`.
-
-    Raises:
-        UserError: the file ends early, or is damaged.
-    """
+    """Return the samples from `start` on, (count, C); with start 0, from the current position, which is `position`."""
     try:
         if start:
             file.seek(start)

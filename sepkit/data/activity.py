@@ -15,14 +15,7 @@ _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
 
 
 class ActivityMeter:
-    """Energies of estimates that come in blocks: four bytes for each 20 ms and estimate are kept.
-
-    Attributes:
-        peak: largest magnitude of a sample so far.
-
-    Args:
-        count: k, estimates.
-    """
+    """Energies of estimates that come in blocks: four bytes for each 20 ms and estimate are kept."""
 
     def __init__(self, count: int, sample_rate: int) -> None:
         self._frame = max(1, round(_FRAME_SECONDS * sample_rate))
@@ -33,11 +26,7 @@ class ActivityMeter:
         self.peak = 0.0
 
     def add(self, block: np.ndarray) -> None:
-        """Take the next samples.
-
-        Args:
-            block: (k, t), of all k estimates.
-        """
+        """Take the next samples (k, t) of all k estimates."""
         self.peak = max(self.peak, float(np.abs(block).max(initial=0.0)))
         samples = np.concatenate([self._rest, block], axis=1)
         whole = samples.shape[1] // self._frame * self._frame
@@ -78,12 +67,7 @@ class ActivityMeter:
 def rttm_lines(
     name: str, segments: Sequence[Sequence[tuple[float, float]]], speakers: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the lines of an RTTM file, in order of time.
-
-    Args:
-        name: of the recording; white space, which separates columns, becomes an underscore.
-        segments: of each estimate or speaker, beginnings and lengths in seconds.
-        speakers: their names; None: s1, s2 ...
+    """Return the lines of an RTTM file, in order of time, for beginnings and lengths in seconds of each speaker.
 
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.
     """

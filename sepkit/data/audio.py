@@ -85,11 +85,7 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Return the header of an audio file; the samples are not read.
-
-    Raises:
-        UserError: no such file, not an audio file, or no samples in it.
-    """
+    """Return the header of an audio file; the samples are not read."""
     with open_audio(path) as file:
         return AudioInfo(file.samplerate, file.frames, file.channels, file.subtype)
 
@@ -112,17 +108,9 @@ def read(
     says; only a manifest or a partner file shows that something is missing.
 
     Args:
-        path: file in any format libsndfile reads. PCM comes out in [-1, 1).
-        start: first sample, at `sample_rate` after resampling.
         num_samples: None: to the end of the file.
-        sample_rate: Hz of the result; None: that of the file.
         channel: which channel to read, from 0; None: the mean of all channels.
         pad_end: whether to give zeros past the end of the file instead of raising.
-        gain: factor applied before resampling.
-
-    Raises:
-        UserError: no such file, not an audio file, an empty or damaged one, a part beyond its end, no such channel, or
-            samples that are not finite.
     """
     with open_audio(path) as file:
         rate = sample_rate or file.samplerate
@@ -153,9 +141,6 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
     """Yield the samples of an audio file at its own rate in blocks (T,) float32; the last one may be shorter.
 
     Errors are those of `read`, raised on reaching a bad block.
-
-    Args:
-        block_samples: T.
     """
     with open_audio(path, ReadThrough) as file:
         check_channel(file, path, channel)
@@ -167,14 +152,7 @@ def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None)
 
 
 def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.ndarray, int]:
-    """Return the samples (T,) float32 of an audio file in memory, and its rate in Hz.
-
-    Args:
-        data: all bytes of the file.
-
-    Raises:
-        UserError: not an audio file, an empty or damaged one, no such channel, or samples that are not finite.
-    """
+    """Return the samples (T,) float32 of an audio file in memory, and its rate in Hz."""
     name = "bytes"
     try:
         file = soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else data)
@@ -194,7 +172,6 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
     """Return a waveform at another rate, of the same dtype and `resampled_length` samples.
 
     Args:
-        waveform: (..., T) float32 or float64.
         resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
             (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
     """
@@ -221,11 +198,7 @@ def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) ->
 
 
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
-    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly".
-
-    Raises:
-        UserError: no such resampler.
-    """
+    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly"."""
     if resampler not in RESAMPLERS:
         raise UserError(f"resampler: found {resampler!r}, expected one of {', '.join(RESAMPLERS)}")
     if resampler == "scipy_poly":
@@ -246,11 +219,6 @@ def write(
         path: its ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if it is missing.
         waveform: (T,) or (C, T).
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
-        rounding: of PCM_16, see `quantize_pcm16`.
-
-    Raises:
-        ValueError: samples that are not finite, a wrong shape, or a format that cannot hold the subtype.
-        UserError: the folder cannot be written to, or a rate or number of channels that FLAC cannot hold.
     """
     path, waveform = Path(path), np.asarray(waveform)
     suffix = path.suffix.lower()
@@ -278,14 +246,8 @@ def write(
 def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
     """Return a 16-bit file in memory that every browser plays, and its media type.
 
-    The file is FLAC, about half the size of wav, or wav for less than two blocks of FLAC. Values beyond full scale
-    saturate.
-
-    Args:
-        waveform: (T,) or (C, T), full scale 1.
-
-    Raises:
-        ValueError: no samples, or some that are not finite.
+    The file is FLAC, about half the size of wav, or wav for less than two blocks of FLAC. The waveform is (T,) or (C,
+    T); values beyond full scale saturate.
     """
     waveform = np.asarray(waveform)
     if waveform.size == 0 or not np.isfinite(waveform).all():

@@ -29,9 +29,6 @@ class StreamResampler:
     """Resamples a signal that comes in blocks, with no delay left in the result.
 
     The output blocks, joined, are `sepkit.data.audio.resample(..., "soxr_hq")` of the joined input blocks.
-
-    Args:
-        channels: C, signals that are resampled side by side.
     """
 
     def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
@@ -43,11 +40,8 @@ class StreamResampler:
         self._taken = self._given = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """Take the next samples; return the outputs (C, t) that are ready, often none at first.
-
-        Args:
-            block: (C, T) float32, T >= 0.
-        """
+        """Take the next samples (C, T) float32, T >= 0; return the outputs (C, t) that are ready, often none at
+        first."""
         self._taken += block.shape[-1]
         return self._pass(block, last=False)
 
@@ -72,13 +66,7 @@ class StreamResampler:
 
 
 class BlockWriter:
-    """An open audio file of one channel whose length is known; see `write_blocks`.
-
-    Args:
-        path: of the file; ".flac" decides for FLAC.
-        temporary: where it is written until it is complete.
-        subtype: "FLOAT" or "PCM_16".
-    """
+    """An open audio file of one channel whose length is known; see `write_blocks`."""
 
     def __init__(self, path: Path, temporary: Path, sample_rate: int, num_samples: int, subtype: str) -> None:
         self._path = path
@@ -94,14 +82,7 @@ class BlockWriter:
         self._wav.write(header)
 
     def write(self, block: np.ndarray) -> None:
-        """Append samples.
-
-        Args:
-            block: (T,), full scale 1.
-
-        Raises:
-            ValueError: samples that are not finite, or more than were announced.
-        """
+        """Append samples (T,), full scale 1. ValueError: some are not finite, or more than were announced."""
         if not np.isfinite(block).all():
             raise ValueError(f"{self._path}: samples that are not finite numbers are not written")
         self._missing -= len(block)
@@ -114,11 +95,7 @@ class BlockWriter:
             self._wav.write(samples.astype("<f4" if self._subtype == "FLOAT" else "<i2").tobytes())
 
     def close(self) -> None:
-        """Closes the file, which may be incomplete.
-
-        Raises:
-            OSError: it could not be written to the end.
-        """
+        """Close the file, which may be incomplete; raise OSError if it could not be written to the end."""
         self._stack.close()
 
     def check_complete(self) -> None:
@@ -139,12 +116,10 @@ def write_blocks(
     The same samples give the same bytes as `sepkit.data.audio.write`, except for how FLAC is divided into frames.
 
     Args:
-        path: ".wav", or ".flac" for PCM_16. The folder is made if need be.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes to the nearest value and saturates.
 
     Raises:
         ValueError: a format that cannot hold the subtype, or another number of samples than was announced.
-        UserError: the folder cannot be written to, or the file is longer than a wav file can be.
     """
     path = Path(path)
     if (path.suffix.lower(), subtype) not in {(".wav", "FLOAT"), (".wav", "PCM_16"), (".flac", "PCM_16")}:

@@ -16,17 +16,10 @@ _FULL_SCALE = 32767
 
 
 class WaveformBank:
-    """Waveforms in 16 bits, each scaled by its own peak, loaded when first asked for.
+    """Waveforms of given lengths in 16 bits, each scaled by its own peak, loaded when first asked for.
 
     Forked workers share the memory: each uses what any other has loaded, and two that load the same waveform at once
     write the same samples. Workers that are started anew have a bank each.
-
-    Args:
-        lengths: samples of each waveform.
-        limit_gib: upper limit of the bank's memory.
-
-    Raises:
-        UserError: the waveforms need more than that, or more than the machine has.
     """
 
     def __init__(self, lengths: Sequence[int], limit_gib: float) -> None:
@@ -59,14 +52,8 @@ class WaveformBank:
         self._allocate()
 
     def read(self, item: int, start: int, count: int, load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return samples of a waveform, (count,) float32.
-
-        Args:
-            item: number of the waveform.
-            start: its first sample that is wanted.
-            count: how many samples are wanted.
-            load: returns all of the waveform; it is called if that is not in memory yet.
-        """
+        """Return samples `start` to `start + count` of waveform number `item`, float32; `load` returns all of it if
+        need be."""
         begin, end = self._offsets[item], self._offsets[item + 1]
         if self._scales[item] == 0:
             waveform = load()
@@ -77,7 +64,6 @@ class WaveformBank:
 
 
 def _memory_gib() -> float | None:
-    """Return this machine's memory in GiB; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     except (AttributeError, ValueError, OSError):

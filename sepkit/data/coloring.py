@@ -11,23 +11,14 @@ _COSINES = 4
 
 
 def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
-    """Return (size // 2 + 1,) float32 gains over frequency: a smooth tilt, exp of a sum of four cosines.
-
-    Args:
-        size: samples of the Fourier transform.
-        deviation_nepers: standard deviation of each cosine.
-    """
+    """Return (size // 2 + 1,) float32 gains over frequency: a smooth tilt, exp of a sum of four cosines of this
+    deviation."""
     weights = (deviation_nepers * generator.standard_normal(_COSINES)).astype(np.float32)
     return np.exp(weights @ _cosines(size))
 
 
 def colored(waveform: np.ndarray, deviation_db: float, generator: np.random.Generator) -> np.ndarray:
-    """Return a waveform through a random coloring, (T,) float32, with the energy that it had.
-
-    Args:
-        waveform: (T,).
-        deviation_db: standard deviation of each of four cosines over frequency, dB.
-    """
+    """Return a waveform (T,) through a random coloring, float32, with the energy that it had."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = int(next_fast_len(2 * len(waveform), real=True) or 0)

@@ -28,7 +28,6 @@ class Example:
     """One mixture with its references.
 
     Args:
-        id: name of the utterance.
         mixture: (T,) waveform.
         sources: (m, T) waveforms; rows of inactive sources hold zeros.
         active: (m,) bool: False where the utterance has fewer than m sources or the source is digital silence.
@@ -46,19 +45,11 @@ class MixtureDataset(Dataset[Example]):
     `dataset[index]` is the item of epoch 0. Only the segment is read from the files.
 
     Args:
-        manifest: path of a manifest, or one already read.
         segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
-        min_seconds: leave out mixtures shorter than this, from dynamic mixing too; a line on standard error says so.
-        seed: of crops and dynamic mixing.
         random_crop: segments start anywhere; False: at the beginning.
         dynamic_mixing: if enabled, mix the manifest's recordings anew instead of using the manifest's mixtures.
         mixtures_per_epoch: with dynamic mixing, the length of the dataset; None: that of the manifest.
         num_sources: rows of `sources` (m); None: the largest number in a mixture of the manifest.
-        sample_rate: Hz; None: that of the manifest.
-
-    Raises:
-        UserError: a manifest that cannot be read, has several sample rates, has another one than `sample_rate`, has
-            mixtures with more than `num_sources` sources, or none of at least `min_seconds`.
     """
 
     def __init__(
@@ -117,11 +108,7 @@ class MixtureDataset(Dataset[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the most.
-
-    Args:
-        examples: one or more.
-    """
+    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the most."""
     length = max(len(example.mixture) for example in examples)
     num_sources = max(len(example.sources) for example in examples)
     mixture = torch.zeros(len(examples), length)
@@ -145,15 +132,6 @@ class EpochSampler(Sampler[list[Key]]):
 
     To continue within an epoch, set the epoch and `batches_done`: the next iteration starts there, later ones at the
     beginning. `len` is always that of a whole epoch.
-
-    Args:
-        num_items: length of the dataset.
-        seed: of the order.
-        shuffle: False: the order of the dataset in every epoch.
-        rank: this process, from 0.
-        world: number of processes.
-        batch_size: items in a batch of one rank.
-        drop_last: leave out a last global batch that is not full.
     """
 
     def __init__(
@@ -180,11 +158,7 @@ class EpochSampler(Sampler[list[Key]]):
         self.batches_done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; a new epoch starts at its first batch.
-
-        Args:
-            epoch: from 0 on.
-        """
+        """Set the epoch, from 0 on, of the next iteration; a new epoch starts at its first batch."""
         if epoch != self.epoch:
             self.epoch, self.batches_done = epoch, 0
 
@@ -193,11 +167,7 @@ class EpochSampler(Sampler[list[Key]]):
         return {"epoch": self.epoch, "batches_done": self.batches_done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next iteration start where a saved state says.
-
-        Args:
-            state: of `state_dict`.
-        """
+        """Make the next iteration start where a saved state says."""
         self.epoch, self.batches_done = state["epoch"], state["batches_done"]
 
     def __len__(self) -> int:

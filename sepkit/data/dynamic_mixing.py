@@ -57,13 +57,7 @@ class DynamicMixer:
     With a bank, recordings are read once and kept in memory at a few speeds, one of which is drawn.
 
     Args:
-        manifest: where recordings come from.
-        config: how to mix.
         segment_samples: length of the mixtures; None: that of the utterances. Shorter utterances make shorter mixtures.
-
-    Raises:
-        UserError: no sources to mix, fewer speakers than sources in a mixture, a noise folder without audio files,
-            recordings that do not fit into the bank.
     """
 
     def __init__(self, manifest: Manifest, config: DynamicMixingConfig, segment_samples: int | None = None) -> None:
@@ -141,11 +135,7 @@ class DynamicMixer:
         return WaveformBank(lengths, self.config.bank_gib)
 
     def mix(self, generator: np.random.Generator) -> Mixed:
-        """Return a new mixture; raise UserError for a file that cannot be read.
-
-        Args:
-            generator: from which everything is drawn.
-        """
+        """Return a new mixture; raise UserError for a file that cannot be read."""
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
         reference = first.gain * self._level(_recording(entry, first))
@@ -178,7 +168,6 @@ class DynamicMixer:
         return 1 if share and generator.random() < share else len(entry.sources)
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
-        """Draw one recording each of different speakers, however many recordings they have."""
         everyone = len(self._speaker_blocks)
         speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
@@ -197,7 +186,6 @@ class DynamicMixer:
         return self.sample_rate + step * round(self.sample_rate * (1 / speed - 1) / step)
 
     def _span(self, recording: _Recording, rate: int) -> tuple[int, int]:
-        """Return where the recording begins in its file and its number of samples, at `rate`."""
         header = self._info(recording.path)
         total = audio.resampled_length(header.num_samples, header.sample_rate, rate, recording.resampler)
         begin = recording.start * rate // self.sample_rate
@@ -262,8 +250,6 @@ class DynamicMixer:
         return [reverberate(segment, part)[history:] for part in parts]
 
     def _read(self, recording: _Recording, rate: int, span: tuple[int, int], position: int, count: int) -> np.ndarray:
-        """Read samples of a recording at `rate`, from the bank if there is one."""
-
         def read(start: int, length: int) -> np.ndarray:
             return audio.read(recording.path, start, length, rate, recording.resampler, recording.channel)
 

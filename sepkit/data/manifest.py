@@ -27,13 +27,9 @@ class SourceEntry:
     """One speaker's part of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        path: recording, absolute or relative to the manifest's folder.
-        speaker: name, unique in the corpus; empty where it is not known.
-        sex: "F", "M" or None where it is not known.
         offset: where the recording begins in the mixture.
         num_samples: length of the source in the file, from `start` on; None: to the end of the file.
         channel: channel of the file, from 0; None: the mean of all.
-        extra: further fields of the line, kept as they are.
     """
 
     path: str
@@ -52,13 +48,10 @@ class NoiseEntry:
     """The noise of a mixture.
 
     Args:
-        path: recording, absolute or relative to the manifest's folder.
-        start: where to read in the file, in samples at the mixture's rate.
         extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
         file_samples: the noise is cut or extended to this length, in samples from the file's beginning at its own rate,
             before it is resampled; None: the whole file, and with `extend` as long as the longest source.
         channel: channel of the file, from 0; None: the mean of all.
-        extra: further fields of the line, kept as they are.
     """
 
     path: str
@@ -75,15 +68,10 @@ class MixtureEntry:
     """One line of a manifest.
 
     Args:
-        id: name of the utterance, unique in the manifest.
-        num_samples: length of the mixture at `sample_rate`.
-        sources: the speakers; none: a mixture without references.
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
         mixture: recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
         task: for example "sep_clean" or "sep_noisy".
-        noise: recording of the noise; None: there is none, or it is unknown.
-        extra: further fields of the line, kept as they are.
         folder: base of relative paths; not part of the line.
     """
 
@@ -101,11 +89,7 @@ class MixtureEntry:
     folder: Path | None = field(default=None, compare=False, repr=False)
 
     def resolve(self, path: str) -> Path:
-        """The path of a file of this entry, as it can be opened.
-
-        Args:
-            path: absolute, or relative to the manifest's folder.
-        """
+        """The path of a file of this entry: absolute, or relative to the manifest's folder."""
         return Path(self.folder or "", path)
 
     @property
@@ -115,12 +99,7 @@ class MixtureEntry:
 
 
 class Manifest(Sequence[MixtureEntry]):
-    """A sequence of entries, with the path they were read from.
-
-    Args:
-        path: of the file; relative paths of entries start from its folder.
-        entries: one for each mixture; their `folder` is set.
-    """
+    """A sequence of entries, with the path they were read from."""
 
     def __init__(self, path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> None:
         self.path = Path(path)
@@ -139,11 +118,7 @@ class Manifest(Sequence[MixtureEntry]):
         return max((len(entry.sources) for entry in self.entries), default=0)
 
     def resolve(self, path: str) -> Path:
-        """The path of a file of an entry, as it can be opened.
-
-        Args:
-            path: absolute, or relative to the manifest's folder.
-        """
+        """The path of a file of an entry, as it can be opened."""
         return self.folder / path
 
     def __len__(self) -> int:
@@ -158,12 +133,7 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return a manifest. Blank lines are skipped; recordings need not exist.
-
-    Raises:
-        UserError: no such file, no entries, a line that is not JSON, a field that is missing or of the wrong kind, or
-            the same id twice. The message names file:line and field.
-    """
+    """Return a manifest. Blank lines are skipped; recordings need not exist."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -189,11 +159,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
-    """Write a manifest atomically and return its path. The same entries always give the same bytes.
-
-    Raises:
-        UserError: the folder cannot be written to, an entry that `read_manifest` would refuse, or the same id twice.
-    """
+    """Write a manifest atomically and return its path. The same entries always give the same bytes."""
     path = Path(path)
     lines: list[str] = []
     seen: set[str] = set()
@@ -225,25 +191,14 @@ def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
 
 
 def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
-    """Return the line of an entry, without the line break.
-
-    Raises:
-        UserError: an entry that `read_manifest` would refuse.
-    """
+    """Return the line of an entry, without the line break."""
     plain = _to_plain(entry)
     _parse_entry(plain, where)
     return json.dumps(plain, ensure_ascii=False, allow_nan=False)
 
 
 def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
-    """Return the entry in a line of a manifest.
-
-    Args:
-        where: file:line, named in messages.
-
-    Raises:
-        UserError: not JSON, or a field that is missing or of the wrong kind.
-    """
+    """Return the entry in a line of a manifest."""
     try:
         plain = parse_json(line)
     except ValueError as error:

@@ -14,13 +14,8 @@ from sepkit.errors import UserError
 
 @dataclass
 class Mixed:
-    """A mixture with its parts, as loud as in the mixture.
-
-    Args:
-        mixture: (T,).
-        sources: (m, T).
-        noise: (T,); None: absent or unknown.
-    """
+    """A mixture (T,) with its sources (m, T) and noise (T,), as loud as in the mixture; noise None: absent or
+    unknown."""
 
     mixture: np.ndarray
     sources: np.ndarray
@@ -33,14 +28,8 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     Without a recorded mixture it is `sum_i gain_i source_i (+ gain noise)`, summed in float32 in the entry's order.
     Only the part asked for is read. A source is silent before its `offset` and after its end. With the resampler
     "scipy_poly" gains come before resampling, so that results equal those of LibriMix's scripts in every bit.
-
-    Args:
-        start: first sample, at the entry's rate.
-        num_samples: None: to the end of the mixture.
-
-    Raises:
-        UserError: a file that cannot be read, or one shorter than the entry says: the recorded mixture, a source with
-            `num_samples`, or any source of a "min" mixture that starts at offset 0.
+    UserError: a recorded mixture, a source with `num_samples`, or any source of a "min" mixture at offset 0 is shorter
+    than the entry says.
     """
     count = entry.num_samples - start if num_samples is None else num_samples
     if start < 0 or count < 0 or start + count > entry.num_samples:
@@ -65,10 +54,6 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
     """Return the root mean square of a recording where somebody speaks; 0 for silence.
 
     It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame; others are pauses.
-
-    Args:
-        waveform: (T,).
-        threshold_db: frames this far below the loudest one still count.
     """
     if waveform.size == 0:
         return 0.0
@@ -80,12 +65,7 @@ def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 4
 
 
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
-    """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,).
-
-    Args:
-        waveform: (T,).
-        offset: of its first sample, 0 or more.
-    """
+    """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,)."""
     placed = np.zeros(num_samples, dtype=waveform.dtype)
     stop = min(num_samples, offset + len(waveform))
     placed[offset:stop] = waveform[: max(0, stop - offset)]
@@ -93,27 +73,16 @@ def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
 
 
 def extend_repeat(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """Return noise repeated end to end, (num_samples,).
-
-    Args:
-        noise: (T,).
-        num_samples: length of the result; longer noise is cut.
-        sample_rate: ignored.
-    """
+    """Return noise repeated end to end, (num_samples,)."""
     return np.resize(noise, num_samples)
 
 
 def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np.ndarray:
-    """Return noise repeated with cross-fades as in LibriMix, (num_samples,); longer noise is only cut.
+    """Return noise of at least 0.5 s repeated with cross-fades as in LibriMix, (num_samples,); longer noise is only
+    cut.
 
     The last 0.5 s of the result so far and the first 0.5 s of the noise cross-fade with the halves of a Hann window of
     1 s (both halves hold its peak), until it is long enough. Sums are float64, as in the original.
-
-    Args:
-        noise: (T,), at least 0.5 s long.
-
-    Raises:
-        UserError: noise too short to cross-fade.
     """
     if len(noise) >= num_samples:
         return noise[:num_samples]

@@ -30,23 +30,13 @@ _SOURCE_STREAM, _NOISE_STREAM = 0, 1
 
 @dataclass(frozen=True)
 class PulseParameters:
-    """Ranges of an example's sources; the defaults are the training condition.
+    """Ranges of an example's sources; the defaults are the training condition. Frequency ranges are one for each
+    speaker.
 
     The thesis gives the frequency ranges, the number of pulses, the length, and the widths U(0.05, 0.3) s (appendix M).
     It does not give the range of amplitudes. It has four overtones in appendix K.1 and five in M; the default follows
     K.1. Overtone k has 1/(k + 1) of the fundamental's amplitude, as in a sawtooth. A pulse has one phase, which is
     multiplied for each overtone as the frequency is.
-
-    Args:
-        pulses: in each source.
-        overtones: of each pulse, beside its fundamental.
-        amplitude_range: of a pulse's fundamental.
-        sigma_range_seconds: standard deviation of a pulse's envelope.
-        frequency_ranges_hz: of the fundamental, a range for each speaker.
-
-    Raises:
-        UserError: a number below its least value, a range that is not one, or a fundamental that the sample rate
-            cannot hold.
     """
 
     pulses: int = 3
@@ -102,9 +92,6 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
     The center lies in the segment, so at least half of a short pulse does too. Overtones whose spectrum, broadened by
     the envelope, reaches half the sample rate are left out.
 
-    Args:
-        parameters: of the pulses; None: the training condition.
-
     Source: VI-EMD (thesis, appendix K.1).
     """
     parameters = parameters or PulseParameters()
@@ -142,13 +129,6 @@ def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParamete
     by sqrt(2/3) (1 + cos(2 pi 2 Hz t + p)), p random, which keeps the mean power. "band" filters it with a Butterworth
     band-pass from the lowest fundamental to the highest overtone: the density there is that of the white noise, so the
     total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources.
-
-    Args:
-        kind: "white", "modulated" or "band".
-        parameters: give length, sample rate and band; None: the training condition.
-
-    Raises:
-        UserError: no such kind.
 
     Source: VI-EMD (thesis, appendices K.1 and M).
     """

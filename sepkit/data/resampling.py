@@ -18,13 +18,8 @@ _OUTPUTS_AT_ONCE = 8192
 class PolyphaseStream:
     """Resamples signals block by block, with the result of `resample(signal, ..., "scipy_poly")`.
 
-    Every output is returned as soon as the last input that its filter reaches is known.
-
-    Attributes:
-        delay_seconds: at most this long after an output's own time comes the last input that it needs.
-
-    Args:
-        channels: C, signals side by side.
+    Every output is returned as soon as the last input that its filter reaches is known, at most `delay_seconds` after
+    the output's own time.
     """
 
     def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
@@ -50,11 +45,7 @@ class PolyphaseStream:
         self._returned = 0
 
     def push(self, block: np.ndarray) -> np.ndarray:
-        """Take the next inputs; return the next outputs (C, T') that are final.
-
-        Args:
-            block: (C, T) float32, T >= 0.
-        """
+        """Take the next inputs (C, T) float32, T >= 0; return the next outputs (C, T') that are final."""
         self._pushed += block.shape[-1]
         # The newest input of output m is (m * down + half) // up.
         ready = (self._pushed * self._up - self._half - 1) // self._down + 1
@@ -68,7 +59,6 @@ class PolyphaseStream:
         return self._outputs(np.zeros((len(self._held), missing), np.float32), total)
 
     def _outputs(self, block: np.ndarray, stop: int) -> np.ndarray:
-        """Return outputs from the first one not yet returned to `stop`."""
         held = np.concatenate([self._held, block], axis=-1)
         parts = [held[:, :0]]
         for start in range(self._returned, stop, _OUTPUTS_AT_ONCE):

@@ -32,7 +32,6 @@ class RoomBank:
     Args:
         folder: holds impulse responses, one file per room, made on first use; processes may share it. None:
             `sepkit/rooms` in the user's cache folder.
-        num_sources: talkers in a room.
     """
 
     def __init__(
@@ -53,9 +52,6 @@ class RoomBank:
         """Return the impulse responses of a room, (num_sources, L) float32, each of unit energy.
 
         The delay that all talkers share is removed.
-
-        Raises:
-            UserError: pyroomacoustics is not installed, or the folder cannot be written to or holds a damaged file.
         """
         if not 0 <= room < self.num_rooms:
             raise IndexError(f"room {room} of {self.num_rooms}")
@@ -72,23 +68,15 @@ class RoomBank:
 
 
 def reverberate(waveform: np.ndarray, impulse_response: np.ndarray) -> np.ndarray:
-    """Return a waveform as it sounds in a room, (T,): convolved, and cut to T samples.
-
-    Args:
-        waveform: (T,).
-        impulse_response: (L,).
-    """
+    """Return a waveform (T,) as it sounds in a room: convolved with the response (L,), and cut to T samples."""
     from scipy.signal import oaconvolve
 
     return oaconvolve(waveform, impulse_response)[: len(waveform)].astype(np.float32, copy=False)
 
 
 def early_and_late(impulse_response: np.ndarray, sample_rate: int) -> list[np.ndarray]:
-    """Return two impulse responses (L,) whose sum is the one given: up to 50 ms after its largest sample, and the rest.
-
-    Args:
-        impulse_response: (L,).
-    """
+    """Return two impulse responses (L,) whose sum is the one given: up to 50 ms after its largest sample, and the
+    rest."""
     end = int(np.abs(impulse_response).argmax()) + round(_EARLY_SECONDS * sample_rate)
     early, late = impulse_response.copy(), impulse_response.copy()
     early[end:], late[:end] = 0, 0
@@ -128,7 +116,6 @@ def _trimmed(responses: list[np.ndarray], begin: int, end: int) -> np.ndarray:
 
 
 def _sabine_seconds(size: np.ndarray, absorption: float) -> float:
-    """Return the reverberation time of a shoe box whose walls all absorb this share of the energy (Sabine)."""
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return 24 * np.log(10) / SPEED_OF_SOUND * size.prod() / (surface * absorption)

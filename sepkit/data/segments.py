@@ -21,15 +21,8 @@ COLUMNS = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a recording.
-
-    Args:
-        path: of the recording, as the table writes it.
-        start_seconds: where it begins.
-        duration_seconds: its length; infinity: to the end.
-        speaker: who speaks; None: not known.
-        confidence: probability of that speaker, 0 to 1; None: not known.
-    """
+    """A part of a recording: infinity as duration reaches to its end. Speaker and confidence, a probability, may be
+    unknown."""
 
     path: str
     start_seconds: float = 0.0
@@ -39,11 +32,7 @@ class Segment:
 
 
 def read_segments(path: str | Path) -> list[Segment]:
-    """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty.
-
-    Raises:
-        UserError: unreadable, without the column `path`, or a number that is none.
-    """
+    """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

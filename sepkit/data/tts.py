@@ -28,9 +28,7 @@ class Voice:
 
     Args:
         variant: name of an espeak-ng voice variant, which sets vocal tract and pitch.
-        accent: espeak-ng voice, by the name of its file, which sets the pronunciation ("en" is British).
         pitch: 0 to 99; 50 is the variant's own.
-        words_per_minute: speaking rate.
     """
 
     variant: str
@@ -41,13 +39,7 @@ class Voice:
 
 @dataclass(frozen=True)
 class Synthesizer:
-    """An espeak-ng that can be run.
-
-    Args:
-        command: program and first arguments; takes espeak-ng's options -v, -p, -s, --stdin and --stdout.
-        data_folder: its voices and dictionaries.
-        version: of espeak-ng.
-    """
+    """An espeak-ng that can be run: `command` takes its options -v, -p, -s, --stdin and --stdout."""
 
     command: tuple[str, ...]
     data_folder: Path
@@ -58,12 +50,8 @@ class Synthesizer:
         return {path.name for path in (self.data_folder / "voices" / "!v").glob("*")}
 
     def speak(self, text: str, voice: Voice) -> tuple[np.ndarray, int]:
-        """Return an English text as speech, (T,) float32, and its sample rate in Hz.
-
-        Raises:
-            UserError: no such variant (espeak-ng itself would silently take its default voice).
-            RuntimeError: espeak-ng failed.
-        """
+        """Return an English text as speech, (T,) float32, and its rate in Hz; UserError for an unknown variant, for
+        which espeak-ng itself would silently take its default voice."""
         if voice.variant not in self.variants():
             raise UserError(
                 f"espeak-ng in {self.data_folder} has no voice variant {voice.variant!r}; install version 1.51 or later"
@@ -89,12 +77,6 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
 
     The library comes first because it makes the same samples every time; programs from version 1.52 on draw the
     roughness of some voices anew.
-
-    Args:
-        prefer_program: whether the program comes first.
-
-    Raises:
-        UserError: neither is installed.
     """
     finders = [_find_program, _find_library] if prefer_program else [_find_library, _find_program]
     for find in finders:
@@ -105,12 +87,7 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
 
 
 def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
-    """Return the part of a waveform from the first to the last loud 10 ms; it is empty for silence.
-
-    Args:
-        waveform: (T,).
-        threshold_db: a part is loud if it is within this of the loudest 10 ms.
-    """
+    """Return the part of a waveform (T,) from the first to the last 10 ms within `threshold_db` of the loudest."""
     frame = max(1, sample_rate // 100)
     count = len(waveform) // frame
     power = np.square(waveform[: count * frame], dtype=np.float64).reshape(count, frame).mean(axis=1)
@@ -137,7 +114,6 @@ def _find_library() -> Synthesizer | None:
 
 
 def _examined(command: tuple[str, ...]) -> Synthesizer | None:
-    """Return the synthesizer behind a command; None if it does not run."""
     told = subprocess.run(
         [*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
     )

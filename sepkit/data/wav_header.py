@@ -17,12 +17,7 @@ _UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
 
 @dataclass(frozen=True)
 class WavHeader:
-    """Format of the samples after the header: interleaved channels.
-
-    Args:
-        sample_format: 16-bit integers or 32-bit floats, little-endian.
-        size_bytes: of the samples; None: they end with the pipe.
-    """
+    """Format of the interleaved samples after the header; without a size they end with the pipe."""
 
     sample_rate: int
     channels: int
@@ -31,15 +26,8 @@ class WavHeader:
 
 
 def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
-    """Return the header of a wav, read up to its first sample.
-
-    Args:
-        source: the pipe.
-        begin: what was already read from it.
-
-    Raises:
-        UserError: no wav of 16-bit integers or 32-bit floats.
-    """
+    """Return the header of a wav of 16-bit integers or 32-bit floats, read up to its first sample; `begin` was read
+    before."""
 
     def read(count: int) -> bytes:
         nonlocal begin

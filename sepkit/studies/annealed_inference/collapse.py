@@ -69,13 +69,6 @@ def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
 def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius: float, alpha: float) -> float:
     """Return I = eta int_0^t1 sqrt(R^2 beta(t) / (2 pi)) dt, beta(t1) = alpha / R^2, by quadrature; 0 if not hot.
 
-    Args:
-        schedule: beta(t), rising.
-        end: steps after which beta is 1 to six digits.
-
-    Raises:
-        UserError: a schedule that does not reach 1.
-
     Source: annealed VI paper, eq. 3.7.
     """
     last = schedule(end)
@@ -128,10 +121,7 @@ def optimal_initial_beta(radius: float, alpha: float) -> float:
     """Return the beta_i that makes I largest at every t0: alpha / (R^2 W^2), W = W_{-1}(-sqrt(alpha) / (e R)).
 
     This equals exp(2 + 2 W). The annealed VI paper's D.14 prints e^2 W_0^2, which is above alpha / R^2, where there is
-    no hot phase.
-
-    Raises:
-        UserError: R is so small that every start is cold.
+    no hot phase. UserError: R is so small that every start is cold.
     """
     if not radius**2 > alpha:
         raise UserError(

@@ -24,12 +24,6 @@ def main(
         config: YAML file, as egs/annealed_inference/conf/cpu.yaml
         out: folder of the results
         device: where the flows are trained: cpu, cuda ...
-
-    Returns:
-        The table of the experiment.
-
-    Raises:
-        UserError: a bad file or number.
     """
     from sepkit.files import write_json
     from sepkit.studies.annealed_inference import experiments
@@ -78,12 +72,6 @@ def inverse_temperature(
         schedule: shape of the inverse temperature; "saturating" approaches 1 with time constant --steps
         alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
         json: print the numbers as JSON, nothing else
-
-    Returns:
-        The plan.
-
-    Raises:
-        UserError: a number out of its range.
     """
     from sepkit.studies.annealed_inference.planning import plan_inverse_temperature
 
@@ -119,12 +107,6 @@ def kl_warmup(
         final_weight: of the rate after the warm-up
         initial_beta: of tempering; default: where the first latent comes to life
         json: print the numbers as JSON, nothing else
-
-    Returns:
-        The plan.
-
-    Raises:
-        UserError: a number out of its range.
     """
     from sepkit.studies.annealed_inference.planning import plan_kl_warmup
 

@@ -139,14 +139,7 @@ class AnnealedInferenceConfig:
 
 
 def read_config(path: str | Path) -> AnnealedInferenceConfig:
-    """Return the configuration in a YAML file.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UserError: unreadable, an unknown key, or a number out of its range.
-    """
+    """Return the configuration in a YAML file."""
     config = from_dict(AnnealedInferenceConfig, read_yaml(path, "give a YAML file") or {}, str(path))
     if not 0 < config.heavy_weight < 1:
         raise UserError(f"{path}: heavy_weight: found {config.heavy_weight:g}, expected a number between 0 and 1")
@@ -159,7 +152,6 @@ def read_config(path: str | Path) -> AnnealedInferenceConfig:
 
 
 def _numbers(config: Any, prefix: str = "") -> list[tuple[str, float]]:
-    """Return every number of the configuration with its name."""
     numbers: list[tuple[str, float]] = []
     for known in fields(config):
         value, name = getattr(config, known.name), prefix + known.name

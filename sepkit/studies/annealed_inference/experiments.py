@@ -39,7 +39,6 @@ _RECORDS = 100
 
 
 def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: int) -> dict[str, float]:
-    """Return both formulas' values for a cell."""
     setting = (config.dimension, config.radius, config.heavy_weight)
     found = {}
     forms = {
@@ -85,7 +84,6 @@ def _setting(config: AnnealedInferenceConfig) -> dict[str, Any]:
 def _integrate(
     config: AnnealedInferenceConfig, start: OrderParameters, temperature: float, steps: int, total: int, **more: Any
 ) -> tuple[Flow, float]:
-    """Return the flow, and the share of it that has collapsed."""
     flow = integrate(
         start,
         InverseTemperature(1 / temperature, steps),
@@ -284,7 +282,6 @@ def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
 
 
 def _flow_of(config: AnnealedInferenceConfig, means: np.ndarray, annealed: dict[str, Any]) -> dict[str, Any]:
-    """Return the flow from the starts of the annealed runs, and its greatest distance from them, for both variances."""
     scaled = means / config.radius
     start = OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
     every = annealed["recorded_steps"][1]

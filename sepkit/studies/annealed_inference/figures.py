@@ -30,17 +30,7 @@ _TITLES = {
 
 
 def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, folder: Path) -> list[Path]:
-    """Write the figures of an experiment as PNG files below the folder, and return their paths.
-
-    Args:
-        experiment: its name, as `sepkit annealed-inference` takes it.
-        table: what it returned.
-        config: of the experiment.
-        folder: of the files.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Write the figures of an experiment as PNG files below the folder, and return their paths."""
     drawn: dict[str, Callable[[], Figure]] = {}
     if experiment == "phase-diagram":
         drawn = {
@@ -83,7 +73,6 @@ def _values(rows: Rows, key: str) -> list[float]:
 
 
 def _grid(rows: Rows, key: str) -> np.ndarray:
-    """Return (steps, temperatures) of a column."""
     found = {(row["steps"], row["temperature"]): row[key] for row in rows}
     return np.array([[found[s, t] for t in _values(rows, "temperature")] for s in _values(rows, "steps")])
 
@@ -121,7 +110,6 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
 def _half_line(
     config: AnnealedInferenceConfig, name: str, temperatures: list[float], steps: list[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the t0 at which a closed form is .5, in units of the map's cells."""
     stable = collapse.stability_alpha(config.radius, config.heavy_weight)
     alpha, repelled = (collapse.PAPER_ALPHA, False) if name == "paper" else (stable, True)
     fine = np.geomspace(temperatures[0], temperatures[-1], 200)
@@ -182,7 +170,6 @@ def _by_steps(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
 
 
 def _density(x: np.ndarray, means: np.ndarray, variances: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """Return the density along mu* of a mixture with these means."""
     parts = [
         w * np.exp(-((x - m) ** 2) / (2 * v)) / np.sqrt(2 * np.pi * v)
         for w, m, v in zip(weights, means, variances, strict=True)

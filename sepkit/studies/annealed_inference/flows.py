@@ -33,13 +33,8 @@ def full_deviation(radius: float, heavy_weight: float) -> float:
 
 
 def tempered_loss(flow: RealNVP, target: Mixture, beta: float, count: int, generator: torch.Generator) -> Tensor:
-    """Return the mean over samples of log q - beta log pi, (S,) nats with gradient: KL(q | pi^beta) up to log Z_beta.
-
-    Args:
-        flow: q, S replicas.
-        target: pi.
-        count: samples of each replica.
-    """
+    """Return the mean over samples of log q - beta log pi, (S,) nats with gradient: KL(q | pi^beta) up to log
+    Z_beta."""
     x, log_q = flow.sample(count, generator)
     return (log_q - beta * target.log_prob(x)).mean(-1)
 
@@ -49,10 +44,8 @@ class FlowRun:
     """The result of training.
 
     Args:
-        flow: in evaluation mode.
         deviations: (S,) standard deviation of samples along mu*; NaN for a failed replica.
         losses: (S,) of the last step; NaN for a failed replica.
-        failures: replicas whose loss was not finite.
     """
 
     flow: RealNVP
@@ -73,13 +66,7 @@ def fit_flows(
 ) -> FlowRun:
     """Train all replicas on the tempered reverse KL divergence with Adam; return their width along mu* by step.
 
-    A replica whose loss is not finite is recorded and stops; the others continue.
-
-    Args:
-        flow: S replicas; trained in place.
-        target: pi; its first mean is mu*.
-        schedule: beta of the step.
-        samples: n, fresh at every step.
+    The schedule is beta of the step. A replica whose loss is not finite is recorded and stops; the others continue.
 
     Source: annealed VI paper, section 4; reference code annealed_vi_gmms.
     """

@@ -75,7 +75,6 @@ def random_student(
     """Return S replicas of a student of equal components whose means have uniform directions and length R.
 
     Args:
-        replicas: S.
         variance: of all components: 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed).
     """
     generator = torch.Generator().manual_seed(seed)
@@ -87,13 +86,7 @@ def random_student(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of KL(q | pi^beta), up to log Z_beta the mean of log q - beta log pi, for one draw of samples.
-
-    Args:
-        means: (..., K, d).
-        variances: (..., K), with respect to sigma_k^2.
-        loss: (...) nats.
-    """
+    """The gradient of KL(q | pi^beta), up to log Z_beta the mean of log q - beta log pi, for one draw of samples."""
 
     means: Tensor
     variances: Tensor
@@ -104,16 +97,10 @@ class Gradient:
 def reverse_kl_gradient(student: Mixture, target: Mixture, beta: float, noise: Tensor, components: Tensor) -> Gradient:
     """Return the loss's gradient on samples x = mu_k + sigma_k noise, where k is fixed and x moves with the student.
 
-    With r_jk the posterior of component k for sample j, and v_j = (d log q - beta d log pi) / dx at x_j, the gradient
-    of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The second part, the score of
-    q's own parameters, has mean zero; it is kept, as in the reference code.
-
-    Args:
-        student: q.
-        target: pi.
-        beta: inverse temperature.
-        noise: (..., n, d), standard normal.
-        components: k, (..., n) int.
+    The noise (..., n, d) is standard normal, k (..., n) int. With r_jk the posterior of component k for sample j, and
+    v_j = (d log q - beta d log pi) / dx at x_j, the gradient of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk
+    (x_j - mu_k) / sigma_k^2. The second part, the score of q's own parameters, has mean zero; it is kept, as in the
+    reference code.
 
     Source: annealed VI paper, eq. 2.2.
     """
@@ -149,7 +136,6 @@ def _squared_distances(mixture: Mixture, x: Tensor) -> Tensor:
 
 
 def _with_posterior(mixture: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log density at x and the posterior of the components, (..., n) and (..., n, K)."""
     variances = mixture.variances.unsqueeze(-2)
     normalizer = 0.5 * mixture.dimension * (2 * math.pi * variances).log()
     joint = mixture.weights.log() - _squared_distances(mixture, x) / (2 * variances) - normalizer
@@ -160,13 +146,8 @@ def _with_posterior(mixture: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
 def jko_step(student: Mixture, gradient: Gradient, step_size: float, radius: float) -> Mixture:
     """Return the student one step later.
 
-    mu <- mu - step gradient, then back to length R; sigma^2 <- sigma^2 (1 - 2 step / d gradient)^2.
-
-    Args:
-        student: q.
-        gradient: of the loss.
-        step_size: eta / beta in the annealed VI paper, which makes the speed of the means independent of beta.
-        radius: R, of the sphere that means stay on.
+    mu <- mu - step gradient, then back to length R; sigma^2 <- sigma^2 (1 - 2 step / d gradient)^2. The step is eta /
+    beta in the annealed VI paper, which makes the speed of the means independent of beta.
 
     Source: annealed VI paper, appendix A (A.1, A.2); reference code annealed_vi_gmms.
     """
@@ -177,12 +158,7 @@ def jko_step(student: Mixture, gradient: Gradient, step_size: float, radius: flo
 
 @dataclass(frozen=True)
 class Failure:
-    """A replica whose loss is no longer finite. It keeps its last finite state.
-
-    Args:
-        replica: its number.
-        step: the first such step.
-    """
+    """A replica, and the first step whose loss is no longer finite. It keeps its last finite state."""
 
     replica: int
     step: int
@@ -193,15 +169,11 @@ class Failure:
 
 @dataclass
 class MixtureRun:
-    """The record of `fit_mixtures`.
+    """The record of `fit_mixtures`: the student at the end, and the state before each recorded step.
 
     Args:
-        student: at the end.
-        steps: the recorded steps, in order; a state is that before the step.
         overlaps: (len(steps), S, K) m_k = <mu_k, mu*> / R^2.
         similarity: (len(steps), S) s = <mu_1, mu_2> / R^2 of the first two components.
-        variances: (len(steps), S, K).
-        failures: replicas whose loss was not finite.
     """
 
     student: Mixture
@@ -226,13 +198,8 @@ def fit_mixtures(
 ) -> MixtureRun:
     """Take `steps` stochastic steps of S replicas on the reverse KL divergence from pi ** beta(t); return the record.
 
-    Args:
-        student: (S, K, d) means at the start.
-        target: pi; its first mean is mu*, whose length the means keep.
-        schedule: beta of the step.
-        samples: n, fresh at every step.
-        step_size: eta; the step is eta / beta(t).
-        record_every: record the order parameters every this many steps; 0: never.
+    The schedule is beta; a step is eta / beta(t) long and draws fresh samples. The target's first mean is mu*, whose
+    length the student's means keep. Order parameters are recorded every `record_every` steps; 0: never.
 
     Source: annealed VI paper, section 2.
     """

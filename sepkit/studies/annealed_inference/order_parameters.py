@@ -104,7 +104,6 @@ def variance_lags(betas: ArrayLike, step_size: float, variance: Variance = "quas
     x = 1 / (1 - 2 (1 - rate^(-1/2)) / eta).
 
     Args:
-        betas: inverse temperature of each step.
         variance: "quasi_static": 1, the paper's assumption 3.1. "integrated": the recursion, from 1.
     """
     betas = np.asarray(betas, np.float64)
@@ -145,8 +144,6 @@ class Flow:
     """The end of the flow, and the path to it.
 
     Args:
-        end: after the last step.
-        steps: the recorded steps.
         path: (len(steps), 3, N) m1, m2 and s before each of them.
     """
 
@@ -171,13 +168,6 @@ def integrate(
     With x = beta sigma^2: dm1 = -[(m2 - m1 s) f(s) / x + (1 - m1^2) g(m1) / 2], m2 likewise,
     ds = -[2 (1 - s^2) f(s) / x + (m2 - m1 s) g(m1) / 2 + (m1 - m2 s) g(m2) / 2]. f and g are tabulated at every step
     with their slopes and read off by cubic interpolation, for all starts alike.
-
-    Args:
-        starts: of N runs.
-        schedule: beta of the step.
-        steps: number of steps.
-        variance: see `variance_lags`.
-        record_every: record the order parameters every this many steps; 0: never.
 
     Source: annealed VI paper, eq. 3.4 for equal components.
     """

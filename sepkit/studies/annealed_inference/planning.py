@@ -37,8 +37,6 @@ def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Sc
     Args:
         shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
             with time constant t0; "step" from beta_i to 1 at t0.
-        initial_beta: beta_i.
-        steps: t0.
     """
     if shape == "saturating":
         return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
@@ -60,19 +58,8 @@ def plan_inverse_temperature(
 ) -> Plan:
     """Return how likely annealed variational inference loses one of two modes, and the beta_i and t0 that avoid it.
 
-    Args:
-        dimension: d.
-        radius: R.
-        heavy_weight: w*.
-        initial_beta: beta_i; None: the optimum.
-        steps: t0; None: the one that `target_probability` needs.
-        target_probability: of collapse, instead of `steps`.
-        step_size: eta.
-        shape: of the schedule.
-        alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum.
-
-    Raises:
-        UserError: a number out of its range, or a target that no t0 below a million reaches.
+    Without `steps`, they are those that `target_probability` needs; without `initial_beta` it is the optimum. alpha is
+    the R^2 beta at the end of the hot phase. UserError: no t0 below a million reaches the target.
     """
     positive(dimension=dimension, radius=radius, step_size=step_size, alpha=alpha)
     if dimension < 2:
@@ -165,16 +152,6 @@ def plan_kl_warmup(
     beta, here linear from 0 to `final_weight`: a latent lives if lambda > beta v, and all begin alive. Tempering weighs
     log p(x, z) with beta = min(beta_i^(1 - t / epochs), 1): a latent lives if lambda > v / beta, and they come to life
     one by one.
-
-    Args:
-        variances: of the data along its principal axes.
-        noise_variance: of the decoder.
-        epochs: of either schedule.
-        final_weight: of the rate, after the warm-up.
-        initial_beta: beta_i of tempering; None: where the first latent comes to life.
-
-    Raises:
-        UserError: a number out of its range.
 
     Source: the Hessians of both losses at zero.
     """

@@ -35,12 +35,7 @@ class ReducedRun:
 
     Args:
         means: (S, K, K + 1) at the end, the first axis along mu*.
-        variances: (S, K) at the end.
-        steps: the recorded steps, in order; a state is that before the step.
-        overlaps: (len(steps), S, K) m_k.
-        similarity: (len(steps), S) s of the first two components.
-        variance_path: (len(steps), S, K).
-        failures: replicas whose loss was not finite.
+        overlaps: (len(steps), S, K) m_k at each recorded step, before it.
     """
 
     means: Array
@@ -87,19 +82,10 @@ def fit_reduced(
     """Take `steps` stochastic steps of S replicas on the sphere, equal in law to `fit_mixtures`; return the record.
 
     Args:
-        schedule: beta of the step.
-        replicas: S.
+        schedule: beta of the step, which is eta / beta(t) long.
         samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
         dimension: d, at least 5.
-        initial_variance: of both components.
-        step_size: eta; the step is eta / beta(t).
-        learn_means: False: they stay.
-        learn_variances: False: they stay.
         means: (S, K, K + 1) at the start; None: uniform directions.
-        record_every: record the order parameters every this many steps; 0: never.
-
-    Raises:
-        UserError: d too small for the frame and its complement.
     """
     if dimension < 5:
         raise UserError(f"dimension: found {dimension}, expected 5 or more")
@@ -158,7 +144,6 @@ def _step(
     learn_means: bool,
     learn_variances: bool,
 ) -> tuple[_State, NDArray[np.bool_]]:
-    """Return the state one step later, and which replicas it is finite for."""
     means, variances = state.means, state.variances
     with np.errstate(all="ignore"):  # the caller stops replicas that are not finite
         gradient = _gradient(state, problem, beta, generator)
