@@ -111,6 +111,7 @@ def read(
         num_samples: None: to the end of the file.
         channel: which channel to read, from 0; None: the mean of all channels.
         pad_end: whether to give zeros past the end of the file instead of raising.
+        gain: applied before resampling.
     """
     with open_audio(path) as file:
         rate = sample_rate or file.samplerate

@@ -19,9 +19,6 @@ def load_model(model: str | os.PathLike[str]) -> AudiogramModel:
 
     Args:
         model: EXP or EXP/model that `sepkit train --config audiogram` wrote.
-
-    Raises:
-        UserError: not there, damaged, or another kind of model.
     """
     from sepkit.studies.audiogram.session import load_model
 

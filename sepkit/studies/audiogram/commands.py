@@ -16,9 +16,6 @@ def next_(*, model: str, measured: list[str] | None = None, age: float | None = 
         measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one that stands twice the later
         age: in years; default: not known
         stop_at_db: root mean squared error that is good enough, dB
-
-    Returns:
-        The JSON.
     """
     import json
 
@@ -58,12 +55,6 @@ def simulate(
         samples: of the latent variable
         first: only the first N audiograms of each file
         seed: of random orders
-
-    Returns:
-        The folder.
-
-    Raises:
-        UserError: no such model or file, impossible settings, or rows that are left out.
     """
     import sys
 
@@ -90,9 +81,6 @@ def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rat
         out: the file, FILE.md; figures go beside it
         kind: strategies: information curves and stopping, mean and deviation over the models of each folder; rates:
             what models trained towards different rates are worth; gap: how much worse test data are than training data
-
-    Returns:
-        The file.
     """
     from sepkit.studies.audiogram.tables import write_tables
 
@@ -112,9 +100,6 @@ def figures(
         out: folder of the figures
         archetypes: archetypes.csv of synthetic data
         first: only the first N audiograms of each file
-
-    Returns:
-        The folder.
     """
     from sepkit.studies.audiogram.report import draw_figures
 
@@ -133,12 +118,6 @@ def calibrate(model: str, *, manifest: str, first: int | None = None) -> Path:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: audiograms that the model was not trained on, dev.csv for example
         first: how many audiograms, from the beginning of the manifest; default: all
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        UserError: no such model or manifest, data of other dimensions, or too few of them.
     """
     from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
     from sepkit.studies.audiogram.evaluate import calibrate

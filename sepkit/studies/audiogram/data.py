@@ -32,15 +32,11 @@ _MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 
 @dataclass
 class Audiograms:
-    """Data of one CSV file.
+    """Data of one CSV file; a split that is not known is "".
 
     Args:
-        names: of the D dimensions.
-        ids: one per datum.
         values: (N, D) as measured, NaN where missing.
         truth: (N, D) without measurement noise, where it is known (synthetic data).
-        splits: train, dev or test, one per datum; "" where the file has none.
-        notes: remarks about accepted values, one line each.
     """
 
     names: list[str]
@@ -94,11 +90,7 @@ def check_value(dimension: DimensionConfig, value: float) -> list[str]:
 def named_values(
     measured: Mapping[str, float] | Iterable[str], dimensions: Sequence[DimensionConfig]
 ) -> tuple[dict[str, float], list[str]]:
-    """Check values (or words, `right_1000=35`) and return them by name, with notes; a later one replaces an earlier.
-
-    Raises:
-        UserError: a word of another form, an ear or a frequency that does not exist, or a value that is not possible.
-    """
+    """Check values (or words, `right_1000=35`) and return them by name, with notes; a later one replaces an earlier."""
     known = {dimension.name: dimension for dimension in dimensions}
     pairs = measured.items() if isinstance(measured, Mapping) else [_split_word(word) for word in measured]
     values: dict[str, float] = {}
@@ -122,7 +114,6 @@ def _split_word(word: str) -> tuple[str, float]:
 
 
 def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
-    """Describe what is wrong with a name, in the words of audiometry for dimensions of an audiogram."""
     if name in known:
         return f"{name}: is given from the beginning and never measured; give it by its own option (--{name})"
     if not set(THRESHOLDS) <= known.keys():
@@ -163,15 +154,8 @@ def read_audiograms(
 ) -> Audiograms:
     """Return the audiograms in a CSV file with the columns id, those of the dimensions, and optionally split.
 
-    The noise-free values are read from FILE_truth.csv if that exists.
-
-    Args:
-        path: of the file; empty cells are missing values.
-        dimensions: expected; None: those of an audiogram.
-        refused: gets a line for each unusable row, which is left out; None: such a row is an error.
-
-    Raises:
-        UserError: no such file, a missing column, no row, no complete row, or, without `refused`, a bad row.
+    Empty cells are missing values; the noise-free values are read from FILE_truth.csv if that exists. `refused` gets a
+    line for each unusable row, which is left out; without it such a row is an error.
     """
     path = Path(path)
     expected = audiogram_dimensions() if dimensions is None else dimensions
@@ -214,7 +198,6 @@ def read_audiograms(
 
 
 def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return line numbers and cells of the rows."""
     try:
         if path.exists() and not (path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES):
             raise UserError(f"{path}: expected a CSV file of at most {_LARGEST_FILE_BYTES} bytes")
@@ -239,7 +222,6 @@ def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) ->
 
 
 def _number(where: object, text: str | None) -> float:
-    """Return the number in a cell, NaN for a missing value."""
     text = (text or "").strip()
     if text.lower() in _KNOWN_MISSING:
         return math.nan

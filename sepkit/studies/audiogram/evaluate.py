@@ -46,9 +46,6 @@ def calibrate(model: str | Path, manifest: str | Path, first: int | None = None)
 
     Errors are measured against the noise-free values if these are known, else against the data. Arguments are those of
     the command.
-
-    Raises:
-        UserError: no such model or file, data of other dimensions, or too few of them.
     """
     loaded = load_model(model)
     data = read_audiograms(manifest, loaded.vae.config.dimensions).complete_ones(first)
@@ -95,10 +92,7 @@ class Simulation:
     """The results of one model's sessions with one set of data.
 
     Args:
-        summary: plain data, as in simulation.json.
-        sessions: by strategy.
         stops: stopping index of each session of the first strategy at the first threshold, by rule.
-        data: those used.
     """
 
     summary: dict[str, Any]
@@ -111,13 +105,7 @@ def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: A
     """Return whole sessions by each strategy, and where rules stop those of the first one.
 
     Args:
-        model: chooses and estimates.
-        data: complete ones that the model was not trained on.
-        settings: how sessions are played.
         dev: complete validation data, for the single best order and the compared rules; None: the rule of the model.
-
-    Raises:
-        UserError: settings that are not possible, or "single_best" without validation data.
     """
     settings.check()
     vae, latent = model.vae, model.vae.config.latent
@@ -144,7 +132,6 @@ def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: A
 
 
 def _curves(sessions: Sessions) -> dict[str, Any]:
-    """Return information curves and the areas below them, means over the data."""
     curves = {"rmse_db": sessions.rmse, "rmse_measured_db": sessions.rmse_measured, "nll_nats": sessions.nll}
     means = {name: [round(float(value), 5) for value in values.mean(0)] for name, values in curves.items()}
     return means | {f"area_{name}": float(area(values).mean()) for name, values in curves.items()}
@@ -201,9 +188,6 @@ def simulate_all(
     """Write the results of each model to OUT, or several to OUT/NAME; return folders, and lines about refused rows.
 
     A folder that is complete already, with the same settings, is left as it is. Arguments are those of the command.
-
-    Raises:
-        UserError: no such model or file, data of other dimensions, or two models of one name.
     """
     settings.check()
     names = [_name_of(Path(model)) for model in models]
@@ -268,7 +252,6 @@ def _training_of(model: Path) -> dict[str, Any]:
 def _rates(
     vae: TrainedVAE, tests: Audiograms, learned: Audiograms | None, training: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """Measure rate and distortion on test data, and on training and test data under the training's own masks."""
     missing = from_dict(MissingnessConfig, training.get("missingness") or {}, "data.missingness")
     repeated = np.tile(tests.values, (_MASK_DRAWS, 1))
     fresh = observed_in(missing, len(repeated), len(vae.names), seed, 10**6)

@@ -23,12 +23,8 @@ from sepkit.studies.audiogram.network import TrainedVAE
 
 @dataclass
 class PartialELBO:
-    """The two parts of minus the partial ELBO, of S models and B data.
-
-    Args:
-        distortion: (S, B) D_p, minus the log density of the observed values at a sample of z, nats.
-        rate: (S, B) R, KL(q(z | x_O) || N(0, 1)), nats.
-    """
+    """The two parts of minus the partial ELBO, (S, B) nats each: distortion D_p, minus the log density of the observed
+    values at a sample of z, and rate R = KL(q(z | x_O) || N(0, 1))."""
 
     distortion: Tensor
     rate: Tensor
@@ -47,11 +43,7 @@ class PartialVAE(SavedModel):
     """S partial VAEs of one shape; a single model is a stack of one.
 
     Args:
-        config: what each of them is, and their number.
         seeds: of each model's first weights; None: all 0.
-
-    Raises:
-        UserError: no dimension that can be measured, or widths below 1.
 
     Source: Ma et al. 2018 and 2019 (PointNet-plus); thesis, part A, section 3.2.
     """

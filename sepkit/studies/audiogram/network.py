@@ -36,10 +36,8 @@ def encode(weights: Weights, x: Any, observed: Any, xp: Any) -> tuple[Any, Any]:
     rectified values is never negative, so the source's rectification after it is left out.
 
     Args:
-        weights: of S models.
         x: (S or 1, B, D) standardized values; at unobserved places any finite number, which has no effect.
         observed: (S or 1, B, D), 1 where a value is observed and 0 elsewhere.
-        xp: the module of the arrays, torch or numpy.
 
     Source: Ma et al., "EDDI: Efficient Dynamic Discovery of High-Value Information with Partial VAE", 2019, eq. 9.
     """
@@ -57,10 +55,8 @@ def decode(weights: Weights, z: Any, noise: Any, xp: Any) -> tuple[Any, Any]:
     """Return means and deviations of p(x_d | z), standardized, (S, B, D) each; no deviation is below `noise`.
 
     Args:
-        weights: of S models.
         z: (S or 1, B, L).
         noise: (S or 1, 1, D), the deviation of one measurement, standardized.
-        xp: torch or numpy.
     """
     raw = _layers(weights, "decoder", z, xp)
     half = raw.shape[-1] // 2
@@ -68,7 +64,6 @@ def decode(weights: Weights, z: Any, noise: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _layers(weights: Weights, name: str, values: Any, xp: Any) -> Any:
-    """Return (S, B, out) after the fully connected layers NAME.0, NAME.1 ... with rectified values between them."""
     place = 0
     while f"{name}.{place}.weight" in weights:
         if place:
@@ -88,13 +83,10 @@ def _relu(values: Any, xp: Any) -> Any:
 
 
 def latent_draws(latent: int, samples: int = SAMPLES) -> np.ndarray:
-    """Return standard normal numbers whose mean is exactly 0 and whose covariance is exactly 1, (samples, latent).
+    """Return (samples, latent) standard normal numbers whose mean is exactly 0 and whose covariance is exactly 1.
 
     They are the same for every question, so answers do not depend on chance, and values linear in z come out exactly.
-
-    Args:
-        latent: L.
-        samples: their number; rounded up to an even number above 2 L.
+    The number is rounded up to an even one above 2 L.
     """
     samples = max(samples + samples % 2, 2 * latent + 2)
     half = np.random.default_rng([0, samples, latent]).standard_normal((samples // 2, latent))
@@ -111,8 +103,6 @@ class Prediction:
         values: (B, D) the observed values; anything elsewhere.
         observed: (B, D) bool.
         means: (B, S, D) of p(x_d | z) for each sample of z.
-        deviations: (B, S, D) of the same.
-        noise: (D,) deviation of a measurement.
         rate: (B,) KL(q(z | x_O) || p(z)), nats.
         posterior: mean and deviation of q(z | x_O), (B, L) each.
     """
@@ -167,10 +157,7 @@ class TrainedVAE:
     """One trained partial VAE.
 
     Args:
-        config: its configuration.
-        weights: of a stack of one.
-        center: (D,) mean of the training data, by which values are standardized.
-        scale: (D,) deviation of the training data.
+        center: (D,) mean of the training data, by which values are standardized, as by their deviation `scale`.
         low_elbo: (D + 1,) the partial ELBO that 1 % of the training data are below, by the number of observed
             dimensions; NaN where it is not known.
     """
@@ -227,7 +214,6 @@ class TrainedVAE:
 
         Args:
             values: (B, D), in their units; anything where not observed.
-            observed: (B, D) bool.
             draws: (S, L), see `latent_draws`.
         """
         mean, deviation = self.posterior(values, observed)

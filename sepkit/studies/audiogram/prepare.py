@@ -47,10 +47,6 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
 
     Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Unusable rows of a
     user's file are left out, listed in refused.txt, and reported as a mistake after all others are written.
-
-    Raises:
-        UserError: numbers out of their range, a file that cannot be used, rows that were left out, or a folder that
-            cannot be written to.
     """
     folder = Path(options.out)
     if options.csv is not None:
@@ -88,7 +84,6 @@ def _say(lines: Sequence[str]) -> None:
 
 
 def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
-    """Write one file per split; return the folder. Data without a split are divided by the seed, in any order."""
     if not data.splits or not all(data.splits):
         data.splits = _divide(data.ids, seed, data.splits or [""] * len(data))
     counts = []
@@ -136,7 +131,6 @@ def archetype_correlation() -> np.ndarray:
 
 
 def _draw_archetypes(count: int, spread_db: float, seed: int) -> np.ndarray:
-    """Return age and thresholds of archetypes, within their limits, (count, 15)."""
     deviation = np.array([_AGE_DEVIATION, *[spread_db] * (len(_MEAN) - 1)])
     # Eigenvectors have different signs in different libraries; this factor of the correlation is the same in all.
     factor = np.linalg.cholesky(archetype_correlation())
@@ -156,9 +150,6 @@ def synthetic_audiograms(
 
     Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond the limits are cut
     to them, as by an audiometer. Arguments are those of `AudiogramOptions`.
-
-    Raises:
-        UserError: numbers out of their range.
     """
     for name, value, least in (
         ("--examples", examples, 10),
@@ -199,11 +190,7 @@ _HEADER = b"HEADER RECORD*******LIBRARY HEADER RECORD"
 
 
 def prepare_nhanes(options: NHANESOptions) -> Path:
-    """Write the audiograms of NHANES that have an age and all thresholds, print what was found, return the folder.
-
-    Raises:
-        UserError: see `read_nhanes`, or a folder that cannot be written to.
-    """
+    """Write the audiograms of NHANES that have an age and all thresholds, print what was found, return the folder."""
     data, found = read_nhanes(options.audiometry, options.demographics, options.keep_incomplete)
     print("\n".join(found))
     return _write_splits(Path(options.out), data, options.seed)
@@ -222,13 +209,7 @@ def read_nhanes(
     """Return the audiograms in both kinds of file that have an age and all fourteen thresholds, and a line per finding.
 
     Args:
-        audiometry: AUX files (.XPT).
-        demographics: DEMO files (.XPT).
         keep_incomplete: whether those with at least one threshold are kept too.
-
-    Raises:
-        UserError: a file that is missing, cut short or of another kind, a column that is absent, a person twice, or
-            nobody in both.
     """
     # SAS files hold 0 as 5.4e-79, hence the rounding.
     demographic = [_read_xpt(file, ["SEQN", "RIDAGEYR"]) for file in demographics]
@@ -278,7 +259,6 @@ def _check_row(row: np.ndarray, where: str) -> None:
 
 
 def _read_xpt(file: str | Path, wanted: Sequence[str]) -> pandas.DataFrame:
-    """Return the table of an XPT file; raise UserError if it is missing, cut short, or lacks a column or rows."""
     path = Path(file)
     try:
         import pandas

@@ -69,7 +69,6 @@ def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _session_figures(path: Path) -> Iterator[tuple[str, Figure]]:
-    """Yield the id and the figure of each session in an `audiograms.csv`."""
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     for name in dict.fromkeys(row.get("id", "") for row in rows):
@@ -141,7 +140,6 @@ def draw_audiogram(
     """Draw both ears on empty axes.
 
     Args:
-        axes: empty.
         thresholds: `right_1000` -> dB HL.
         deviations: of the same; drawn as bars of one deviation up and down for thresholds that are not measured.
         measured: names of measured thresholds, drawn large, and the others small and faint. None: all are.
@@ -225,10 +223,8 @@ def session_figure(
     """Return a figure of a session, one row per step: estimate and truth, deviation, posterior (thesis, figure 2).
 
     Args:
-        vae: the model; its first two latents are drawn.
         predictions: of one datum, after more and more measurements.
         reference: (D,) the whole datum.
-        full: the belief when everything is measured.
         chosen: place of the dimension measured next, one per step.
     """
     rows = len(predictions)
@@ -270,7 +266,6 @@ def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None
 
     Args:
         curves: name -> (models, M + 1) dB; lines are means, bands standard deviations.
-        relative_to: name of the curve that the right panel divides by; None: no right panel.
     """
     labels = ["RMSE [dB]", *([f"RMSE relative to {relative_to}"] if relative_to else [])]
     figure = panels("number of measurements", labels)

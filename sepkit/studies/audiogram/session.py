@@ -30,11 +30,7 @@ _EXPECTED = "expected a partial VAE of audiograms that `sepkit train --config au
 
 
 def load_model(model: str | os.PathLike[str]) -> AudiogramModel:
-    """Return the model in a folder, EXP or EXP/model that `sepkit train` wrote, with its calibration beside it.
-
-    Raises:
-        UserError: not there, damaged, or another kind of model.
-    """
+    """Return the model in a folder, EXP or EXP/model that `sepkit train` wrote, with its calibration beside it."""
     folder = _find(Path(model))
     vae = load_vae(folder)
     return AudiogramModel(vae, folder, read_stopping(folder, fingerprint(vae)))
@@ -74,13 +70,7 @@ def _find(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class AudiogramModel:
-    """A trained partial VAE, ready for sessions.
-
-    Args:
-        vae: the model.
-        folder: where it came from.
-        stopping: predicts the error of its estimates; None: not calibrated.
-    """
+    """A trained partial VAE, ready for sessions; without `stopping` it is not calibrated."""
 
     vae: TrainedVAE
     folder: Path
@@ -92,14 +82,7 @@ class AudiogramModel:
         return latent_draws(self.vae.config.latent, max(SAMPLES, 4 * self.vae.config.latent))
 
     def session(self, age: float | None = None) -> Session:
-        """Return a session with nothing measured.
-
-        Args:
-            age: years; None: unknown, and marginalized.
-
-        Raises:
-            UserError: an impossible age, or one for a model without age.
-        """
+        """Return a session with nothing measured; an unknown age is marginalized."""
         return Session(self, age)
 
 
@@ -124,27 +107,13 @@ class Session:
             self.notes.append("age: not given, marginalized")
 
     def measured(self, ear: str, hz: int, db: float) -> Session:
-        """Return the session with the threshold of an ear at a frequency measured; a repeated one replaces the old one.
-
-        Args:
-            ear: "right" or "left".
-            hz: 500, 1000, 2000, 3000, 4000, 6000 or 8000.
-            db: dB HL, -10 to 120.
-
-        Raises:
-            UserError: an ear, a frequency or a threshold that does not exist.
-        """
+        """Return the session with the threshold of an ear at a frequency measured; a repeated one replaces the old
+        one."""
         return self.measured_all({threshold_name(ear, hz): float(db)})
 
     def measured_all(self, measured: Mapping[str, float] | Iterable[str]) -> Session:
-        """Return the session with all of these measured.
-
-        Args:
-            measured: name -> value, or words such as `right_1000=35`.
-
-        Raises:
-            UserError: a name that does not exist, or an impossible value; then nothing is accepted.
-        """
+        """Return the session with all of these measured, by name or as words such as `right_1000=35`; all or none is
+        accepted."""
         values, notes = named_values(measured, self.model.vae.config.dimensions)
         for name, value in values.items():
             if name in self._values:
@@ -181,14 +150,8 @@ class Session:
         return float(self.model.stopping.predict(features)[0])
 
     def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
-        """Return whether the estimates are good enough: all is measured, or some is and the expected error is below.
-
-        Args:
-            stop_at_db: good enough, dB.
-
-        Returns:
-            None if the model is not calibrated and something is left to measure.
-        """
+        """Return whether the estimates are good enough: all is measured, or some is and the expected error is below;
+        None if the model is not calibrated and something is left to measure."""
         if self.count == len(self.model.vae.measurable):
             return True
         expected = self.expected_error_db()
@@ -200,14 +163,7 @@ class Session:
         return bool(math.isfinite(limit) and self.prediction.partial_elbo[0] < limit)
 
     def answer(self, stop_at_db: float = DEFAULT_STOP_DB) -> dict[str, Any]:
-        """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ...
-
-        Args:
-            stop_at_db: see `stop`.
-
-        Raises:
-            UserError: an error that is not above 0 dB.
-        """
+        """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ..."""
         if not 0 < stop_at_db < math.inf:
             raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
         expected, notes = self.expected_error_db(), list(self.notes)

@@ -25,13 +25,10 @@ class Sessions:
     """N sessions of M measurements each; errors and beliefs after 0, 1 ... M of them, (N, M + 1) each.
 
     Args:
-        reference: of the errors: "noise-free" or "measured".
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: root mean squared error of the estimates over all dimensions, in the unit of the data: thesis, eq. 4.
         rmse_measured: the same against the data as measured.
         nll: negative log density of the reference, nats.
-        acquisition: mean predictive variance.
-        partial_elbo: of the observed values, nats.
     """
 
     reference: str
@@ -72,15 +69,7 @@ def play(
     """Return sessions with each datum, from nothing measured to everything.
 
     Args:
-        vae: the model.
-        data: complete ones.
-        draws: samples of z, see `latent_draws`.
-        strategy: one of `STRATEGIES`.
-        order: places of the dimensions, for "single_best".
-        seed: of the orders, for "random".
-
-    Raises:
-        UserError: data with missing values.
+        strategy: one of `STRATEGIES`; `order` is for "single_best", `seed` for "random".
     """
     if not data.complete.all():
         raise UserError("sessions need complete audiograms; leave the others out")

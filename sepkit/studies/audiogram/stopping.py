@@ -32,23 +32,12 @@ _AGAIN = "run `sepkit calibrate` again, or delete the file"
 
 @dataclass
 class StoppingRule:
-    """The predicted error: intercept + sum of coefficient * (feature - mean) / scale, with limited features.
+    """The predicted error, dB: intercept + sum of coefficient * (feature - mean) / scale, with limited features.
 
     Args:
-        features: names, of `FEATURES`.
-        means: of the features over the validation sessions.
-        scales: their standard deviations.
-        coefficients: dB per deviation.
-        intercept: dB.
         ridge: strength of the penalty, chosen by leaving sessions out.
         limit: largest absolute value of a standardized feature; larger ones are cut to it.
         error_db: root mean square of the errors of predictions for sessions left out.
-        correlation: Pearson's, of error and prediction for sessions left out; None where either does not vary.
-        reference: of the errors.
-        sessions: number of sessions of the fit.
-        manifest: where they came from.
-        weights: fingerprint of the model that it was fitted for.
-        format: of the file.
     """
 
     features: list[str]
@@ -90,11 +79,6 @@ def fit_stopping(
     Args:
         features: of the sessions, (N, M + 1) each.
         errors: (N, M + 1) after 0, 1 ... M measurements, dB.
-        reference: of the errors.
-        names: features that it may use; `BASELINE` knows the number of measurements alone.
-
-    Raises:
-        UserError: too few sessions, or errors that do not vary.
     """
     from sepkit.inference.quality.regression import FARTHEST, fit_ridge
 
@@ -108,13 +92,10 @@ def fit_stopping(
 
 
 def stopping_index(errors: np.ndarray, threshold: float) -> np.ndarray:
-    """Return (B,) the first number of measurements, 1 or more, with an error below the threshold; M if there is none.
+    """Return (B,) the first number of measurements, 1 or more, with an error below the threshold, for (B, M + 1)
+    errors.
 
-    With true errors it is the oracle's index, with predicted ones that of a rule.
-
-    Args:
-        errors: (B, M + 1) after 0, 1 ... M measurements.
-        threshold: in the unit of the errors.
+    It is M if there is none. With true errors it is the oracle's index, with predicted ones that of a rule.
     """
     below = errors[:, 1:] < threshold
     return np.where(below.any(1), below.argmax(1) + 1, errors.shape[1] - 1)
@@ -134,14 +115,8 @@ def best_index(errors: np.ndarray, threshold: float) -> int:
 def stopping_scores(
     errors: np.ndarray, stops: np.ndarray, threshold: float, predicted: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return O, the mean stopping index, and the mean error there, true and predicted.
-
-    Args:
-        errors: (N, M + 1) of test sessions, dB.
-        stops: (N,) where each stops.
-        threshold: dB.
-        predicted: (N, M + 1) errors, dB, by which the rule stops; None: the rule does not predict any.
-    """
+    """Return O, the mean stopping index, and the mean error there, true and predicted (N, M + 1), for N sessions,
+    dB."""
     here = np.arange(len(stops)), stops
     scores = {
         "offset": mean_offset(stops, stopping_index(errors, threshold)),
@@ -169,15 +144,7 @@ def write_stopping(rule: StoppingRule, folder: Path) -> Path:
 
 
 def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
-    """Return the rule in a model's folder; None if there is none.
-
-    Args:
-        folder: of the model.
-        weights: `fingerprint` of the model.
-
-    Raises:
-        UserError: a file that is damaged, of another version, or for another model.
-    """
+    """Return the rule in a model's folder; None if there is none. It must be for the model with this fingerprint."""
     path = folder / STOPPING
     if not path.is_file():
         return None

@@ -56,16 +56,8 @@ def train_stacks(
 ) -> Path:
     """Train the runs OUT/seed_0, OUT/rate_2_seed_0 ... and return their folder; another call resumes.
 
-    Models are trained together in stacks (OUT/stacks/stack_0 ...), whose state is kept there.
-
-    Args:
-        config: shared by all.
-        out: folder of the runs.
-        seeds: None: `trainer.seed` alone.
-        rates: targets, nats; None: that of the configuration.
-
-    Raises:
-        UserError: impossible seeds or rates, or see `sepkit.training.run.train`.
+    Models are trained together in stacks (OUT/stacks/stack_0 ...), whose state is kept there. Seeds default to
+    `trainer.seed` alone, target rates (nats) to that of the configuration.
     """
     from sepkit.training.run import train
 

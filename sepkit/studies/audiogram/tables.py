@@ -26,13 +26,7 @@ _RULES = {"ridge": RULES["ridge"], "number": RULES["number"], "best_index": "bes
 
 @dataclass
 class Group:
-    """Simulations that belong together: seeds of one draw of data, or models towards different rates.
-
-    Args:
-        name: of the folder.
-        folders: one per model.
-        summaries: their simulation.json.
-    """
+    """Simulations that belong together: seeds of one draw of data, or models towards different rates."""
 
     name: str
     folders: list[Path]
@@ -89,11 +83,7 @@ def load_groups(simulations: Sequence[str | Path]) -> list[Group]:
 def write_tables(
     simulations: Sequence[str | Path], out: str | Path, kind: Literal["strategies", "rates", "gap"] = "strategies"
 ) -> str:
-    """Write tables in Markdown to the file OUT, with figures beside it; return the text.
-
-    Raises:
-        UserError: a folder without simulations, or ones that lack values for the tables.
-    """
+    """Write tables in Markdown to the file OUT, with figures beside it; return the text."""
     path = Path(out)
     sections = {"strategies": _strategies, "rates": _rates, "gap": _gap}[kind](load_groups(simulations), path)
     text = "\n".join([*sections, f"{NOT_A_MEDICAL_DEVICE}.\n"])
@@ -178,7 +168,6 @@ def _paired_table(groups: Sequence[Group]) -> str:
 
 
 def _areas_by_id(folder: Path) -> dict[tuple[str, str], float]:
-    """Return (strategy, id) -> area below the information curve."""
     file = folder / "sequences.csv"
     try:
         with file.open(encoding="utf-8", newline="") as stream:

@@ -33,12 +33,8 @@ _LOW_ELBO_DATA, _LOW_ELBO_SAMPLES = 1024, 8
 
 @dataclass
 class StackedBatch:
-    """A batch for each seed of a stack.
-
-    Args:
-        values: (G, B, D) in the data's units, NaN where missing; G seeds, or 1 for all.
-        observed: (G, B, D) bool, what models may see and are asked about.
-    """
+    """A batch for each of G seeds of a stack, or 1 for all: values (G, B, D), NaN where missing, and what models may
+    see."""
 
     values: Tensor
     observed: Tensor
@@ -46,14 +42,7 @@ class StackedBatch:
 
 class PartialData:
     """Data with a part hidden: item (epoch, place) is the datum at that place in the epoch's order, for each seed.
-
-    Args:
-        data: with NaN where values are missing.
-        missingness: which values are hidden beyond that.
-        steps: (D,) widths of dequantization, 0: none.
-        seeds: of order, masks and dequantization.
-        shuffle: whether the order changes every epoch.
-    """
+    Steps are (D,) widths of dequantization, 0: none."""
 
     def __init__(
         self,
@@ -74,7 +63,6 @@ class PartialData:
         return len(self.values)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (G, D) values and which of them are observed."""
         epoch, place = key
         values, observed = self._epoch(epoch)
         return values[:, place], observed[:, place]
@@ -129,11 +117,7 @@ class AudiogramTask(Task):
         return PartialData(train, missing, steps, self.distinct), dev
 
     def begin(self) -> None:
-        """Draw each model's weights from its own seed, and measure the training set.
-
-        Raises:
-            UserError: a dimension of the training data that does not vary.
-        """
+        """Draw each model's weights from its own seed, and measure the training set."""
         self.model.draw(self.seeds)
         super().begin()
         values = self.train_data.values
@@ -271,12 +255,10 @@ class AudiogramTask(Task):
 
 
 def _names(name: str, models: int) -> list[str]:
-    """Return the names of a statistic of each model of a stack."""
     return [f"{name}_{place}" for place in range(models)] if models > 1 else [name]
 
 
 def _steerings(config: AudiogramTaskConfig) -> list[Steering]:
-    """Return one steering for each model, or none."""
     steering, models = config.objective.steering, config.model.models
     if steering is not None and steering.total is None and not config.stack.target_rates:
         raise UserError("objective.steering.total: found none, expected a target in nats; or train with --target-rates")

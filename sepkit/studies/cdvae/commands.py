@@ -22,12 +22,6 @@ def evaluate(
         out: folder for summary.json, utterances.csv and figures
         depth_steps: steps of each level; default: the model's own
         samples: of the latents, which bounds are means over
-
-    Returns:
-        The folder of the results.
-
-    Raises:
-        UserError: a model or images that cannot be used, fewer than 1 sample, or steps for a model of fixed depth.
     """
     import shlex
     import sys

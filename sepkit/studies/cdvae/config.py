@@ -28,9 +28,6 @@ class ImagesOptions:
         grid: of poisson: cells: pixels are centers of cells; edges: the first and last pixels are on the boundary
         scaling: of poisson: deviation: divide by the standard deviation of all pixels; none: leave values as they are
         seed: of poisson
-
-    Raises:
-        UserError: numbers out of range, or no source of mnist.
     """
 
     kind: Literal["poisson", "mnist"]

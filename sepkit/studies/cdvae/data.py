@@ -24,9 +24,7 @@ class ImageSet:
 
     Args:
         images: (N, H, W) float32.
-        kind: "poisson" or "mnist".
         noise: standard deviation of the noise in the units of the images; None where it is not known.
-        path: of the file.
         solutions: (2, H, W), what the images are without noise; None where it is not known.
     """
 
@@ -52,10 +50,6 @@ def poisson_floor(pixels: int, noise: float) -> float:
     """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
 
     The two images are many deviations apart, so that which of them it is can always be told.
-
-    Args:
-        pixels: of an image.
-        noise: deviation of each pixel's noise.
     """
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 
@@ -66,8 +60,6 @@ def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
     h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2).
 
     Args:
-        frequency: a.
-        size: pixels on a side.
         grid: "edges": from edge to edge; "cells": at centers of pixels.
 
     Source: thesis, part C, appendix A.2.
@@ -78,11 +70,8 @@ def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
 
 
 def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float, np.ndarray]:
-    """Return noisy solutions in random order, (N, H, W), the deviation of their noise, and the solutions, all scaled.
-
-    Args:
-        options: number and size of images, and their noise.
-    """
+    """Return noisy solutions in random order, (N, H, W), the deviation of their noise, and the solutions, all
+    scaled."""
     generator = np.random.default_rng(options.seed)
     solutions = np.stack([poisson_solution(a, options.size, options.grid) for a in FREQUENCIES])
     clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
@@ -92,14 +81,7 @@ def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float, np.ndarra
 
 
 def prepare_images(options: ImagesOptions) -> Path:
-    """Write train.npz, dev.npz and test.npz, and return their folder.
-
-    Args:
-        options: kind of the images, and where they come from.
-
-    Raises:
-        UserError: a source that cannot be used, or a folder that cannot be written to.
-    """
+    """Write train.npz, dev.npz and test.npz, and return their folder."""
     folder = Path(options.out)
     if options.kind == "poisson":
         images, noise, solutions = poisson_images(options)
@@ -120,12 +102,7 @@ def prepare_images(options: ImagesOptions) -> Path:
 
 
 def write_images(path: Path, images: ImageSet) -> None:
-    """Write a set of images as an .npz file, binary ones as packed bits.
-
-    Args:
-        path: of the file.
-        images: what is written.
-    """
+    """Write a set of images as an .npz file, binary ones as packed bits."""
     values = images.images
     fields: dict[str, np.ndarray] = {"kind": np.array(images.kind), "shape": np.array(values.shape)}
     if images.kind == "mnist":
@@ -139,17 +116,7 @@ def write_images(path: Path, images: ImageSet) -> None:
 
 
 def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
-    """Return a set of images that `sepkit prepare images` wrote.
-
-    Args:
-        path: file.
-        size: height and width that the images must have.
-        binary: whether they must be binary.
-
-    Raises:
-        UserError: no such file, another kind of file, images of another size, values that are not finite, or that are
-            not binary.
-    """
+    """Return the images that `sepkit prepare images` wrote, which must have this size and, if `binary`, be binary."""
     path = Path(path)
     fields = read_npz(path)
     missing = {"kind", "shape"} - fields.keys() or {"bits", "images"} <= {"bits", "images"} - fields.keys()

@@ -46,18 +46,8 @@ def evaluate_images(
     an ODE-like model the sum of distortion and initial rate is told, which is no bound.
 
     Args:
-        model: folder of the model.
-        manifest: .npz file of images.
         out: folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
             reconstructions and samples, and processes.png, what the equations do over depth.
-        depth_steps: numbers of steps of each level; None: the model's own.
-        samples: of the latents; figures are means over them, and the importance-weighted bound uses all of them.
-        seed: of those.
-        device: where to compute.
-        command: command line, for the summary.
-
-    Raises:
-        UserError: a model or images that cannot be used, fewer than 1 sample, or steps for a model of fixed depth.
     """
     if samples < 1:
         raise UserError(f"--samples: found {samples}, expected at least 1")
@@ -112,7 +102,6 @@ def evaluate_images(
 
 
 def _write_rows(path: Path, manifest: str, columns: dict[str, np.ndarray]) -> None:
-    """Write the numbers of every image at the reference steps, as an evaluation of mixtures has them."""
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["manifest", "id", *columns])
@@ -165,11 +154,7 @@ def _seed(seed: int, start: int, sample: int) -> int:
 
 
 def report_lines(summary: dict[str, Any]) -> list[str]:
-    """Return a table to print: a row per number of steps.
-
-    Args:
-        summary: of summary.json.
-    """
+    """Return a table to print: a row per number of steps."""
     names = list(next(iter(summary["by_depth_steps"].values()))["metrics"])
     rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
     for steps, values in summary["by_depth_steps"].items():

@@ -32,13 +32,8 @@ _VALUES = 8
 def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) -> Path:
     """Write rows of images, reconstructions, images that share their first state, and prior samples; return the path.
 
-    Where it is known what images are without noise, that comes first.
-
-    Args:
-        model: the one that makes them.
-        images: some of them are shown, evenly spaced, since sets may be sorted.
-        path: of the PNG.
-        seed: of the noise.
+    Where it is known what images are without noise, that comes first. Images shown are evenly spaced, since sets may be
+    sorted.
 
     Source: thesis, part C, figures 6 and 8.
     """
@@ -69,16 +64,6 @@ def write_processes(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0
 
     A column is a level. Its rows: values of the state; both drifts; diffusion; path rate, at each depth
     and from the beginning to there (dashed), sum over all values. The values drawn are those with the largest rates.
-
-    Args:
-        model: of latent stochastic differential equations.
-        images: the first of them is shown.
-        path: of the PNG.
-        seed: of the noise.
-        steps: of each level.
-
-    Raises:
-        UserError: a model of discrete blocks.
 
     Source: thesis, part C, figure 7.
     """

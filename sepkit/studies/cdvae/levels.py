@@ -19,26 +19,19 @@ FAMILY = Gaussian(activation="linear", at_test="mean")
 
 
 def gaussian(raw: Tensor) -> Distribution:
-    """Return normal distributions over latents, (B, C, H W); raw values of zero give N(0, 1).
-
-    Args:
-        raw: (B, 2 C, H, W), means and then deviations.
-    """
+    """Return normal distributions over latents, (B, C, H W), for raw means and deviations (B, 2 C, H, W); 0 gives N(0,
+    1)."""
     mean, deviation = raw.flatten(2).chunk(2, dim=1)
     # softplus(0.5413) = 1.
     return FAMILY.posterior(torch.stack([mean, deviation + math.log(math.e - 1)], dim=1))
 
 
 class ConvBlock(nn.Module):
-    """Four convolutions with kernels 1, 3, 3 and 1, and gelu before all but the first; with `residual` before all.
+    """Four convolutions with kernels 1, 3, 3 and 1, and gelu before all but the first; with `residual` before all, and
+    the input is added. With `zero` the last starts at zero.
 
     Args:
-        channels: in.
-        hidden: between.
-        out: out.
         resolution: of the images; below 3 pixels all kernels are 1.
-        residual: whether the input, which must have `out` channels, is added.
-        zero: whether the last convolution starts at zero.
     """
 
     def __init__(
@@ -60,11 +53,7 @@ class ConvBlock(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, out, H, W).
-
-        Args:
-            x: (B, channels, H, W).
-        """
+        """Return the output, (B, out, H, W)."""
         y = x
         for place, layer in enumerate(self.layers):
             y = layer(functional.gelu(y) if place or self.residual else y)
@@ -72,27 +61,14 @@ class ConvBlock(nn.Module):
 
 
 class ConvDrift(nn.Module):
-    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel.
-
-    Args:
-        channels: of the state.
-        context: channels of the context; 0: there is none.
-        hidden: channels inside the block.
-        resolution: height and width.
-    """
+    """A drift as a `ConvBlock` of the state, the context and the depth as a constant channel."""
 
     def __init__(self, channels: int, context: int, hidden: int, resolution: int) -> None:
         super().__init__()
         self.block = ConvBlock(channels + context + 1, hidden, channels, resolution, zero=True)
 
     def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
-        """Return the drift, of the state's shape.
-
-        Args:
-            state: (B, channels, H, W).
-            depth: s, 0 to 1.
-            context: (B, context, H, W); None: there is none.
-        """
+        """Return the drift, of the state's shape (B, channels, H, W), at a depth from 0 to 1."""
         depths = state.new_full((len(state), 1, *state.shape[2:]), depth)
         parts = [state, depths] if context is None else [state, depths, context]
         return self.block(torch.cat(parts, 1))
@@ -103,13 +79,6 @@ class DiscreteLevel(nn.Module):
 
         prior and a part of the update from the state x;  posterior from x and the context;
         z ~ posterior or prior;  x = x + update + projection(z);  x = residual block(x)
-
-    Args:
-        blocks: how many, one after the other.
-        channels: of the state.
-        context: channels of the context.
-        hidden: channels inside a block.
-        resolution: height and width.
 
     Source: R. Child, "Very Deep VAEs Generalize Autoregressive Models and Can Outperform Them on Images", 2021.
     """
@@ -133,13 +102,8 @@ class DiscreteLevel(nn.Module):
     def forward(
         self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state, the rate (of its shape) and the log ratio (B,).
-
-        Args:
-            state: (B, channels, H, W).
-            context: (B, context, H, W); None: samples of the prior are drawn.
-            generator: of the samples; None: torch's own.
-        """
+        """Return the state (B, channels, H, W), the rate (of its shape) and the log ratio (B,); without context those
+        of the prior."""
         rate, log_ratio = torch.zeros_like(state), state.new_zeros(len(state))
         for prior, posterior, project, after in zip(self.prior, self.posterior, self.project, self.after, strict=True):
             mean, raw, update = prior(state).chunk(3, dim=1)
@@ -154,14 +118,7 @@ class DiscreteLevel(nn.Module):
 
 
 class DeterministicLevel(nn.Module):
-    """Residual blocks without latent variables, whose rate is 0.
-
-    Args:
-        blocks: how many, one after the other.
-        channels: of the state.
-        hidden: channels inside a block.
-        resolution: height and width.
-    """
+    """Residual blocks without latent variables, whose rate is 0."""
 
     def __init__(self, blocks: int, channels: int, hidden: int, resolution: int) -> None:
         super().__init__()
@@ -172,11 +129,5 @@ class DeterministicLevel(nn.Module):
     def forward(
         self, state: Tensor, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state, the rate (of its shape) and the log ratio (B,), which are zeros.
-
-        Args:
-            state: (B, channels, H, W).
-            context: not used.
-            generator: not used.
-        """
+        """Return the state, the rate (of its shape) and the log ratio (B,), which are zeros."""
         return self.blocks(state), torch.zeros_like(state), state.new_zeros(len(state))

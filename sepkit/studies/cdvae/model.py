@@ -54,11 +54,7 @@ class ImageELBO:
 
 
 class Noise:
-    """The latent noise of a batch: the same for every number of steps.
-
-    Args:
-        generator: of everything; None: torch's own.
-    """
+    """The latent noise of a batch: the same for every number of steps."""
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
         self.generator = generator
@@ -66,22 +62,13 @@ class Noise:
         self._paths: dict[int, BrownianPath] = {}
 
     def initial(self, like: Tensor) -> Tensor:
-        """Return standard normal values; the same at every call.
-
-        Args:
-            like: has their shape.
-        """
+        """Return standard normal values; the same at every call."""
         if self._initial is None:
             self._initial = torch.empty_like(like).normal_(generator=self.generator)
         return self._initial
 
     def path(self, level: int, like: Tensor) -> BrownianPath:
-        """Return the Brownian motion of a level; the same at every call.
-
-        Args:
-            level: its number.
-            like: has its shape.
-        """
+        """Return the Brownian motion of a level; the same at every call."""
         if level not in self._paths:
             self._paths[level] = BrownianPath(like.shape, self.generator, like)
         return self._paths[level]
@@ -94,12 +81,6 @@ class ImageVAE(SavedModel):
     one gives the posterior of the first state, whose prior is N(0, 1). On each level the state follows a posterior
     process that sees the level's context; the state at its end, upsampled, is where the next level starts. The state
     at the end of the last level is decoded.
-
-    Args:
-        config: of the model.
-
-    Raises:
-        UserError: sizes that do not go together.
 
     Source: thesis, part C, figures 1 and 2, appendix A.1.
     """
@@ -139,14 +120,8 @@ class ImageVAE(SavedModel):
         return None if self.config.discrete else self._chosen or self.config.depth_steps
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Set how many steps the model takes from now on.
-
-        Args:
-            steps: 1 or more; None: those of the configuration.
-
-        Raises:
-            UserError: discrete blocks, whose number is fixed, or no number of steps.
-        """
+        """Set how many steps the model takes from now on; None: those of the configuration. Discrete blocks refuse
+        it."""
         if steps is not None and self.config.discrete:
             raise UserError(f"depth_steps: found {steps}, but this model has discrete blocks: its depth is fixed")
         self._chosen = None if steps is None else check_depth_steps(steps)
@@ -156,11 +131,7 @@ class ImageVAE(SavedModel):
         return [level.diffusion for level in self.levels if isinstance(level, DiffusionBlock)]
 
     def contexts(self, images: Tensor) -> list[Tensor]:
-        """Return what the image says at each resolution, (B, width, H, W), coarse to fine.
-
-        Args:
-            images: (B, 1, H, W).
-        """
+        """Return what the images (B, 1, H, W) say at each resolution, (B, width, H, W), coarse to fine."""
         x = self.input(images)
         found = []
         for place, blocks in enumerate(self.bottom_up):
@@ -169,23 +140,13 @@ class ImageVAE(SavedModel):
         return found[::-1]
 
     def first_state(self, context: Tensor, noise: Noise) -> tuple[Any, Tensor]:
-        """Return the posterior of the first state, and a sample of it, (B, C, H W).
-
-        Args:
-            context: (B, width, H, W), the coarsest one.
-            noise: latent noise.
-        """
+        """Return the posterior of the first state given the coarsest context, and a sample of it, (B, C, H W)."""
         posterior: Any = gaussian(self.top(context))
         return posterior, posterior.mean + posterior.deviation * noise.initial(posterior.mean)
 
     def forward(self, images: Tensor, noise: Noise | None = None, check: bool = False) -> ImageELBO:
-        """Return the parts of minus the evidence lower bound.
-
-        Args:
-            images: (B, 1, H, W).
-            noise: latent noise, which may serve several calls on these images; None: new.
-            check: whether to name the step at which a state is not finite, see `sepkit.models.latent_sde.solve`.
-        """
+        """Return the parts of minus the evidence lower bound of images (B, 1, H, W); the noise may serve several
+        calls."""
         noise = noise or Noise()
         contexts = self.contexts(images)
         posterior, start = self.first_state(contexts[0], noise)
@@ -208,11 +169,7 @@ class ImageVAE(SavedModel):
         """Return the likelihood's mean, (B, 1, H, W), of latents from the posterior, the prior, or first state alone.
 
         Args:
-            images: (B, 1, H, W), unless `source` is "prior".
-            count: B for "prior".
             source: "posterior": reconstructions; "top": the first state is the image's, the rest the prior's.
-            noise: latent noise; None: new.
-            draw: whether to return samples of the likelihood in place of its mean.
         """
         noise = noise or Noise()
         contexts = None if source == "prior" or images is None else self.contexts(images)
@@ -232,11 +189,7 @@ class ImageVAE(SavedModel):
         return mean + deviation * torch.empty_like(mean).normal_(generator=noise.generator) if draw else mean
 
     def decode(self, state: Tensor) -> Tensor:
-        """Return the raw parameters of the likelihood, (B, 1 or 2, H, W).
-
-        Args:
-            state: (B, C, H, W), the last one.
-        """
+        """Return the raw parameters of the likelihood, (B, 1 or 2, H, W), for the last state (B, C, H, W)."""
         return self.output(functional.gelu(self.decoder(self.expand(state))))
 
     def _descend(
@@ -273,7 +226,6 @@ class ImageVAE(SavedModel):
 
 
 def _pixel_moments(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each pixel, (B, 1, H, W), from raw values (B, 2, H, W)."""
     mean, raw_deviation = raw.chunk(2, dim=1)
     return mean, functional.softplus(raw_deviation) + _LEAST_DEVIATION
 

@@ -45,17 +45,7 @@ class LevelProcess:
 def level_processes(
     model: ImageVAE, image: Tensor, noise: Noise | None = None, steps: int | None = None
 ) -> list[LevelProcess]:
-    """Return the processes of an image on all levels, coarse to fine.
-
-    Args:
-        model: of latent stochastic differential equations.
-        image: (1, 1, H, W).
-        noise: latent noise; None: new.
-        steps: of each level; None: the model's.
-
-    Raises:
-        UserError: a model of discrete blocks, which has no processes.
-    """
+    """Return the processes of an image (1, 1, H, W) on all levels, coarse to fine; discrete blocks have none."""
     blocks = [level for level in model.levels if isinstance(level, DiffusionBlock)]
     if len(blocks) < len(model.levels):
         raise UserError("this model has discrete blocks: it has no processes over depth")

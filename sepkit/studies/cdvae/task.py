@@ -29,13 +29,7 @@ _DEV_SEED = 2**31
 
 @register(CDVAETaskConfig)
 class CDVAETask(Task):
-    """Minimizes distortion + weighted rates with free nats; validates by minus the evidence lower bound itself.
-
-    Args:
-        config: of the model, the rates, the data and the trainer.
-        out: folder of the experiment.
-        resuming: whether a saved state will be loaded.
-    """
+    """Minimizes distortion + weighted rates with free nats; validates by minus the evidence lower bound itself."""
 
     model_type = ImageVAE
     examples = "images"
@@ -166,11 +160,7 @@ class CDVAETask(Task):
 
 
 def parts_of(parts: ImageELBO) -> dict[str, Tensor]:
-    """Return distortion, initial rate and path rate of each image, (B,) nats, by name, without free nats.
-
-    Args:
-        parts: of a batch of images.
-    """
+    """Return distortion, initial rate and path rate of each image, (B,) nats, by name, without free nats."""
     path = torch.stack([rate.flatten(1).sum(1) for rate in parts.path_rates]).sum(0)
     return {
         "distortion_nats": parts.distortion,

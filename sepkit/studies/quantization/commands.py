@@ -34,12 +34,6 @@ def uci(
         select: which checkpoint counts; default: all three
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
         drop_constant: leave out features that never change instead of refusing them
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: a bad set, file or number.
     """
     from sepkit.studies.quantization import report
     from sepkit.studies.quantization.config import UCIConfig, read_config

@@ -211,11 +211,8 @@ _MAY_BE_ZERO = {
 
 
 def read_config(cls: type[T], path: str | Path | None) -> T:
-    """Return the configuration of one experiment from its section of a YAML file; the defaults without one.
-
-    Args:
-        cls: one of `CONFIGS`; the section of GaussiansConfig is called gaussians.
-        path: of the file.
+    """Return the configuration of one experiment from its section of a YAML file (gaussians for GaussiansConfig), or
+    the defaults.
 
     Raises:
         UserError: unreadable, an unknown key, or a number out of its range.
@@ -243,10 +240,5 @@ def read_config(cls: type[T], path: str | Path | None) -> T:
 
 
 def settings(config: Any, *without: str) -> dict[str, Any]:
-    """Return a configuration as plain data.
-
-    Args:
-        config: any of `CONFIGS`.
-        without: fields that are left out: those over which an experiment runs.
-    """
+    """Return a configuration as plain data, without the fields over which an experiment runs."""
     return {name: value for name, value in asdict(config).items() if name not in without}

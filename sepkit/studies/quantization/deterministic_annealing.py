@@ -41,16 +41,13 @@ def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
 def anneal_points(
     points: Tensor, hypotheses: int, *, decay: float = 0.9, end_ratio: float = 1e-3, seed: int = 0
 ) -> dict[str, Any]:
-    """Return where n hypotheses rest at each temperature, and where groups of them split, found to a percent.
+    """Return where n hypotheses rest at each temperature for points (N, d), and where groups split, found to a
+    percent.
 
     The annealing ends when all hypotheses are apart, or at `end_ratio` of the first critical temperature.
 
     Args:
-        points: (N, d), with at least two that differ.
-        hypotheses: n.
-        decay: of the temperature per step.
         end_ratio: lowest temperature, as a share of 2 lambda_max of the points' covariance (eq. 14).
-        seed: of the pushes.
 
     Returns:
         critical_temperature (eq. 14); temperatures, groups (their number) and places (n, d) at each; splits: rows of
@@ -125,14 +122,7 @@ def count_groups(hypotheses: Tensor, temperature: float) -> int:
 
 
 def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
-    """Return the (n, d) hypotheses of least free energy below a start.
-
-    Args:
-        points: (N, d), float64.
-        start: (n, d) hypotheses.
-        temperature: T, in the unit of squared distances, > 0.
-        tolerance: the largest gradient that counts as none, in units of sqrt(T / 2) times the mass of a hypothesis.
-    """
+    """Return the (n, d) hypotheses of least free energy below a start, for points (N, d), float64."""
     energy = _FreeEnergy(points, temperature)
     radius = math.sqrt(start.numel())
     found = scipy.optimize.minimize(

@@ -42,9 +42,6 @@ def spoil(task: str, config: DigitsConfig) -> Spoil:
     """Return the function that spoils images (B, 1, 28, 28), with a generator for what is random in it.
 
     Pixels that are missing are 0.
-
-    Raises:
-        UserError: an unknown task.
     """
     if task == "upper":
         return lambda images, _: torch.cat(
@@ -71,9 +68,6 @@ class RestoringExpert(nn.Sequential):
     17 x 17, and where more is missing an expert can only paint one gray. Group norm sees one image; batch norm would
     see those that an expert has won.
 
-    Args:
-        channels: of the first convolution, and of the bottleneck.
-
     Source: CCLVQ paper, appendix B.1, where widths, strides and dilations are not given.
     """
 
@@ -94,10 +88,6 @@ class RestoringExpert(nn.Sequential):
 
 class ResNet9(nn.Module):
     """Logits (B, n) of images (B, 1, 28, 28): eight convolutions in three stages, the last two residual.
-
-    Args:
-        classes: n.
-        channels: of the stages.
 
     Source: CCLVQ paper, appendix B.1, where the widths are not given.
     """
@@ -130,13 +120,7 @@ def _layer(convolution: nn.Module, channels: int) -> nn.Sequential:
 
 
 class DigitExperts:
-    """n experts, grown from one, and a classifier that says which of them will be nearest.
-
-    Args:
-        config: the experiment.
-        experts: n.
-        seed: of weights and jitter.
-    """
+    """n experts, grown from one, and a classifier that says which of them will be nearest."""
 
     def __init__(self, config: DigitsConfig, experts: int, seed: int) -> None:
         self.config, self.count = config, experts
@@ -214,16 +198,7 @@ class DigitExperts:
 
 
 def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
-    """Return distortions on unseen digits by task and number of experts, and those of independent networks.
-
-    Args:
-        config: the experiment.
-        images: binarized MNIST, see `sepkit.corpora.images.read_mnist`.
-        folder: of the cells: the same call again continues.
-
-    Raises:
-        UserError: a set that cannot be used, or an unknown task.
-    """
+    """Return distortions on unseen digits by task and number of experts, and those of independent networks."""
     for task in config.tasks:
         spoil(task, config)
     for name, count in (("channels", 2), ("classifier_channels", 3)):
@@ -261,7 +236,6 @@ def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
 
 
 def _some(images: Tensor, count: int, seed: int) -> Tensor:
-    """Up to `count` images (N, 1, 28, 28), drawn from all: files may be sorted by digit."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(cell_seed(seed, "images")))
     return images[order[:count]].float().unsqueeze(1)
 
@@ -269,7 +243,6 @@ def _some(images: Tensor, count: int, seed: int) -> Tensor:
 def _train(
     config: DigitsConfig, task: str, experts: DigitExperts, images: Tensor, seed: int, name: str
 ) -> DigitExperts:
-    """Train on batches in random order, each image spoiled anew."""
     spoiling = spoil(task, config)
     generator = torch.Generator().manual_seed(cell_seed(seed, "batches"))
     splits = _splits(config, experts.count)
@@ -283,7 +256,6 @@ def _train(
 
 
 def _splits(config: DigitsConfig, experts: int) -> list[int]:
-    """The steps before which one more expert wakes."""
     ends = config.growth_start, config.growth_share
     shares = [ends[0] + (ends[1] - ends[0]) * k / max(1, experts - 2) for k in range(experts - 1)]
     return [math.ceil(share * config.steps) for share in shares]
@@ -296,8 +268,7 @@ def train_digits(
 
     Returns:
         Distances are squared, over all pixels, means over images: `distortion` of the nearest expert, `drawn` of one
-        drawn from the classifier, `likeliest` of its likeliest, `mean` of the mean over its distribution. `accuracy` of
-        the classifier, and `shares` of the images that each expert is the nearest for.
+        drawn from the classifier, `likeliest` of its likeliest, `mean` of the mean over its distribution.
     """
     seed = cell_seed(config.seed, f"digits {run}")
     trained = _train(config, task, DigitExperts(config, experts, seed), train, seed, f"n = {experts}")
@@ -334,7 +305,6 @@ def _measure(experts: DigitExperts, task: str, test: Tensor, config: DigitsConfi
 
 
 def _bytes(images: Tensor) -> list[Any]:
-    """Pixels from 0 to 255, rows of 784."""
     values = (255 * images.clamp(0, 1)).round().byte()
     return values.reshape(*values.shape[:1], -1, MNIST_SIZE**2).tolist()
 

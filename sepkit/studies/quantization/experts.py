@@ -36,11 +36,6 @@ class RowAdam:
     """Adam on stacked parameters, row by row: networks without samples keep weights, moments and number of steps.
 
     Adam with a zero gradient would move them on by their momentum.
-
-    Args:
-        parameters: tensors (S, ...).
-        learning_rate: of all.
-        betas: decay of the moments.
     """
 
     def __init__(
@@ -110,15 +105,12 @@ def winner_losses(
     noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> WinnerLosses:
-    """Return the losses of Algorithm 1: who wins is decided with noise, what winning costs is without.
+    """Return the losses of Algorithm 1 for cost and logits (R, B, n): who wins is decided with noise, what winning
+    costs is without.
 
     Args:
-        cost: (R, B, n) of each expert for each sample.
-        logits: (R, B, n) of the classifier.
-        assignment: MCL for the paper's rule; any other in its place.
-        awake: (R, n) bool; None: all experts.
-        noise: deviation of the noise in the assignment, in units of the run's median winner cost.
-        generator: of the noise.
+        assignment: MCL for the paper's rule.
+        awake: (R, n) bool; None: all experts. Noise is in units of the run's median winner cost.
 
     Source: CCLVQ paper, algorithm 1 and appendix B.3.
     """
@@ -149,11 +141,8 @@ def class_probabilities(logits: Tensor, awake: Tensor) -> Tensor:
 
 
 def expert_to_split(cost: Tensor, awake: Tensor) -> Tensor:
-    """Return the expert of each run with the largest share of the distortion, (R,).
-
-    Args:
-        cost: (R, N, n) on a fixed set of samples, not on one batch.
-        awake: (R, n) bool.
+    """Return the expert of each run with the largest share of the distortion, (R,), for cost (R, N, n) of fixed
+    samples.
 
     Source: CCLVQ paper, section 4.1.
     """
@@ -166,13 +155,8 @@ def expert_to_split(cost: Tensor, awake: Tensor) -> Tensor:
 def jitter(parameters: Iterable[Tensor], rows: Tensor, size: float, generator: torch.Generator) -> None:
     """Push networks by normal noise of `size` times the RMS of each of their tensors.
 
-    The RMS is that of one network's tensor; its deviation would be undefined for a bias of one element.
-
-    Args:
-        parameters: tensors (S, ...).
-        rows: (K,) indices of networks.
-        size: 0.01 keeps what they predict nearly as it was.
-        generator: of the noise.
+    Parameters are (S, ...), rows (K,) indices of networks. The RMS is that of one network's tensor; its deviation would
+    be undefined for a bias of one element. A size of 0.01 keeps what they predict nearly as it was.
     """
     for parameter in parameters:
         chosen = parameter[rows]
@@ -187,14 +171,8 @@ def split_classes(
 ) -> None:
     """Divide the mass of class `source` equally between it and class `target`, in each of some runs.
 
-    Weights are copied with their moments, and log 2 is taken off both biases.
-
-    Args:
-        tensors: weights and biases of the last layer and their moments, (R, ..., n).
-        biases: (R, 1, n).
-        runs: (K,) indices.
-        source: (K,) classes.
-        target: (K,) classes.
+    Tensors (R, ..., n) are weights, biases (also given alone, (R, 1, n)) and their moments; runs and classes have (K,)
+    indices. Weights are copied with their moments, and log 2 is taken off both biases.
     """
     for tensor in tensors:
         tensor[runs, :, target] = tensor[runs, :, source]

@@ -57,14 +57,7 @@ def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
     """Return, by probe, the temperature at which the hypotheses of each network were seen to part.
 
     While they are at one place their hard distortion is the trace of the covariance. They have parted for good after
-    the last record with at least nine tenths of it.
-
-    Args:
-        row: records of a training, see `_Watch`.
-
-    Returns:
-        Probe -> one temperature a network; None if its hypotheses were never together, or never parted. Nothing for a
-        training without temperatures.
+    the last record with at least nine tenths of it. None: hypotheses were never together, or never parted.
     """
     law = ThreeGaussians(row["kind"] == "moving")
     found: dict[str, list[float | None]] = {}
@@ -148,7 +141,6 @@ class _Watch:
 
     @torch.no_grad()
     def record(self, networks: HypothesisNetworks, assignment: Assignment) -> None:
-        """Note where the networks are."""
         points, _ = networks(torch.tensor(self.inputs)[None, :, None])  # (S, P, n, 2)
         distances = squared_distances(points.unsqueeze(2), self.targets[None])  # (S, P, N, n)
         weights = assignment.weights(distances.flatten(0, 2).unsqueeze(-1)).view_as(distances)
@@ -203,11 +195,7 @@ def _floor(kind: str, config: GaussiansConfig) -> dict[str, Any]:
 
 
 def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
-    """Return the rate-distortion table of N(0, 1), deterministic annealing on three Gaussians, and delayed splits.
-
-    Raises:
-        UserError: a schedule that is not a pair of numbers, or a decay outside (0, 1).
-    """
+    """Return the rate-distortion table of N(0, 1), deterministic annealing on three Gaussians, and delayed splits."""
     schedules: dict[str, tuple[str, Cooling]] = {}
     for kind, second, most in (("linear", "epochs", math.inf), ("exponential", "decay between 0 and 1", 1.0)):
         for pair in getattr(config, kind):
@@ -312,12 +300,7 @@ def small_step_split(cooling: Cooling, critical: float, delay: float) -> float:
 
     Distances then grow by 2 eta (T_c / T - 1) nats an epoch, more than the ln |1 + 2 eta (T_c / T - 1)| that
     `split_time` adds up. From a start at T_c the temperature is -W_0(-exp(-1 - delay / E)) T_c for linear cooling, and
-    T_c / -W_{-1}(-exp(-1 - delay ln(1 / decay))) for exponential cooling.
-
-    Args:
-        cooling: the schedule.
-        critical: T_c.
-        delay: Lambda / (2 eta), epochs.
+    T_c / -W_{-1}(-exp(-1 - delay ln(1 / decay))) for exponential cooling; the delay is Lambda / (2 eta), epochs.
     """
     if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
         ratio = cooling.initial / critical

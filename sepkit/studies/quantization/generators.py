@@ -22,12 +22,7 @@ from sepkit.studies.quantization.measures import FLOOR_OFF_MODES, mode_coverage,
 
 
 class ReLUNetworks(nn.Module):
-    """S networks of ReLU layers that start as torch starts them: (S, B, widths[0]) -> (S, B, widths[-1]).
-
-    Args:
-        widths: of all layers.
-        seeds: one a network.
-    """
+    """S networks of ReLU layers that start as torch starts them: (S, B, widths[0]) -> (S, B, widths[-1])."""
 
     def __init__(self, widths: Sequence[int], seeds: Sequence[int]) -> None:
         super().__init__()
@@ -52,13 +47,8 @@ def _perceptron(widths: Sequence[int]) -> nn.Sequential:
 
 
 class GeneratorRuns:
-    """R runs of n generators, a discriminator and a classifier each, trained as one stack.
-
-    Args:
-        config: the experiment.
-        count: n.
-        seeds: one a run; what a run starts from depends on its own alone.
-    """
+    """R runs of n generators, a discriminator and a classifier each, trained as one stack; each depends on its own
+    seed."""
 
     def __init__(self, config: GeneratorsConfig, count: int, seeds: list[int]) -> None:
         self.config, self.runs, self.count = config, len(seeds), count
@@ -85,13 +75,7 @@ class GeneratorRuns:
         return made.unflatten(0, (self.runs, self.count))
 
     def judge(self, latents: Tensor, real: Tensor, rows: Tensor) -> None:
-        """Take a step of the discriminators: the hinge loss of real samples and of those of all generators.
-
-        Args:
-            latents: (R, B, d).
-            real: (R, B, 2).
-            rows: (R,) bool, runs that take it.
-        """
+        """Take a step of some discriminators: the hinge loss of real samples (R, B, 2) and those of all generators."""
         with torch.no_grad():
             made = self.make(latents).flatten(1, 2)
         believed = self.discriminators(torch.cat([real, made], 1)).squeeze(-1)
@@ -105,10 +89,6 @@ class GeneratorRuns:
         """Take one step of generators and classifiers of some runs.
 
         Each latent trains the generator that the discriminator believes most, and no other.
-
-        Args:
-            latents: (R, B, d).
-            rows: (R,) bool, runs that take it.
         """
         made = self.make(latents)
         cost = -self.discriminators(made.flatten(1, 2)).view(self.runs, self.count, -1).transpose(1, 2)
@@ -139,9 +119,6 @@ def generators(config: GeneratorsConfig, folder: Path) -> dict[str, Any]:
     """Return modes, precision, recall and entropy by target and number of generators, and of independent ones.
 
     Trainings are cells below the folder: the same call again continues.
-
-    Raises:
-        UserError: an unknown target.
     """
     shared = settings(config, "targets", "generators", "independent")
     cells: dict[str, dict[str, Any]] = {}
@@ -164,9 +141,6 @@ def train_generators(config: GeneratorsConfig, target: str, generators: int, ind
     """Train the generators of all seeds, and measure samples of them.
 
     Args:
-        config: the experiment.
-        target: "ring" or "grid".
-        generators: n.
         independent: trainings whose samples are put together in equal parts.
 
     Returns:
@@ -201,7 +175,6 @@ def train_generators(config: GeneratorsConfig, target: str, generators: int, ind
 
 
 def _measure(config: GeneratorsConfig, centers: Tensor, runs: GeneratorRuns, parts: list[int]) -> dict[str, float]:
-    """Measure samples of some runs, in equal parts."""
     generator = torch.Generator().manual_seed(cell_seed(config.seed, f"samples {parts[0]}"))
     drawn = [runs.sample(run, -(-config.samples // len(parts)), generator) for run in parts]
     samples = torch.cat([part for part, _ in drawn])

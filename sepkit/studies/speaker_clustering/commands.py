@@ -14,9 +14,6 @@ def score(model: str, *, collection: str, out: str, seeds: int = 3) -> Path:
         collection: folder that `sepkit prepare voices` wrote, or its voices.csv
         out: the file, FILE.json; tables call the method by the name of its folder
         seeds: of k-means, whose mean counts
-
-    Returns:
-        The file.
     """
     from sepkit.files import write_json
     from sepkit.studies.speaker_clustering.measures import read_collection, score_encoder
@@ -52,9 +49,6 @@ def count(
         most: speakers of the largest
         seconds: range of the speech of each speaker
         seed: of the draws
-
-    Returns:
-        The file.
     """
     from sepkit.studies.speaker_clustering.counting import CountOptions, count_trial
 
@@ -71,9 +65,6 @@ def table(scores: list[str], *, out: str) -> Path:
     Args:
         scores: files that `sepkit voices score` wrote, METHOD/RUN.json
         out: the file, FILE.md
-
-    Returns:
-        The file.
     """
     from sepkit.files import write_text
     from sepkit.studies.speaker_clustering.measures import table_of
@@ -96,9 +87,6 @@ def project(
         out: folder of the new encoder
         domains: regular expressions: speakers of a collection that match are of another corpus
         dimensions: of the new embeddings
-
-    Returns:
-        The folder.
     """
     from sepkit.studies.speaker_clustering.projection import project_encoder
 

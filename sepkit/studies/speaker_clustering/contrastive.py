@@ -21,14 +21,7 @@ NOBODY = -1
 
 
 def max_mahalanobis_centers(clusters: int, dimensions: int) -> Tensor:
-    """Return (K, D) unit vectors that are as far from each other as possible: w_i . w_j = -1 / (K - 1).
-
-    Args:
-        clusters: K, at most D + 1; one center is the first axis.
-        dimensions: D.
-
-    Raises:
-        UserError: K > D + 1, for which there are none.
+    """Return (K, D) unit vectors, K <= D + 1, as far from each other as possible: w_i . w_j = -1 / (K - 1).
 
     Source: MiCE paper, appendix B, algorithm 2 (Pang et al. 2018).
     """
@@ -49,15 +42,9 @@ def max_mahalanobis_centers(clusters: int, dimensions: int) -> Tensor:
 
 
 class ContrastiveQueue(nn.Module):
-    """Teacher embeddings of the last instances, written as a ring; a part of the state of a training.
+    """Teacher embeddings (K, D) of the last `length` instances, written as a ring; a part of the state of a training.
 
     It begins with random embeddings of nearly unit length, U(-s, s) with s = (D / 3) ** -0.5.
-
-    Args:
-        length: nu, embeddings that are kept.
-        experts: K; 1 for InfoNCE.
-        dimensions: D.
-        seed: of the first embeddings.
     """
 
     embeddings: Tensor
@@ -80,12 +67,7 @@ class ContrastiveQueue(nn.Module):
 
     @torch.no_grad()
     def add(self, embeddings: Tensor, instances: Tensor) -> None:
-        """Write embeddings over the oldest ones.
-
-        Args:
-            embeddings: (B, K, D), of the teacher.
-            instances: (B,) their numbers.
-        """
+        """Write the teacher's embeddings (B, K, D) of numbered instances over the oldest ones."""
         count = min(len(instances), len(self))
         places = (int(self.position) + torch.arange(count, device=self.instances.device)) % len(self)
         self.embeddings[places] = embeddings[-count:].detach().to(self.embeddings)
@@ -93,11 +75,7 @@ class ContrastiveQueue(nn.Module):
         self.position.copy_((self.position + count) % len(self))
 
     def own(self, instances: Tensor) -> Tensor:
-        """Return which embeddings of the queue are of the same instance, and so are no negatives, (B, nu) bool.
-
-        Args:
-            instances: (B,) their numbers.
-        """
+        """Return which embeddings of the queue are of the same instance, and so are no negatives, (B, nu) bool."""
         return instances[:, None] == self.instances[None, :]
 
 
@@ -113,14 +91,6 @@ def log_expert(
 
         phi_k = Phi_k(v) / (Phi_k(v) + sum_i Phi_k(q_i)),   Phi_k(v) = exp(v_k . (f_k + mu_k) / tau)
 
-    Args:
-        student: (B, K, D) f.
-        teacher: (B, K, D) v.
-        queue: (nu, K, D) q.
-        own: (B, nu) bool, left out of the sum.
-        temperature: tau.
-        prototypes: (K, D) mu; None: without this term.
-
     Source: MiCE paper, equations 6 and 9.
     """
     query = student if prototypes is None else student + prototypes
@@ -134,35 +104,21 @@ def log_expert(
 class InfoNCE:
     """Minus the log probability of the own instance among it and the queue (MoCo), (B,) nats.
 
-    Args:
-        temperature: tau.
-
     Source: He et al., "Momentum contrast for unsupervised visual representation learning", CVPR 2020.
     """
 
     temperature: float
 
     def __call__(self, student: Tensor, teacher: Tensor, queue: ContrastiveQueue, instances: Tensor) -> Tensor:
-        """Return the loss of each instance, (B,).
-
-        Args:
-            student: (B, 1, D).
-            teacher: (B, 1, D).
-            queue: the negatives.
-            instances: (B,) numbers; embeddings of the same one are no negatives.
-        """
+        """Return the loss of each instance, (B,), for embeddings (B, 1, D); those of the same instance are no
+        negatives."""
         return -log_expert(student, teacher, queue.embeddings, queue.own(instances), self.temperature)[:, 0]
 
 
 @dataclass
 class MixtureLoss:
-    """The value of a mixture of contrastive experts.
-
-    Args:
-        loss: (B,) -log sum_k pi_k phi_k, nats.
-        log_gate: (B, K) log pi_k.
-        log_experts: (B, K) log phi_k.
-    """
+    """The value of a mixture of contrastive experts: the loss (B,) -log sum_k pi_k phi_k, nats, log pi_k and log phi_k
+    (B, K)."""
 
     loss: Tensor
     log_gate: Tensor
@@ -182,10 +138,6 @@ class MixtureOfContrastiveExperts:
 
     The gap of the bound is the divergence of q from the exact posterior of the approximated model, which is 0.
 
-    Args:
-        temperature: tau, of the experts.
-        gate_temperature: kappa; infinity: a uniform gate.
-
     Source: MiCE paper, equations 4 to 11.
     """
 
@@ -202,54 +154,28 @@ class MixtureOfContrastiveExperts:
         centers: Tensor | None,
         prototypes: Tensor | None,
     ) -> MixtureLoss:
-        """Return loss, gate and experts.
-
-        Args:
-            student: (B, K, D) f, or (B, 1, D) for one head that all experts share.
-            teacher: of the same shape, v.
-            queue: of the same heads.
-            instances: (B,) numbers of the instances.
-            gate: (B, D) g; None: a uniform gate.
-            centers: (K, D) omega; None: a uniform gate.
-            prototypes: (K, D) mu; None: experts without prototypes.
-        """
+        """Return loss, gate and experts for embeddings (B, K, D), or (B, 1, D) for one head that all experts share."""
         own = queue.own(instances)
         log_experts = log_expert(student, teacher, queue.embeddings, own, self.temperature, prototypes)
         return mix(log_experts, gate_of(gate, centers, self.gate_temperature))
 
 
 def gate_of(gate: Tensor | None, centers: Tensor | None, temperature: float) -> Tensor | None:
-    """Return log pi_k, (B, K), see `MixtureOfContrastiveExperts`; None for a uniform gate.
-
-    Args:
-        gate: (B, D) embeddings; None: the gate is uniform.
-        centers: (K, D); None: the gate is uniform.
-        temperature: of the gate; infinity: it is uniform.
-    """
+    """Return log pi_k, (B, K), for embeddings (B, D) and centers (K, D); None for a uniform gate."""
     if gate is None or centers is None or math.isinf(temperature):
         return None
     return ((gate @ centers.T).float() / temperature).log_softmax(-1)
 
 
 def mix(log_experts: Tensor, log_gate: Tensor | None) -> MixtureLoss:
-    """Return the loss of a mixture of experts, with its parts.
-
-    Args:
-        log_experts: (B, K) log phi_k.
-        log_gate: (B, K) log pi_k; None: uniform.
-    """
+    """Return the loss of a mixture of experts (B, K), with its parts; without a gate it is uniform."""
     uniform = torch.full_like(log_experts, -math.log(log_experts.shape[-1]))
     log_experts, gate = torch.broadcast_tensors(log_experts, uniform if log_gate is None else log_gate)
     return MixtureLoss(-(gate + log_experts).logsumexp(-1), gate, log_experts)
 
 
 class PrototypeSums(nn.Module):
-    """Sums of an epoch's teacher embeddings over the members of each cluster, for the analytical update.
-
-    Args:
-        clusters: K.
-        dimensions: D.
-    """
+    """Sums of an epoch's teacher embeddings over the members of each cluster, for the analytical update."""
 
     sums: Tensor
 
@@ -259,22 +185,13 @@ class PrototypeSums(nn.Module):
 
     @torch.no_grad()
     def add(self, teacher: Tensor, posterior: Tensor) -> None:
-        """Add teacher embeddings, each to the cluster that its posterior is largest for.
-
-        Args:
-            teacher: (B, K or 1, D).
-            posterior: (B, K).
-        """
+        """Add teacher embeddings (B, K or 1, D), each to the cluster that its posterior (B, K) is largest for."""
         members = functional.one_hot(posterior.argmax(-1), posterior.shape[-1]).to(teacher)
         self.sums += (members[..., None] * teacher).sum(0)
 
     @torch.no_grad()
     def update(self, prototypes: Tensor) -> None:
-        """Set prototypes to sums_k / |sums_k| (equation 13) and begin anew; empty clusters keep theirs.
-
-        Args:
-            prototypes: (K, D), changed in place.
-        """
+        """Set prototypes to sums_k / |sums_k| (equation 13) and begin anew; empty clusters keep theirs."""
         lengths = self.sums.norm(dim=-1, keepdim=True)
         prototypes.copy_(torch.where(lengths > 0, self.sums / lengths.clamp_min(1e-12), prototypes))
         self.sums.zero_()

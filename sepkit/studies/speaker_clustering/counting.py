@@ -53,10 +53,7 @@ class CountOptions:
     """Collections to count in.
 
     Args:
-        collections: how many are drawn.
         most: speakers of a collection, from 1 to this, each as often.
-        seconds: range of the speech of each speaker.
-        seed: of the draws.
     """
 
     collections: int = 100
@@ -66,12 +63,7 @@ class CountOptions:
 
 
 def draw_collections(collection: Collection, options: CountOptions) -> list[np.ndarray]:
-    """Return the numbers of the stretches of each drawn collection: whole utterances until the seconds are full.
-
-    Args:
-        collection: from which stretches are drawn.
-        options: how many collections, of how many speakers and seconds.
-    """
+    """Return the numbers of the stretches of each drawn collection: whole utterances until the seconds are full."""
     generator = np.random.default_rng(options.seed)
     names = sorted(set(collection.speakers))
     by_speaker = {name: np.flatnonzero(np.array(collection.speakers) == name) for name in names}
@@ -100,7 +92,6 @@ class Countable:
 
     Args:
         people: returns how many there are under given thresholds, see `SpeakerTree.speakers`, `SpeakerGains.speakers`.
-        speakers: how many there are.
     """
 
     people: Callable[..., int]
@@ -108,13 +99,7 @@ class Countable:
 
 
 def countables(embeddings: np.ndarray, collection: Collection, options: CountOptions) -> list[Countable]:
-    """Return collections that are drawn from one.
-
-    Args:
-        embeddings: (N, D), of all stretches.
-        collection: who speaks in them.
-        options: of the draws.
-    """
+    """Return collections that are drawn from one, with embeddings (N, D) of all its stretches."""
     names, seconds = np.array(collection.speakers), collection.seconds
     drawn = draw_collections(collection, options)
     turns = [SpeechSegment(int(utterance), 0.0, 0.0) for utterance in collection.utterances]
@@ -137,12 +122,7 @@ class Meeting:
     spoken: np.ndarray
 
     def part(self, chosen: Sequence[int], speakers: int) -> Countable:
-        """Return some stretches as if there were no others.
-
-        Args:
-            chosen: their numbers, in order.
-            speakers: how many there are.
-        """
+        """Return some stretches as if there were no others."""
         blended = blend_turns(self.values[list(chosen)], [self.stretches[number] for number in chosen])
         return Countable(SpeakerGains(blended).speakers, speakers)
 
@@ -179,15 +159,8 @@ class Meeting:
 
 
 def read_meetings(model: str, folders: Sequence[str | Path]) -> list[Meeting]:
-    """Return separated meetings, heard by an encoder.
-
-    Args:
-        model: see `embeddings_of`.
-        folders: that `sepkit prepare conversation` wrote, with the estimates of mixture.flac in separated/.
-
-    Raises:
-        UserError: a folder without estimates or without its truth.
-    """
+    """Return separated meetings from folders of `sepkit prepare conversation` with estimates of mixture.flac in
+    separated/."""
     meetings = []
     for folder in map(Path, folders):
         truth = next(iter(read_rttm(folder / "conversation.rttm").values()))
@@ -204,11 +177,7 @@ def read_meetings(model: str, folders: Sequence[str | Path]) -> list[Meeting]:
 
 
 def sets_of_meetings(meetings: Sequence[Meeting]) -> dict[str, list[Countable]]:
-    """Return meetings as a whole, in parts, and what each person says alone.
-
-    Args:
-        meetings: of dev speakers.
-    """
+    """Return meetings as a whole, in parts, and what each person says alone."""
     sets = {
         "meetings": [meeting.whole() for meeting in meetings],
         "parts of meetings": [part for meeting in meetings for part in meeting.parts()],
@@ -218,12 +187,7 @@ def sets_of_meetings(meetings: Sequence[Meeting]) -> dict[str, list[Countable]]:
 
 
 def count_all(items: Sequence[Countable], thresholds: Sequence[tuple[float, ...]]) -> list[dict[str, Any]]:
-    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found).
-
-    Args:
-        items: whose speakers are counted.
-        thresholds: that `Countable.people` takes.
-    """
+    """Return for each threshold how often the count is exact and within one, and the confusion matrix (true, found)."""
     true = np.array([item.speakers for item in items])
     results = []
     for threshold in thresholds:
@@ -246,12 +210,7 @@ def count_all(items: Sequence[Countable], thresholds: Sequence[tuple[float, ...]
 def calibrate(
     sets: Mapping[str, Sequence[Countable]], thresholds: Sequence[tuple[float, ...]]
 ) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """Return the thresholds that count best: shares within one and exact, added over all sets; and how well in each.
-
-    Args:
-        sets: name -> whose speakers are counted.
-        thresholds: to choose from.
-    """
+    """Return the thresholds that count best: shares within one and exact, added over all sets; and how well in each."""
     results = {name: count_all(items, thresholds) for name, items in sets.items()}
     values = sum(np.array([result["within_one"] + result["exact"] for result in own]) for own in results.values())
     # The middle of the best thresholds is the safest.
@@ -268,16 +227,7 @@ def count_trial(
     options: CountOptions,
     meetings: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
-    """Calibrate the thresholds of a count on dev, count on test, and return both; an encoder keeps its thresholds.
-
-    Args:
-        model: folder of an encoder, mean_mfcc or mean_log_mel.
-        dev: collections for calibration.
-        test: collection to measure on.
-        out: JSON file of the result.
-        options: of the collections that are drawn from each.
-        meetings: separated ones for calibration, see `read_meetings`.
-    """
+    """Calibrate the thresholds of a count on dev, count on test, and return both; an encoder keeps its thresholds."""
     sets = {}
     for folder in dev:
         known = read_collection(folder)
@@ -300,11 +250,6 @@ def count_trial(
 
 
 def keep(folder: Path, info: Mapping[str, Any]) -> None:
-    """Add plain data to what stands beside an encoder's weights.
-
-    Args:
-        folder: of the encoder.
-        info: what is added.
-    """
+    """Add plain data to what stands beside an encoder's weights."""
     encoder = load_checkpoint(folder, of=SpeakerEncoder)
     save_model(encoder, find_checkpoint(folder), encoder.info | dict(info))

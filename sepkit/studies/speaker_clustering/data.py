@@ -40,15 +40,7 @@ class Stretches:
     """Stretches of one speaker each, in memory; item (epoch, index) holds views of one.
 
     Args:
-        source: folder or CSV file, see `StretchDataConfig`.
-        config: of the views.
-        sample_rate: Hz.
-        views: of each item.
-        seed: of all draws.
         separated: folder of their separated estimates, from which a share of the views is cut; None: there are none.
-
-    Raises:
-        UserError: recordings that cannot be read, or no stretch that is long enough.
     """
 
     def __init__(
@@ -99,14 +91,8 @@ class Stretches:
 
 @dataclass
 class Loaded:
-    """Stretches of a folder or CSV file.
-
-    Args:
-        segments: where each comes from.
-        waveforms: (T,) samples of each, 16-bit integers.
-        estimates: the same of their separated estimates; None if there are none.
-        skipped: how many were left out.
-    """
+    """Stretches of a folder or CSV file: (T,) samples, 16-bit integers, also of separated estimates if there are
+    any."""
 
     segments: list[Segment]
     waveforms: list[np.ndarray]
@@ -115,17 +101,7 @@ class Loaded:
 
 
 def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, separated: str | None = None) -> Loaded:
-    """Return the stretches of a folder or CSV file.
-
-    Args:
-        source: folder or CSV file.
-        config: the lengths of stretches.
-        sample_rate: Hz of the samples.
-        separated: folder of separated estimates under the same relative paths; None: there are none.
-
-    Raises:
-        UserError: recordings that cannot be read, or without a separated estimate.
-    """
+    """Return the stretches of a folder or CSV file."""
     loaded = Loaded([], [], None if separated is None else [], 0)
     for segment, path in _listed(Path(source)):
         start = round(segment.start_seconds * sample_rate)
@@ -150,7 +126,6 @@ def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, sep
 
 
 def _estimate_of(folder: Path, segment: Segment, start: int, length: int, sample_rate: int) -> np.ndarray:
-    """Return the separated estimate of a stretch, (length,)."""
     path = folder / segment.path
     if not path.is_file():
         raise UserError(f"data.separated: {path} does not exist, expected an estimate of each recording of data.train")
@@ -158,7 +133,6 @@ def _estimate_of(folder: Path, segment: Segment, start: int, length: int, sample
 
 
 def _listed(source: Path) -> list[tuple[Segment, Path]]:
-    """Return segments with the recordings that they are parts of."""
     if source.is_dir():
         files = find_audio_files(source)
         names = [file.relative_to(source) for file in files]
@@ -187,12 +161,6 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     """Return a waveform with reverberation, color, noise and gain of its own, (T,).
 
     All is done to its spectrum, so that a view takes two Fourier transforms.
-
-    Args:
-        waveform: (T,).
-        views: how strong all that is.
-        sample_rate: Hz.
-        generator: of the draws.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -228,10 +196,6 @@ def _room(length: int, sample_rate: int, generator: np.random.Generator) -> np.n
 
 
 def speakers_of(segments: Sequence[Segment]) -> list[str] | None:
-    """Return who speaks in each stretch; None unless that is known of all.
-
-    Args:
-        segments: with or without a speaker.
-    """
+    """Return who speaks in each stretch; None unless that is known of all."""
     names = [segment.speaker for segment in segments]
     return None if any(name is None for name in names) else [str(name) for name in names]

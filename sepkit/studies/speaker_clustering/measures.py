@@ -35,13 +35,7 @@ _FRAME_SECONDS, _LOUD_PERCENTILE, _BELOW_LOUD_DB = 0.02, 95, 20.0
 
 @dataclass
 class Collection:
-    """Segments of 1.5 s of speech of known speakers.
-
-    Args:
-        speakers: (N,) who speaks in each.
-        utterances: (N,) number of the utterance that it is a part of.
-        waveforms: of each, at 8 kHz.
-    """
+    """Segments of 1.5 s of speech of known speakers at 8 kHz, each with the number of its utterance."""
 
     speakers: list[str]
     utterances: np.ndarray
@@ -53,23 +47,12 @@ class Collection:
         return np.array([len(waveform) / _RATE for waveform in self.waveforms])
 
     def at(self, sample_rate: int) -> list[np.ndarray]:
-        """Return the samples of each segment at a rate, (T,) each.
-
-        Args:
-            sample_rate: Hz.
-        """
+        """Return the samples of each segment at a rate, (T,) each."""
         return [audio.resample(waveform, _RATE, sample_rate) for waveform in self.waveforms]
 
 
 def read_collection(table: str | Path) -> Collection:
-    """Return the segments of the utterances of a table with speakers.
-
-    Args:
-        table: CSV file, or the folder of voices.csv.
-
-    Raises:
-        UserError: an unreadable table, without speakers, or a recording that cannot be read.
-    """
+    """Return the segments of the utterances of a CSV file with speakers, or of a folder's voices.csv."""
     table = Path(table)
     table = table / "voices.csv" if table.is_dir() else table
     speakers: list[str] = []
@@ -88,12 +71,7 @@ def read_collection(table: str | Path) -> Collection:
 
 
 def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
-    """Return segments of 1.5 s of speech, without frames 20 dB below the loud ones and without a short rest.
-
-    Args:
-        waveform: (T,).
-        sample_rate: Hz.
-    """
+    """Return segments of 1.5 s of speech, without frames 20 dB below the loud ones and without a short rest."""
     frame, length = round(_FRAME_SECONDS * sample_rate), round(WINDOW_SECONDS * sample_rate)
     frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
     energies = np.square(frames, dtype=np.float64).sum(1)
@@ -106,13 +84,7 @@ def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
 
 
 def score_encoder(model: str, collection: Collection, seeds: int = _SEEDS) -> dict[str, Any]:
-    """Return NMI, ACC, ARI and purity, %, of each rule that the encoder has, their number of speakers known.
-
-    Args:
-        model: folder of an encoder, a name of one that ships, mean_mfcc or mean_log_mel.
-        collection: with known speakers.
-        seeds: of k-means, whose mean counts.
-    """
+    """Return NMI, ACC, ARI and purity, %, of each rule that the encoder has, their number of speakers known."""
     count = len(set(collection.speakers))
     if model in BASELINES:
         values = mean_spectra(model, collection.waveforms, _RATE)
@@ -145,22 +117,12 @@ def _has(rule: str, encoder: SpeakerEncoder, count: int) -> bool:
 
 
 def embeddings_of(model: str, collection: Collection) -> np.ndarray:
-    """Return the embeddings of a collection under an encoder, or its plain features, (N, D).
-
-    Args:
-        model: folder or name of an encoder, or a name of `BASELINES`.
-        collection: N segments.
-    """
+    """Return the embeddings of a collection under an encoder, or its plain features, (N, D)."""
     return embeddings_of_waveforms(model, collection.at)
 
 
 def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.ndarray]]) -> np.ndarray:
-    """Return embeddings of segments under an encoder, or their plain features, (N, D).
-
-    Args:
-        model: see `embeddings_of`.
-        waveforms: gives those of the segments at a rate in Hz.
-    """
+    """Return embeddings of the segments that `waveforms` gives at a rate in Hz, or their plain features, (N, D)."""
     if model in BASELINES:
         return mean_spectra(model, waveforms(_RATE), _RATE)
     encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
@@ -168,11 +130,8 @@ def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.n
 
 
 def table_of(files: Sequence[str | Path]) -> str:
-    """Return a Markdown table of scores: a row for each method and rule, mean and deviation over its files.
-
-    Args:
-        files: of scores; the name of a file's folder is its method.
-    """
+    """Return a Markdown table of scores: a row for each method, a file's folder, and rule, mean and deviation over
+    files."""
     groups: dict[tuple[str, str], list[dict[str, float]]] = {}
     for file in files:
         result = read_json(file, "score the encoder again")
@@ -208,12 +167,7 @@ class Voices:
 
 @torch.inference_mode()
 def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> Voices:
-    """Return what an encoder says of waveforms, one by one.
-
-    Args:
-        encoder: of voices.
-        waveforms: (T,) each, at its rate.
-    """
+    """Return what an encoder says of waveforms, one by one."""
     embeddings, features, experts, gates = [], [], [], []
     for waveform in waveforms:
         spectra = encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None])
@@ -238,12 +192,8 @@ def cluster_by(
     """Return the clusters that a rule finds.
 
     Args:
-        rule: see `Rule`.
-        encoder: that heard the stretches.
-        voices: what it said.
         speakers: K; of the rule `posterior` the encoder's experts.
         temperatures: tau and kappa of the encoder's training, for `posterior`.
-        seed: of k-means.
     """
     if rule == "posterior":
         posterior = posterior_of_experts(encoder, voices, *temperatures)
@@ -262,14 +212,7 @@ def cluster_by(
 def posterior_of_experts(
     encoder: SpeakerEncoder, voices: Voices, temperature: float, gate_temperature: float
 ) -> np.ndarray:
-    """Return MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10), (N, K).
-
-    Args:
-        encoder: with K experts.
-        voices: what the encoder says of N stretches.
-        temperature: of the experts.
-        gate_temperature: of the gate.
-    """
+    """Return MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10), (N, K)."""
     experts = torch.from_numpy(voices.experts)
     count, heads, dimensions = experts.shape
     queue = ContrastiveQueue(max(1, count), heads, dimensions)

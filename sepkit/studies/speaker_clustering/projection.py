@@ -36,11 +36,7 @@ def project_encoder(
     """Write an encoder with a projection that is fitted to collections, and return its folder.
 
     Args:
-        model: folder of an encoder with one head, or the name of one that ships; a projection that it has is replaced.
-        collections: that `sepkit prepare voices` wrote; who speaks is not used.
         domains: regular expressions; recordings of a collection whose speaker matches one are a domain of their own.
-        dimensions: of the projection.
-        out: folder of the new encoder.
 
     Raises:
         UserError: an encoder with several heads, too many dimensions, or too few recordings of two segments.
@@ -69,7 +65,6 @@ def project_encoder(
 
 @torch.inference_mode()
 def _inputs(encoder: SpeakerEncoder, waveforms: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what is mapped, (N, D + 2 bands)."""
     rows = []
     for waveform in waveforms:
         spectra = encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None])
@@ -83,13 +78,7 @@ def discriminants(
     """Return the mean (C,) and the directions (C, P) along which classes differ most, at unit spread within them.
 
     Args:
-        values: (N, C).
-        classes: (N,) of each; those with one member tell nothing of the spread within.
         domains: (N,) of each; differences between their means count as spread within classes.
-        dimensions: P.
-
-    Raises:
-        UserError: no class has two members.
     """
     mean = values.mean(0)
     inside = values - _means_of(values, classes)
@@ -110,13 +99,11 @@ def discriminants(
 
 
 def _numbers(groups: Sequence[object]) -> np.ndarray:
-    """Return (N,) numbers of groups from 0."""
     known: dict[object, int] = {}
     return np.array([known.setdefault(group, len(known)) for group in groups])
 
 
 def _means_of(values: np.ndarray, groups: Sequence[object]) -> np.ndarray:
-    """Return for each row the mean of its group, (N, C)."""
     numbers = _numbers(groups)
     sums = np.zeros((numbers.max() + 1, values.shape[1]))
     np.add.at(sums, numbers, values)

@@ -45,11 +45,6 @@ class SpeakerClusteringTask(Task):
 
     The teacher is the exponential moving average of the student's weights. It normalizes with the statistics of its
     batch. The queue is written after each step, and validation leaves it as it is.
-
-    Args:
-        config: of the encoder, the views, the loss and the trainer.
-        out: folder of the experiment.
-        resuming: whether a saved state will be loaded.
     """
 
     model_type = SpeakerEncoder
@@ -202,12 +197,7 @@ class SpeakerClusteringTask(Task):
 
 
 def masked(spectra: Tensor, masks: Tensor) -> Tensor:
-    """Return log mel spectra (B, bands, F) with a part of the bands and of the frames set to 0, which is their mean.
-
-    Args:
-        spectra: (B, bands, F).
-        masks: (B, 4) where masks over time and bands begin and how long they are, shares of the whole.
-    """
+    """Return log mel spectra (B, bands, F) with a part of the bands and of the frames set to 0, which is their mean."""
     for axis, size in ((0, spectra.shape[2]), (1, spectra.shape[1])):
         places = (torch.arange(size, device=spectra.device) + 0.5) / size
         begin, length = masks[:, 2 * axis, None], masks[:, 2 * axis + 1, None]
@@ -225,15 +215,6 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
     head is the other encoder's. Prototypes are the mean directions of clusters in what the head gives. The gate's head
     is the encoder's, minus its mean output, rotated so that cluster k lies as near omega_k as a rotation can bring it
     (orthogonal Procrustes): centers of the gate add up to zero, but all embeddings have much in common.
-
-    Args:
-        model: MiCE's, with trunk and norm of the other encoder already.
-        source: folder of an encoder with one head, of the same dimensions.
-        stretches: of the training, from which clusters are found.
-        seed: of k-means.
-
-    Raises:
-        UserError: an encoder with several heads or other dimensions, or fewer stretches than clusters.
     """
     other = load_checkpoint(source, of=SpeakerEncoder)
     if other.config.experts != 1 or other.heads.weight.shape[1:] != model.heads.weight.shape[1:]:
@@ -263,12 +244,8 @@ def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: St
 
 
 def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> tuple[Tensor, Tensor]:
-    """Return mean outputs of an encoder's head, and embeddings, over some crops of each stretch as it is, (N, D) each.
-
-    Args:
-        encoder: of voices.
-        stretches: N of them.
-    """
+    """Return mean outputs of an encoder's head, and embeddings, over some crops of each stretch as it is, (N, D)
+    each."""
     length = round(stretches.config.views.crop_seconds * stretches.sample_rate)
     outputs, embeddings = [], []
     for waveform in stretches.waveforms:
@@ -284,11 +261,6 @@ def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> tuple[Tensor,
 
 
 def procrustes(points: Tensor, targets: Tensor) -> Tensor:
-    """Return the orthogonal R that minimizes |points R - targets|, (D, D).
-
-    Args:
-        points: (K, D).
-        targets: (K, D).
-    """
+    """Return the orthogonal R that minimizes |points R - targets|, (D, D), for points (K, D)."""
     left, _, right = torch.linalg.svd(points.T @ targets)
     return left @ right
