@@ -65,9 +65,6 @@ DEPTH_STEPS = 10_000
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 
-PICKLE_BYTES = 8_000_000_000
-"""Of what a file of `torch.save` holds once it is read."""
-
 ONNX_SECONDS = 120.0
 """For one run of an exported graph; one that takes more per second of sound is of no use, or does not end."""
 

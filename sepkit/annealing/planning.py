@@ -7,9 +7,11 @@ factor e^Lambda. Below T_c this takes time, and a start above T_c delays it furt
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -44,6 +46,21 @@ class Plan:
         for warning in self.warnings:
             print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
         return json.dumps(self.data, allow_nan=False) if as_json else "\n".join([*self.lines, *self.yaml])
+
+
+def command_of(kind: str, plan: Callable[..., Plan]) -> Callable[..., str]:
+    """Return `sepkit plan-schedule KIND`, whose options are the parameters of `plan`, and --json."""
+
+    def command(*, json: bool = False, **numbers: Any) -> str:
+        return plan(**numbers).shown(kind, json)
+
+    signature = inspect.signature(plan, eval_str=True)
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in signature.parameters.values()]
+    options.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool))
+    vars(command)["__signature__"] = signature.replace(parameters=options)
+    command.__annotations__ = {option.name: option.annotation for option in options}
+    command.__doc__ = plan.__doc__
+    return command
 
 
 def positive(**values: float) -> None:
@@ -142,15 +159,17 @@ def plan_amcl(
     observed_split: float | None = None,
     observed_decay: float | None = None,
 ) -> Plan:
-    """Return the temperature and epoch at which hypotheses are seen to split, and the best initial temperature, T_c.
+    """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
 
     Args:
-        observed_split: temperature at which another run was seen to split; the step size is fitted to it.
-        observed_decay: of that run; None: that of the plan.
-
-    Raises:
-        UserError: a number out of its range, an initial temperature below the critical one, or an observed split above
-            the temperatures of its run.
+        critical_temperature: T_c, as `sepkit find-temperature` prints it
+        initial_temperature: T0, in the same unit
+        epochs: of annealing
+        kind: of cooling
+        decay: of the temperature in an epoch, with --kind exponential
+        step_size: eta, of a gradient step on one hypothesis, one an epoch
+        observed_split: temperature at which a run was seen to split; replaces --step-size, which --json prints
+        observed_decay: of that run, which is otherwise that of the plan; default: --decay
     """
     positive(
         critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
@@ -212,7 +231,6 @@ def plan_amcl(
 
 
 def _fitted(run: Cooling, critical: float, observed_split: float) -> float:
-    """Return the step size with which a run splits where it was seen to."""
     positive(observed_split=observed_split)
     if observed_split >= critical:
         raise UserError(

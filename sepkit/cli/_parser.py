@@ -33,6 +33,7 @@ Groups = Mapping[str, Sequence[str]]
 
 SHARED_HELP = {
     "device": "cpu, cuda, cuda:1 ..., or auto: an accelerator if there is one",
+    "json": "print the numbers as JSON, nothing else",
     "import_": "Python file that registers choices of your own; it is executed; can be repeated",
 }
 """Help of parameters that mean the same in several commands, unless the command says more."""

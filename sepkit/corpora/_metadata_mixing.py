@@ -133,7 +133,6 @@ _Made = dict[str, Any]
 
 
 def _measure_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
-    """Look at the files of a part's mixtures; return them by name, in the order of the table."""
     made: dict[str, _Made] = {}
     work = partial(_measure, layout=layout)
     for recipe, result in for_each(work, part.recipes, processes, f"{part.name}: looking", "mixture"):

@@ -237,7 +237,6 @@ _Describe = Callable[[Path], "Recording | str"]
 
 
 def _speaker_rule(speaker_from: str, speech: Path) -> _Describe:
-    """Return the function from a path to its recording, or to the reason why its speaker is not known."""
     kind, _, argument = speaker_from.partition(":")
     if kind == "first" and not argument:
         return partial(_by_folder, speech=speech, first=True)

@@ -173,7 +173,6 @@ def _pauses(lane: int) -> tuple[float, float]:
 
 
 def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> Path:
-    """Write who is heard when, from the written sources, and return the RTTM file."""
     segments = []
     for number in range(1, len(names) + 1):
         meter = ActivityMeter(1, sample_rate)

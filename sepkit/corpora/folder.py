@@ -42,8 +42,6 @@ _SPEAKER_FILE = "SPEAKERS.TXT"
 
 @dataclass(frozen=True)
 class _Plan:
-    """The contents of the manifests."""
-
     options: FolderOptions
     groups: Mapping[str, re.Pattern[str]]
     noise: Mapping[str, tuple[Path, ...]]
@@ -227,7 +225,6 @@ def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[s
 
 
 def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, list[MixtureEntry]]:
-    """Return name -> mixtures of the manifests of a split."""
     style = replace(plan.style, noise=plan.noise.get(split, ()))
     seeds = [plan.options.seed, 2 + SPLITS.index(split)]
     if split == "train":
@@ -246,7 +243,6 @@ def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, li
 def _make_tests(
     split: str, members: Sequence[Utterance], plan: _Plan, style: MixtureStyle, seeds: Sequence[int]
 ) -> dict[str, list[MixtureEntry]]:
-    """Return name -> mixtures of the manifests of test: all of it, and of each group."""
     if not plan.groups:
         return {split: _draw_crops(split, members, plan, style, seeds)}
     manifests: dict[str, list[MixtureEntry]] = {split: []}

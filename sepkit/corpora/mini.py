@@ -61,8 +61,6 @@ _SPARE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class _Sentence:
-    """One file to be made."""
-
     split: str
     sex: str
     voice: Voice

@@ -115,7 +115,6 @@ class _Job:
 
 
 def _cut(job: _Job, out: Path) -> None:
-    """Write an utterance from its first sound on, at 16 kHz."""
     if Path(job.path).parent != Path(_CUT_FOLDER):
         raise UserError(f"{job.path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
     found = job.originals

@@ -54,8 +54,6 @@ _STAMPS = "wsj0-mix.json"
 
 @dataclass(frozen=True)
 class _Plan:
-    """How mixtures are made, and where they go."""
-
     out: Path
     condition: str
     speakers: int
@@ -155,7 +153,6 @@ def _prepare_mixtures(
     processes: int | None,
     skipped: dict[str, str],
 ) -> dict[str, list[MixtureEntry]]:
-    """Make or describe the mixtures, and write the manifests; return name -> mixtures."""
     earlier = {plan.condition: _Earlier(plan, lines[plan.condition], table) for plan in plans}
     jobs = [job for plan in plans for job in _jobs(plan, lines[plan.condition], recordings, skipped)]
     entries = {job.key: entry for job in jobs if (entry := earlier[job.plan.condition].entry(job)) is not None}

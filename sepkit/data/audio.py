@@ -60,7 +60,6 @@ AUDIO_SUFFIXES = FFMPEG_SUFFIXES | {
 
 # Both resamplers' filters end within this many samples of the slower of the two rates.
 _CONTEXT_SAMPLES = 256
-_FLAC_CHANNELS = 8
 # Samples per block of libFLAC at its default strength.
 _FLAC_BLOCK = 4096
 
@@ -279,7 +278,6 @@ def _read_frames(file: OpenFile, path: AudioPath, start: int, count: int, channe
 
 
 def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
-    """Return (T,) for (T, C): one channel, or the mean of all."""
     if channel is None and frames.shape[1] > 1:
         return frames.mean(axis=1)
     return np.ascontiguousarray(frames[:, channel or 0])

@@ -33,6 +33,5 @@ def colored(waveform: np.ndarray, deviation_db: float, generator: np.random.Gene
 
 @lru_cache(maxsize=8)
 def _cosines(size: int) -> np.ndarray:
-    """Return (4, size // 2 + 1) float32 cosines over frequency."""
     frequencies = np.linspace(0, np.pi, size // 2 + 1)
     return np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies)).astype(np.float32)

@@ -304,7 +304,6 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
 
 
 def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
-    """Return where each speaker's items start and stop in a sorted list."""
     blocks, stop = [], 0
     for _, group in groupby(speakers):
         start, stop = stop, stop + sum(1 for _ in group)

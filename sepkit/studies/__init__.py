@@ -78,8 +78,8 @@ STUDIES: dict[str, Study] = {
         commands={"annealed-inference": "mode collapse of annealed variational inference over annealing schedules"},
         leaves={
             "plan-schedule": {
-                "inverse-temperature": "commands:inverse_temperature",
-                "kl-warmup": "commands:kl_warmup",
+                "inverse-temperature": "planning:inverse_temperature",
+                "kl-warmup": "planning:kl_warmup",
             }
         },
     ),

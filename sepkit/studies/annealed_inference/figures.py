@@ -241,7 +241,6 @@ def _flows(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
 
 
 def _formulas(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    """Draw the flow against both closed forms."""
     temperatures = _values(rows, "temperature")
     figure, panels = _new(len(temperatures), 1, 3.0, 3.0)
     for axes, temperature in zip(panels, temperatures, strict=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from sepkit.annealing.planning import Plan, inside, positive
+from sepkit.annealing.planning import Plan, command_of, inside, positive
 from sepkit.errors import UserError
 from sepkit.schedules import (
     InverseTemperature,
@@ -53,13 +53,21 @@ def plan_inverse_temperature(
     steps: float | None = None,
     target_probability: float | None = None,
     step_size: float = 0.05,
-    shape: Shape = "exponential",
+    schedule: Shape = "exponential",
     alpha: float = collapse.PAPER_ALPHA,
 ) -> Plan:
-    """Return how likely annealed variational inference loses one of two modes, and the beta_i and t0 that avoid it.
+    """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
 
-    Without `steps`, they are those that `target_probability` needs; without `initial_beta` it is the optimum. alpha is
-    the R^2 beta at the end of the hot phase. UserError: no t0 below a million reaches the target.
+    Args:
+        dimension: d, of the space
+        radius: R, distance of both modes from their center in standard deviations of a mode
+        heavy_weight: w*, weight of the heavy mode, between 0 and 1
+        initial_beta: inverse temperature at the start, between 0 and 1; default: the optimum
+        steps: t0, after which the inverse temperature is 1
+        target_probability: of collapse, instead of --steps; the steps that it needs are printed
+        step_size: eta, of a gradient step
+        schedule: shape of the inverse temperature; "saturating" approaches 1 with time constant --steps
+        alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
     """
     positive(dimension=dimension, radius=radius, step_size=step_size, alpha=alpha)
     if dimension < 2:
@@ -73,7 +81,7 @@ def plan_inverse_temperature(
     stable_alpha = collapse.stability_alpha(radius, heavy_weight)
     if target_probability is not None:
         inside(target_probability=target_probability)
-        if shape != "exponential":
+        if schedule != "exponential":
             raise UserError("--target-probability: only for --schedule exponential; give --steps for other schedules")
         steps = collapse.steps_for_probability(
             target_probability, beta, step_size, dimension, radius, heavy_weight, stable_alpha, repelled=True
@@ -87,9 +95,9 @@ def plan_inverse_temperature(
         steps = max(1.0, float(math.ceil(steps)))
     assert steps is not None
     positive(steps=steps)
-    schedule, end = rising_schedule(shape, beta, steps)
-    growth_paper = collapse.growth_of_schedule(schedule, end, step_size, radius, alpha)
-    growth = collapse.growth_of_schedule(schedule, end, step_size, radius, stable_alpha)
+    rising, end = rising_schedule(schedule, beta, steps)
+    growth_paper = collapse.growth_of_schedule(rising, end, step_size, radius, alpha)
+    growth = collapse.growth_of_schedule(rising, end, step_size, radius, stable_alpha)
     start = collapse.start_probability(dimension, radius, heavy_weight)
     probability = collapse.collapse_probability(growth, dimension, radius, heavy_weight, repelled=True)
     warnings = []
@@ -106,13 +114,13 @@ def plan_inverse_temperature(
         "dimension": dimension,
         "radius": radius,
         "heavy_weight": heavy_weight,
-        "schedule": shape,
+        "schedule": schedule,
         "initial_beta": beta,
         "optimal_initial_beta": optimum,
         "steps": steps,
         "step_size": step_size,
         "flow_time": step_size * steps,
-        "rate": beta ** (-1 / steps) if shape == "exponential" else None,
+        "rate": beta ** (-1 / steps) if schedule == "exponential" else None,
         "alpha": alpha,
         "stability_alpha": stable_alpha,
         "growth_exponent_paper": growth_paper,
@@ -127,11 +135,11 @@ def plan_inverse_temperature(
         f"collapse probability  {probability:.3f}  (paper's form {data['collapse_probability_paper']:.3f},"
         f" without annealing {start:.3f})",
     ]
-    length = "time" if shape == "saturating" else "end"
+    length = "time" if schedule == "saturating" else "end"
     yaml = [
         "objective:",
         "  rates:",
-        f"    tempering: {{name: {_NAMES[shape]}, initial: {beta:.6g}, {length}: {steps:.6g}}}"
+        f"    tempering: {{name: {_NAMES[schedule]}, initial: {beta:.6g}, {length}: {steps:.6g}}}"
         f"  # {length} in epochs, if a step is one",
     ]
     return Plan(data, lines, warnings, yaml)
@@ -145,16 +153,19 @@ def plan_kl_warmup(
     final_weight: float = 1.0,
     initial_beta: float | None = None,
 ) -> Plan:
-    """Return which latents of a linear auto-encoder live, and when they die or are born, in KL warm-up and tempering.
+    """Predict which latents live in a linear model, and when they die (KL warm-up) or come to life (tempering).
 
-    Data of independent coordinates, variance lambda each, are decoded as x = W z + noise of variance v, and encoded as
-    q(z | x) = N(V x, D). A latent is alive if W = V = 0 is no minimum of the loss. KL warm-up weighs the rate with
-    beta, here linear from 0 to `final_weight`: a latent lives if lambda > beta v, and all begin alive. Tempering weighs
-    log p(x, z) with beta = min(beta_i^(1 - t / epochs), 1): a latent lives if lambda > v / beta, and they come to life
-    one by one.
-
-    Source: the Hessians of both losses at zero.
+    Args:
+        variances: of the data along its principal axes
+        noise_variance: of the decoder
+        epochs: of the schedule
+        final_weight: of the rate after the warm-up
+        initial_beta: of tempering; default: where the first latent comes to life
     """
+    # Data of independent coordinates, variance lambda each, are decoded as x = W z + noise of variance v, and encoded
+    # as q(z | x) = N(V x, D). A latent is alive if W = V = 0 is no minimum of the loss: by the Hessians there, if
+    # lambda > beta v in KL warm-up, which weighs the rate with beta and where all begin alive, or if lambda > v / beta
+    # in tempering, which weighs log p(x, z) with beta = min(beta_i^(1 - t / epochs), 1).
     positive(noise_variance=noise_variance, epochs=epochs, final_weight=final_weight)
     if not variances:
         raise UserError("--variances: none given, expected the variances of the data along its principal axes")
@@ -201,3 +212,7 @@ def plan_kl_warmup(
         f"    # or: tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {epochs:g}}}",
     ]
     return Plan(data, lines, warnings, yaml)
+
+
+inverse_temperature = command_of("inverse-temperature", plan_inverse_temperature)
+kl_warmup = command_of("kl-warmup", plan_kl_warmup)

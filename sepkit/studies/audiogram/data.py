@@ -64,7 +64,6 @@ class Audiograms:
         return self[np.flatnonzero(self.complete)[:first]]
 
     def __getitem__(self, chosen: np.ndarray) -> Audiograms:
-        """Return those that an index array or a boolean mask picks."""
         places = np.arange(len(self))[chosen]
         return Audiograms(
             self.names,

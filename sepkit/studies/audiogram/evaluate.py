@@ -268,7 +268,6 @@ def _rates(
 
 
 def _write(folder: Path, simulation: Simulation, model: AudiogramModel) -> None:
-    """Write information.csv, sequences.csv, audiograms.csv and, last of all, simulation.json."""
     _write_rows(folder / "information.csv", _information_rows(simulation))
     _write_rows(folder / "sequences.csv", _sequence_rows(simulation, model.vae.names))
     _write_rows(folder / AUDIOGRAMS, _audiogram_rows(simulation, model))

@@ -180,7 +180,6 @@ def _frequency(name: str) -> float:
 
 
 def _thresholds(vae: TrainedVAE, row: np.ndarray) -> dict[str, float]:
-    """Return name -> value of the measurable dimensions of a (D,) row."""
     return {vae.names[place]: float(row[place]) for place in vae.measurable}
 
 

@@ -123,7 +123,7 @@ def test_kl_warmup(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_for_a_configuration_are_one() -> None:
     """`sepkit train` accepts these lines."""
     shapes: tuple[Shape, ...] = ("exponential", "linear", "saturating", "step")
-    plans = [plan_inverse_temperature(512, 3.0, 0.8, steps=100, shape=shape) for shape in shapes]
+    plans = [plan_inverse_temperature(512, 3.0, 0.8, steps=100, schedule=shape) for shape in shapes]
     for plan in (*plans, plan_kl_warmup([1.0], 0.5, 10)):
         from_dict(TrainConfig, yaml.safe_load("\n".join(plan.yaml)), "planned")
 
