@@ -227,7 +227,7 @@ evaluate_all() { for_all evaluate_one; }
 summarize_all() {
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
   sepkit summarize $(run_folders) --metric si_sdri_db si_sdr_db blr_nats_per_sample \
-    ${drops:+--drop-from $drops} --out "$exp/table.md"
+    ${drops:+--reference-set $drops} --out "$exp/table.md"
   # shellcheck disable=SC2046
   case $setting in
     *table3) sepkit summarize $(run_folders) --figure evidence --out "$exp/evidence.md" ;;

@@ -97,7 +97,7 @@ evaluate_one() {
   local run=$exp/$1
   shift
   # shellcheck disable=SC2086
-  $decode_cmd sepkit evaluate --model "$run/last_model" --manifest "$@" --apart --metrics si_sdr blr --processes 0 \
+  $decode_cmd sepkit evaluate --model "$run/last_model" --manifest "$@" --separate-reports --metrics si_sdr blr --processes 0 \
     --out "$run/evaluation" >>"$run.evaluation.log" 2>&1 ||
     { tail -3 "$run.evaluation.log" >&2; echo "$0: $run: evaluation failed, see $run.evaluation.log" >&2; return 1; }
   echo "$run"

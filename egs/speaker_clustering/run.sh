@@ -8,10 +8,10 @@
 # --box-conf FILE      the training on unlabeled speech of the train split (stage 7)
 # --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 9)
 # --separator MODEL    what separates the mixtures of the separated collections (stage 9)
-# --like REGEX         names of the test speakers to cluster, those with most recordings first
+# --regex REGEX        names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
-# --dev-like REGEX     names of the dev speakers that temperatures are chosen on
-# --others-like REGEX  names of the test speakers of a second collection, all of them, clean
+# --dev-regex REGEX    names of the dev speakers that temperatures are chosen on
+# --others-regex REGEX names of the test speakers of a second collection, all of them, clean
 # --seeds "..."        of the trainings
 # --temperatures "..." tau (and kappa) to choose from on dev, for both losses alike
 # --moco-temperature T  the one chosen for MoCo
@@ -39,10 +39,10 @@ conf=conf/cpu.yaml
 box_conf=conf/box.yaml
 second_conf=conf/box_separated.yaml
 separator=boxed_8k
-like='^[0-9]{1,4}$'
+regex='^[0-9]{1,4}$'
 speakers=10
-dev_like='^9'
-others_like='^9'
+dev_regex='^9'
+others_regex='^9'
 seeds="0 1 2"
 temperatures="0.1 0.3 1"
 moco_temperature=0.3
@@ -67,10 +67,10 @@ exp=${exp:-exp/$setting}
 baselines="mean_log_mel mean_mfcc"
 
 prepare() {
-  sepkit prepare voices --speech "$speech" --like "$like" --speakers "$speakers" --out "$data/clean"
-  sepkit prepare voices --speech "$speech" --like "$like" --speakers "$speakers" --noisy --out "$data/noisy"
-  sepkit prepare voices --speech "$speech" --like "$others_like" --out "$data/others"
-  sepkit prepare voices --speech "$speech" --split dev --like "$dev_like" --noisy --out "$data/dev"
+  sepkit prepare voices --speech "$speech" --regex "$regex" --speakers "$speakers" --out "$data/clean"
+  sepkit prepare voices --speech "$speech" --regex "$regex" --speakers "$speakers" --noisy --out "$data/noisy"
+  sepkit prepare voices --speech "$speech" --regex "$others_regex" --out "$data/others"
+  sepkit prepare voices --speech "$speech" --split dev --regex "$dev_regex" --noisy --out "$data/dev"
 }
 
 # score MODEL METHOD RUN SET: writes the scores of a model on a collection, unless they are there.
@@ -185,7 +185,7 @@ count() {
 }
 
 train_separated() {
-  local test="--speech $speech --like $like --speakers $speakers" dev="--speech $speech --split dev --like $dev_like" set model
+  local test="--speech $speech --regex $regex --speakers $speakers" dev="--speech $speech --split dev --regex $dev_regex" set model
   # shellcheck disable=SC2086
   {
     sepkit prepare voices $test --separated "$separator" --out "$data/separated"
@@ -215,11 +215,11 @@ project() {
   local number first=1 names model set minutes seed
   sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
   sepkit voices project "$exp/box_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
-    --domains "$dev_like" --out "$exp/box_projected"
+    --domains "$dev_regex" --out "$exp/box_projected"
   for number in $meetings; do
     meet "$data/meetings/drawn_$number" --split dev --minutes 6 --speakers "$number" --seed "$number"
     # The same of dev speakers of the other corpus, each in one meeting.
-    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | { grep -Ev "$dev_like" || true; } |
+    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | { grep -Ev "$dev_regex" || true; } |
       tail -n "+$first" | head -n "$number")
     first=$((first + number))
     [ "$(wc -w <<<"$names")" -lt "$number" ] ||

@@ -107,7 +107,7 @@ evaluate_model() {
   local name manifests=()
   for name in $test_sets; do manifests+=("$(manifest "$name")"); done
   # shellcheck disable=SC2086  # $evaluate_options is a list of words
-  $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --apart $evaluate_options --out "$exp/evaluation"
+  $decode_cmd sepkit evaluate --model "${model:-$exp/model}" --manifest "${manifests[@]}" --separate-reports $evaluate_options --out "$exp/evaluation"
 }
 
 # list_runs: the runs of a comparison, a line each: METHOD_seedN. A recipe may define its own, with more words after the name.

@@ -1,9 +1,11 @@
-"""Compare two evaluations of the same mixtures, utterance by utterance."""
+"""Evaluations side by side: two of the same mixtures, paired; several of one model at different depths."""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 from sepkit.evaluation.statistics import paired_difference
+from sepkit.files import atomic_output, read_json, write_json
 
 
 def compare(
@@ -51,8 +54,6 @@ def compare(
 
 
 def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    import csv
-
     with (Path(folder) / "utterances.csv").open(encoding="utf-8", newline="") as file:
         return EvaluationFolder(Path(folder), Path(folder).name, {}, list(csv.DictReader(file)))
 
@@ -69,3 +70,29 @@ def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int,
         if pairs:
             return pairs
     return []
+
+
+def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any]:
+    """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return "by_depth_steps".
+
+    The files are those of the model's own number of steps, or else of the middle one. "by_depth_steps" of the summary
+    has the metrics and the real-time factor of each. Nothing is written while an evaluation is missing.
+
+    Args:
+        out: folder of the results.
+        folders: number of steps -> folder of an evaluation.
+        own_steps: what the model takes unless told otherwise.
+    """
+    paths = {steps: folder / "summary.json" for steps, folder in sorted(folders.items())}
+    if not all(path.is_file() for path in paths.values()):
+        return {}
+    summaries = {steps: read_json(path, "remove it, and evaluate again") for steps, path in paths.items()}
+    chosen = own_steps if own_steps in summaries else list(summaries)[len(summaries) // 2]
+    by_steps = {
+        str(steps): {name: summary[name] for name in ("metrics", "real_time_factor", "n_utterances", "n_skipped")}
+        for steps, summary in summaries.items()
+    }
+    with atomic_output(out / "utterances.csv") as temporary:
+        shutil.copyfile(folders[chosen] / "utterances.csv", temporary)
+    write_json(out / "summary.json", summaries[chosen] | {"by_depth_steps": by_steps})
+    return by_steps

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -106,7 +106,7 @@ def evaluate(
     rank: int = 0,
     world_size: int = 1,
     compare_with: str | os.PathLike[str] | None = None,
-    speakers: Literal["auto"] | None = None,
+    count_speakers: bool = False,
     calibration: bool = False,
     command: str | None = None,
     depth_steps: int | None = None,
@@ -136,8 +136,8 @@ def evaluate(
         rank: of this process.
         world_size: number of processes that share the work.
         compare_with: folder of another evaluation of the same mixtures, for paired differences.
-        speakers: "auto": the number of speakers counts as unknown. Only hypotheses that the model says are speakers are
-            matched, and missed and surplus ones are counted, see `score_utterance`. None: all hypotheses.
+        count_speakers: the number of speakers counts as unknown. Only hypotheses that the model says are speakers are
+            matched, and missed and surplus ones are counted, see `score_utterance`.
         calibration: whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
             `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
         command: command line, for the summary.
@@ -149,10 +149,10 @@ def evaluate(
     Raises:
         UserError: a bad manifest, an unknown metric, no such folder, a folder that cannot be written to, or calibration
             of a separator that predicts nothing.
-        ValueError: neither or both of `separate` and `estimates`, or `speakers` without `separate`.
+        ValueError: neither or both of `separate` and `estimates`, or `count_speakers` without `separate`.
     """
-    if speakers is not None and separate is None:
-        raise ValueError("speakers: estimates in files have no scores; expected separate")
+    if count_speakers and separate is None:
+        raise ValueError("count_speakers: estimates in files have no scores; expected separate")
     if (separate is None) == (estimates is None):
         raise ValueError("expected either separate or estimates")
     folder = None if estimates is None else Path(estimates)
@@ -160,7 +160,7 @@ def evaluate(
         raise UserError(f"{folder}: no such folder, expected one with estimates")
     entries = [(str(path), entry) for path in map(Path, manifests) for entry in read_manifest(path)]
     rates = sorted({entry.sample_rate for _, entry in entries})
-    options, left_out = _options(metrics, signal_std, asr_command, rates, speakers)
+    options, left_out = _options(metrics, signal_std, asr_command, rates, count_speakers)
     if calibration and "si_sdr" not in options.metrics:
         raise UserError(f"metrics: found {', '.join(options.metrics)}; for --calibration, add si_sdr")
     fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
@@ -185,7 +185,7 @@ def evaluate(
         "manifest": [str(path) for path in manifests],
         "sample_rate": rates[0] if len(rates) == 1 else rates,
         "signal_std": signal_std,
-        "speakers": speakers,
+        "speakers": "auto" if count_speakers else None,
         "depth_steps": depth_steps,
         "metrics_left_out": left_out,
         "real_time_factor": _real_time_factor(rows) if separate is not None else None,
@@ -209,7 +209,7 @@ def _options(
     signal_std: float | None,
     asr_command: str | None,
     sample_rates: Sequence[int],
-    speakers: Literal["auto"] | None,
+    count_speakers: bool,
 ) -> tuple[ScoringOptions, dict[str, str]]:
     """Return what is measured, and why each usual metric that is left out cannot be."""
     left_out: dict[str, str] = {}
@@ -227,7 +227,7 @@ def _options(
         else:
             metrics.append("pesq")
         metrics += ["blr"] * (signal_std is not None) + ["words"] * (asr_command is not None)
-    options = ScoringOptions(tuple(dict.fromkeys(metrics)), signal_std, asr_command, speakers)
+    options = ScoringOptions(tuple(dict.fromkeys(metrics)), signal_std, asr_command, count_speakers)
     check_metrics(options, sample_rates)
     return options, left_out
 
@@ -355,10 +355,10 @@ def _score(
         told.predictions,
         told.weights,
     )
-    scores.rates = told.rates
+    scores.rates |= told.rates
     return {
         "hypotheses": len(estimates),
-        "only_speakers": options.speakers is not None,
+        "only_speakers": options.count_speakers,
         "silent_sources": scores.silent_sources,
         "mixture": describe_mixture(entry, sources, mixture),
         "scores": asdict(scores),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
-from sepkit.evaluation.statistics import summarize
-from sepkit.files import write_json
+from sepkit.evaluation.statistics import Summary, summarize_columns
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -105,46 +102,30 @@ def oracle_estimates(model: EncoderMaskerDecoder, mixture: Tensor, sources: Tens
 
 
 @torch.no_grad()
-def measure_oracle(model: EncoderMaskerDecoder, manifests: list[str], out: Path) -> dict[str, Any]:
-    """Measure the SI-SDR improvement of every oracle mask on manifests; also write it to OUT/oracle.json.
+def measure_oracle(model: EncoderMaskerDecoder, manifest: str) -> dict[str, Summary]:
+    """Return mask of `ORACLE_MASKS` -> its SI-SDR improvement, dB, over the mixtures of a manifest.
+
+    A single source is left out, because it is no mixture.
 
     Args:
-        model: on the CPU; it lends its STFT.
-        manifests: of mixtures with sources.
-        out: folder of oracle.json.
-
-    Returns:
-        "filterbank", and "masks": for each manifest and mask mean and ci95 of SI-SDRi in dB, and n.
+        model: on the CPU; its STFT is used.
+        manifest: of mixtures with sources.
 
     Raises:
         UserError: a model without an STFT, or mixtures at another rate or without sources.
     """
-    rows: list[dict[str, Any]] = []
-    for manifest in manifests:
-        data = MixtureDataset(manifest, sample_rate=model.sample_rate)
-        found: dict[str, list[float]] = {name: [] for name in ORACLE_MASKS}
-        for index in range(len(data)):
-            example = data[index]
-            sources = example.sources[example.active].unsqueeze(0)
-            # A single source is left out, because it is no mixture.
-            if sources.shape[1] < 2:
-                continue
-            mixture = example.mixture.unsqueeze(0)
-            before = _si_sdr_db(mixture.unsqueeze(1).expand_as(sources), sources)
-            for name, estimates in oracle_estimates(model, mixture, sources).items():
-                found[name].append(_si_sdr_db(estimates, sources) - before)
-        if not found["binary"]:
-            raise UserError(f"{manifest}: no mixture has two sources that speak; expected mixtures with their sources")
-        for name, scores in found.items():
-            summary = summarize(scores)
-            rows.append(
-                {"manifest": manifest, "mask": name, "what": ORACLE_MASKS[name][1], "si_sdri_db": summary.mean,
-                 "ci95": summary.ci95, "n": summary.n}
-            )  # fmt: skip
-    bank = model.filterbank
-    result = {"filterbank": {"kernel_size": bank.kernel_size, "stride": bank.stride}, "masks": rows}
-    write_json(out / "oracle.json", result)
-    return result
+    found: dict[str, list[float]] = {name: [] for name in ORACLE_MASKS}
+    data = MixtureDataset(manifest, sample_rate=model.sample_rate)
+    for example in (data[index] for index in range(len(data))):
+        sources, mixture = example.sources[example.active].unsqueeze(0), example.mixture.unsqueeze(0)
+        if sources.shape[1] < 2:
+            continue
+        before = _si_sdr_db(mixture.unsqueeze(1).expand_as(sources), sources)
+        for name, estimates in oracle_estimates(model, mixture, sources).items():
+            found[name].append(_si_sdr_db(estimates, sources) - before)
+    if not found["binary"]:
+        raise UserError(f"{manifest}: no mixture has two sources that speak; expected mixtures with their sources")
+    return summarize_columns(found)
 
 
 def _si_sdr_db(estimates: Tensor, sources: Tensor) -> float:

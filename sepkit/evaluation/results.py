@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import atomic_output
@@ -137,9 +137,7 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
-    per_source = [
-        column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS, NOT_SEPARATED)
-    ]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *PER_MIXTURE)]
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
     bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)

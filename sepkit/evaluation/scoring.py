@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import FROM_LATENTS, NOT_SEPARATED, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.continuity import continuity
+from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.objectives.assignment import PIT
@@ -44,6 +44,7 @@ COLUMNS = {
     "pesq_wb": ("pesq_wb",),
     "blr": ("blr_nats_per_sample",),
     "words": ("word_accuracy",),
+    "continuity": CONTINUITY,
 }
 """Metric that can be asked for -> the columns that it fills."""
 
@@ -71,13 +72,13 @@ class ScoringOptions:
         metrics: keys of `COLUMNS`.
         signal_std: deviation that references are divided by for "blr".
         asr_command: prints the transcript of `{wav}`, for "words".
-        speakers: "auto": only hypotheses that the model says are speakers are matched, and sources may be missed.
+        count_speakers: only hypotheses that the model says are speakers are matched, and sources may be missed.
     """
 
     metrics: tuple[str, ...]
     signal_std: float | None = None
     asr_command: str | None = None
-    speakers: Literal["auto"] | None = None
+    count_speakers: bool = False
 
 
 @dataclass
@@ -92,7 +93,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: a single source speaks, so no improvement can be measured.
-        rates: `FROM_LATENTS` -> nats, of a model whose latents are variational; also `NOT_SEPARATED` -> 0 or 1.
+        rates: values of the mixture as a whole, by the names in `PER_MIXTURE`.
     """
 
     assignment: list[int]
@@ -120,14 +121,10 @@ class UtteranceScores:
         return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
-        """Return the mean over sources that have a score, or the utterance's own value; NaN if there is none.
-
-        Args:
-            column: of utterances.csv.
-        """
+        """Return the mean of a column over sources that have a score, or the utterance's own value; NaN: none."""
         if column == "speaker_count_accuracy":
             return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
-        if column in (*FROM_LATENTS, NOT_SEPARATED):
+        if column in PER_MIXTURE:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]
@@ -182,7 +179,7 @@ def score_utterance(
     each source's best hypothesis, which several may share. A metric that fails leaves NaN and its reason; the others
     continue.
 
-    With `options.speakers` "auto" only hypotheses that are speakers take part. Pairs are made by the largest sum of
+    With `options.count_speakers` only hypotheses that are speakers take part. Pairs are made by the largest sum of
     SI-SDR until hypotheses or sources run out. A source left over is missed: it only has `mcl_si_sdr_db`, which remains
     over all hypotheses.
 
@@ -222,7 +219,11 @@ def score_utterance(
         alone,
     )
     values: dict[str, list[float]] = {}
+    of_mixture: dict[str, float] = {}
     for name in options.metrics:
+        if name == "continuity":
+            of_mixture = dict(zip(CONTINUITY, continuity(estimates, sources, mixture, sample_rate), strict=True))
+            continue
         # mcl_si_sdr_db does not measure the matched pairs.
         for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
             values[column] = _of_all(len(sources), matched_sources, scores)
@@ -240,15 +241,15 @@ def score_utterance(
             values[column] = _of_all(len(sources), speaking, scores)
     count = None if is_speaker is None else int(np.sum(is_speaker))
     winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
-    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone)
+    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone, of_mixture)
 
 
 def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.ndarray | None:
     """Return the hypotheses that may be matched; None: all, and every source must be matched."""
-    if options.speakers is None:
+    if not options.count_speakers:
         return None
     if is_speaker is None:
-        raise UserError("speakers: auto needs a model that scores its hypotheses")
+        raise UserError("--count-speakers: found a model without scores of its hypotheses; leave the option out")
     return np.flatnonzero(is_speaker)
 
 

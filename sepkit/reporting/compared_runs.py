@@ -16,15 +16,13 @@ _LEADING = ("si_sdri_db", "si_sdr_db", "sdri_db", "sdr_db")
 
 
 @dataclass
-class TestSet:
+class ComparedRuns:
     """The evaluations of one manifest.
 
     Args:
         name: of the manifest, without its ending.
         evaluations: run -> its evaluation.
     """
-
-    __test__ = False  # keeps pytest from collecting it
 
     name: str
     evaluations: dict[str, EvaluationFolder]
@@ -82,13 +80,13 @@ class TestSet:
         return aligned
 
 
-def test_sets_of(runs: Sequence[Run]) -> list[TestSet]:
+def compared_runs(runs: Sequence[Run]) -> list[ComparedRuns]:
     """Return the evaluations of runs in groups, by the name of their manifest, or else of their folder.
 
     Args:
         runs: in the order of tables.
     """
-    sets: dict[tuple[str, str], TestSet] = {}
+    sets: dict[tuple[str, str], ComparedRuns] = {}
     for run in runs:
         taken: set[str] = set()
         for part in (part for evaluation in run.evaluations for part in evaluation.parts()):
@@ -97,11 +95,8 @@ def test_sets_of(runs: Sequence[Run]) -> list[TestSet]:
             key = (manifest, part.folder.name if manifest in taken else "")
             taken.add(manifest)
             name = f"{manifest} ({key[1]})" if key[1] else manifest
-            sets.setdefault(key, TestSet(name, {})).evaluations[run.name] = part
+            sets.setdefault(key, ComparedRuns(name, {})).evaluations[run.name] = part
     return list(sets.values())
-
-
-test_sets_of.__test__ = False  # type: ignore[attr-defined]
 
 
 def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
@@ -130,7 +125,9 @@ def leading_metric(names: Sequence[str]) -> str | None:
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
-_SMALLER_IS_BETTER = frozenset({"nll", "loss", "error", "rmse", "elbo", "distortion", "stopping"})
+_SMALLER_IS_BETTER = frozenset(
+    {"nll", "loss", "error", "changes", "minority", "rmse", "elbo", "distortion", "stopping"}
+)
 """Words in the names of metrics; minus an evidence lower bound is called `negative_elbo`."""
 
 

@@ -1,17 +1,20 @@
-"""Figures of curves that evaluation wrote: rate and distortion, calibration, risk and coverage."""
+"""Figures of curves and of scores of groups: rate and distortion, calibration, risk and coverage, temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
-from sepkit.reporting.figures import COLORS, panels
+from sepkit.reporting.figures import COLORS, curves, panels
 
 _WINDOW = 3
 _STYLES = ("--", "-", ":", "-.")
@@ -97,6 +100,73 @@ def information_curve(curve: Curve) -> Figure:
             axes.plot(numbers, values, color=color, marker="o", markersize=4, linewidth=1.6, label=strategy or None)
     _legend(figure.axes[0])
     return figure
+
+
+def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
+    """Return boxes of scores: median, quartiles, whiskers up to 1.5 times the box, and the mean as a triangle.
+
+    Args:
+        scores: (N,) each, by name.
+        label: of the scores.
+
+    Source: aMCL paper, figure 7.
+    """
+    figure = curves({}, "", label)
+    figure.set_size_inches(max(4.8, 0.9 * len(scores) + 1.2), 3.6)
+    axes = figure.axes[0]
+    kept = [values[np.isfinite(values)] for values in (np.asarray(v, dtype=np.float64) for v in scores.values())]
+    for place, values in enumerate(kept):
+        if not len(values):
+            continue
+        color = COLORS[place % len(COLORS)]
+        axes.boxplot(
+            values, positions=[place], widths=0.55, whis=1.5, showmeans=True, patch_artist=True,
+            boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.4},
+            medianprops={"color": "black", "linewidth": 1.8},
+            meanprops={"marker": "^", "markerfacecolor": "black", "markeredgecolor": "black", "markersize": 6},
+            whiskerprops={"color": color, "linewidth": 1.4}, capprops={"color": color, "linewidth": 1.4},
+            flierprops={"marker": ".", "markersize": 3, "markerfacecolor": color, "markeredgecolor": color},
+        )  # fmt: skip
+    long = sum(len(name) for name in scores) > 40
+    axes.set_xticks(range(len(scores)), list(scores), rotation=25 * long, ha="right" if long else "center")
+    axes.set_xlim(-0.6, max(1, len(scores)) - 0.4)
+    axes.grid(axis="x", visible=False)
+    return figure
+
+
+def scores_by_temperature(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]], unit: str = "dB", label: str = "negative MCL SI-SDR on dev [dB]"
+) -> Figure:
+    """Return a figure of scores while the temperature falls, a line with its own markers for each run.
+
+    Args:
+        series: run -> (S,) temperatures and (S,) scores; temperatures of zero are left out.
+        unit: of temperatures.
+        label: of the scores.
+
+    Source: aMCL paper, figure 8.
+    """
+    positive = {}
+    for name, (temperatures, values) in series.items():
+        t, v = np.asarray(temperatures, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        positive[name] = t[t > 0], v[t > 0]
+    figure = curves(positive, f"temperature [{unit}]", label)
+    figure.set_size_inches(6.0, 4.0)
+    axes = figure.axes[0]
+    for line, style, marker in zip(axes.lines, cycle(("-", "--", "-.", ":")), cycle("os^Dv"), strict=False):
+        line.set(linestyle=style, marker=marker)
+    falling(axes)
+    if positive:
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def falling(axes: Axes) -> None:
+    """Set a logarithmic axis of temperatures from high to low, the order of a run."""
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    if axes.get_ylabel().startswith("groups"):
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:

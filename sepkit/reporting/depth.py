@@ -12,11 +12,10 @@ from matplotlib.figure import Figure
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
-from sepkit.files import atomic_output, write_text
 from sepkit.reporting.compared_runs import digits_of
-from sepkit.reporting.figures import COLORS, panels
-from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
+from sepkit.reporting.text import escaped, markdown_table, mean_and_deviation
 
 _METRICS = ("si_sdri_db", "si_sdr_db")
 _FACTOR = "real_time_factor"
@@ -25,20 +24,15 @@ FIXED = "fixed"
 """Number of steps of a model whose depth cannot be chosen."""
 
 
-def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
-    """Write a Markdown file, with FILE_depth.png beside it; return the text.
+def depth_section(runs: Sequence[Run], path: Path) -> str:
+    """Return Markdown of scores by number of steps; write FILE_depth.png (one for each test set) beside `path`.
 
     A row is a group of runs over seeds at one number of steps: mean and sample deviation over seeds of the scores and,
-    of separators, of the real-time factor.
-
-    Args:
-        runs: measured with `sepkit evaluate --depth-steps`; those of fixed depth have one row.
-        path: FILE.md.
+    of separators, of the real-time factor. Models of fixed depth have one row.
 
     Raises:
         UserError: no run was measured at several numbers of steps.
     """
-    path = Path(path)
     sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
     if not any("by_depth_steps" in evaluation.summary for run in runs for evaluation in run.evaluations):
         raise UserError(
@@ -48,24 +42,14 @@ def write_depth_table(runs: Sequence[Run], path: str | Path) -> str:
     parts = []
     for test_set in sets:
         found = {group.name: by_steps(group.runs, test_set) for group in group_runs(runs, None)}
-        figure_path = path.with_name(f"{path.stem}_depth{f'_{test_set}' if len(sets) > 1 else ''}.png")
-        with atomic_output(figure_path) as temporary:
-            depth_figure(found).savefig(temporary, format="png", dpi=160)
-        title = f"### {test_set}\n\n" if len(sets) > 1 else ""
-        parts.append(f"{title}{_table(found)}\n![Score by number of steps]({figure_path.name})\n")
-    parts.append("A dot is a number of steps, mean over seeds.\n")
-    text = "\n".join(parts)
-    write_text(path, text)
-    return text
+        file = save_png(depth_figure(found), path, f"depth_{test_set}" if len(sets) > 1 else "depth")
+        title = f"### {test_set}, by number of steps\n\n"
+        parts.append(f"{title}{_table(found)}\n![Score by number of steps]({file})\n")
+    return "\n".join([*parts, "A dot is a number of steps, mean over seeds.\n"])
 
 
 def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return number of steps -> name -> values over runs, (R,), of the scores and of "real_time_factor".
-
-    Args:
-        runs: of one group.
-        test_set: name of the evaluation.
-    """
+    """Return number of steps -> name -> values over runs, (R,), of the scores and of "real_time_factor"."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         evaluation = run.evaluation(test_set)
@@ -92,17 +76,10 @@ def _table(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> str:
     for group, of_steps in found.items():
         for steps, values in of_steps.items():
             seeds = max(len(numbers) for numbers in values.values())
-            cells = (_mean_and_deviation(values.get(n), 4 if n == _FACTOR else digits_of(n)) for n in columns)
+            cells = (mean_and_deviation(list(values.get(n, ())), 4 if n == _FACTOR else digits_of(n)) for n in columns)
             rows.append([escaped(group), steps, str(seeds), *cells])
     heads = ["real-time factor" if name == _FACTOR else short_label_of(name) for name in columns]
     return markdown_table(["group", "steps", "seeds", *heads], rows)
-
-
-def _mean_and_deviation(values: np.ndarray | None, digits: int) -> str:
-    if values is None:
-        return ""
-    mean = f"{values.mean():.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} +- {values.std(ddof=1):.{digits}f}"
 
 
 def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> Figure:
@@ -110,8 +87,7 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
 
     A color is a group; each dot is named by its number of steps.
 
-    Args:
-        found: group -> number of steps -> name -> values, of `by_steps`.
+    `found` is group -> number of steps -> name -> values, of `by_steps`.
     """
     timed = any(_FACTOR in values for of in found.values() for values in of.values())
     score = next(name for of in found.values() for values in of.values() for name in values)

@@ -13,18 +13,17 @@ from sepkit.errors import UserError
 from sepkit.evaluation.calibration import agreement
 from sepkit.evaluation.labels import MIXTURE_ELBO
 from sepkit.evaluation.run_folder import Run
-from sepkit.files import atomic_output, write_text
-from sepkit.reporting.figures import COLORS, panels
-from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
+from sepkit.reporting.text import escaped, markdown_table
 
 _DISTORTION = "blr_nats_per_sample"
 _MOST_SHARP = 2000
 _SHOWN_PERCENT = 98
 
 
-def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
-    """Write a Markdown file, with FILE_evidence.png beside it; return the text.
+def evidence_section(runs: Sequence[Run], path: Path) -> str:
+    """Return Markdown about evidence and distortion; write FILE_evidence.png beside `path`.
 
     Every run and test set has a row: the rank correlation over mixtures of the negative evidence lower bound of the
     mixture with the distortion of its separation (the negative log evidence of the references), with its interval.
@@ -38,7 +37,6 @@ def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
 
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
-    path = Path(path)
     found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for run in runs:
         for evaluation in run.evaluations:
@@ -58,34 +56,23 @@ def write_evidence(runs: Sequence[Run], path: str | Path) -> str:
             correlation = "" if known.spearman is None else f"{known.spearman:.2f}"
             means = [f"{values.mean():.3f}" for values in (bound, distortion)]
             rows.append([escaped(test_set), escaped(name), str(len(bound)), *means, correlation, interval])
-    figure_path = path.with_name(f"{path.stem}_evidence.png")
     group_of = {run.name: group.name for group in group_runs(runs) for run in group.runs}
-    with atomic_output(figure_path) as temporary:
-        evidence_figure(found, group_of).savefig(temporary, format="png", dpi=160)
+    file = save_png(evidence_figure(found, group_of), path, "evidence")
     header = ["test set", "model", "mixtures", "negative bound on the mixture's evidence [nats per sample]"]
     header += ["distortion [nats per sample]", "rank correlation", "95 % interval"]
-    text = "\n".join(
+    return "\n".join(
         [
             markdown_table(header, rows, words=(0, 1)),
-            f"![Distortion against the bound on the mixture's evidence]({figure_path.name})\n",
+            f"![Distortion against the bound on the mixture's evidence]({file})\n",
             "A dot is a mixture, a color a model with all its seeds. Lower is better on both axes. Of the bounds, the "
             f"{100 - _SHOWN_PERCENT} % that are largest are left out of the figure. The interval is a bootstrap over "
             "mixtures.\n",
         ]
     )
-    write_text(path, text)
-    return text
 
 
 def evidence_points(mixture_elbo: np.ndarray, log_evidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return negative bounds and distortions of the mixtures that have both, (M,) each.
-
-    All are nats per sample.
-
-    Args:
-        mixture_elbo: (N,) bounds on the evidence of the mixtures, NaN where there is none.
-        log_evidence: (N,), of the references given the estimates, NaN where there is none.
-    """
+    """Return negative bounds and distortions, nats per sample, of the mixtures that have both (no NaN), (M,) each."""
     both = np.isfinite(mixture_elbo) & np.isfinite(log_evidence)
     return -mixture_elbo[both], -log_evidence[both]
 

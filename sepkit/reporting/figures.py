@@ -7,6 +7,7 @@ black.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from sepkit.evaluation.run_folder import TrainingLog
+from sepkit.files import atomic_output
 
 COLORS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4aa3a8", "#8b7bd0")
 """Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
@@ -309,6 +311,14 @@ def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
         _style(axes)
         axes.set(xlabel=x_label, ylabel=label)
     return figure
+
+
+def save_png(figure: Figure, path: Path, name: str) -> str:
+    """Write a figure beside FILE.md as FILE_NAME.png; return the name of the file."""
+    file = path.with_name(f"{path.stem}_{name}.png")
+    with atomic_output(file) as temporary:
+        figure.savefig(temporary, format="png", dpi=160)
+    return file.name
 
 
 def _figure(width: float = 4.8, height: float = 3.2) -> tuple[Figure, Axes]:

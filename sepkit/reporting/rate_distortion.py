@@ -13,10 +13,11 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import RATES, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, read_curve
-from sepkit.files import atomic_output, write_text
+from sepkit.files import atomic_output
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
-from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.figures import save_png
+from sepkit.reporting.text import escaped, markdown_table
 
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
@@ -73,58 +74,52 @@ class Point:
     si_sdri_db: float
 
 
-def write_rate_distortion(runs: Sequence[Run], path: str | Path, seen: str | None = None) -> str:
-    """Write a Markdown file, with FILE_rate_distortion.png and rate_distortion.csv beside it; return the text.
+def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | None = None) -> str:
+    """Return Markdown of rates and distortions; write FILE_rate_distortion.png and rate_distortion.csv beside `path`.
 
-    Tables show the target rates and those reached, the best model of each test set with the loss of the model with the
-    highest rate, and all models on each test set. The report draws the CSV file.
+    Tables show the target rates and those reached, and the best model of each test set with the loss of the model with
+    the highest rate. The CSV file has all models on all test sets; the report draws it.
 
     Args:
         runs: experiments, measured on one test set or more.
         path: FILE.md.
-        seen: the test set like the training data, which comes first; None: the one named "test", else the first.
+        reference: the test set like the training data, which comes first; None: the one named "test", else the first.
 
     Raises:
         UserError: nothing measured, a model without rates or neither distortion nor SI-SDR, or no such test set.
     """
-    path = Path(path)
-    sets = seen_first([evaluation.name for run in runs for evaluation in run.evaluations], seen)
-    if not sets:
-        raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
+    sets = reference_first([evaluation.name for run in runs for evaluation in run.evaluations], reference)
     points = {name: points_of(runs, name) for name in sets}
-    csv_path, figure_path = path.with_name("rate_distortion.csv"), path.with_name(f"{path.stem}_rate_distortion.png")
+    csv_path = path.with_name("rate_distortion.csv")
+    tables = f"### Rates\n\n{_rate_table(runs, points)}", f"### Best models\n\n{_optimum_table(points)}"
     _write_csv(csv_path, points)
-    figure = rate_distortion_curve(read_curve(csv_path))
-    with atomic_output(figure_path) as temporary:
-        figure.savefig(temporary, format="png", dpi=160)
-    text = "\n".join(_sections(runs, points, figure_path.name))
-    write_text(path, text)
-    return text
+    file = save_png(rate_distortion_curve(read_curve(csv_path)), path, "rate_distortion")
+    return "\n".join(
+        [
+            *tables,
+            "The distortion is the negative log evidence a sample. Worse by: the model with the highest rate on the "
+            "set, against the best.\n",
+            f"![Distortion and SI-SDR against rate]({file})\n",
+            "A dot is a model, lines are running means over three models in order of rate, stars the best.\n",
+        ]
+    )
 
 
-def seen_first(names: Sequence[str], seen: str | None = None) -> list[str]:
-    """Return the names of test sets, each once, with the one like the training data first.
-
-    Args:
-        names: of test sets, with repeats.
-        seen: name of that one; None: "test" if it exists, else the first.
+def reference_first(names: Sequence[str], reference: str | None = None) -> list[str]:
+    """Return the names of test sets, each once, `reference` first; None: "test" if it exists, else as they are.
 
     Raises:
-        UserError: `seen` is none of them.
+        UserError: `reference` is none of them.
     """
     sets = list(dict.fromkeys(names))
-    if seen is not None and seen not in sets:
-        raise UserError(f"--drop-from: found {seen}, expected one of {', '.join(sets) or 'none'}")
-    first = seen or ("test" if "test" in sets else None)
+    if reference is not None and reference not in sets:
+        raise UserError(f"--reference-set: found {reference}, expected one of {', '.join(sets) or 'none'}")
+    first = reference or ("test" if "test" in sets else None)
     return sorted(sets, key=lambda name: name != first) if first else sets
 
 
 def targets_of(run: Run) -> list[Target]:
-    """Return the rates that the training of a run was steered towards; empty if it was not.
-
-    Args:
-        run: with its settings and log.
-    """
+    """Return the rates that the training of a run was steered towards; empty if it was not."""
     settings = run.settings
     per = str(settings.get(f"{_STEERING}.per", "frame"))
     epochs = [record for record in (run.log.records if run.log else ()) if record.get("kind") == "epoch"]
@@ -141,10 +136,6 @@ def targets_of(run: Run) -> list[Target]:
 
 def points_of(runs: Sequence[Run], test_set: str) -> list[Point]:
     """Return the models that were measured on a test set, ordered by their rate there.
-
-    Args:
-        runs: of variational models.
-        test_set: name of the evaluation.
 
     Raises:
         UserError: an evaluation without rates, or with neither distortion nor SI-SDR.
@@ -183,19 +174,6 @@ def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
             for point in models:
                 numbers = [getattr(point, column) for column in header]
                 writer.writerow([*("" if math.isnan(number) else repr(number) for number in numbers), name])
-
-
-def _sections(runs: Sequence[Run], points: dict[str, list[Point]], figure: str) -> Iterator[str]:
-    yield f"### Rates\n\n{_rate_table(runs, points)}"
-    yield f"### Best models\n\n{_optimum_table(points)}"
-    yield (
-        "The distortion is the negative log evidence a sample. Worse by: the model with the highest rate on the set, "
-        "against the best.\n"
-    )
-    yield f"![Distortion and SI-SDR against rate]({figure})\n"
-    yield "A dot is a model, lines are running means over three models in order of rate, stars the best.\n"
-    for name, models in points.items():
-        yield f"### {name}\n\n{_test_set_table(models)}"
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
@@ -249,22 +227,6 @@ def _optimum_table(points: dict[str, list[Point]]) -> str:
             cells.append(f"{worse:.{digits}f}")
         rows.append([escaped(test_set), *cells])
     return markdown_table(header, rows, words=(0, 2, 6))
-
-
-def _test_set_table(models: Sequence[Point]) -> str:
-    """Return a table of all models by rate, the best values in bold."""
-    columns = ("blr_nll_nats_per_sample", "si_sdr_db", "si_sdri_db")
-    best = {name: optimum(name, np.array([getattr(point, name) for point in models])) for name in columns}
-    rows = []
-    for place, point in enumerate(models):
-        cells = [escaped(point.run), f"{point.rate_nats_per_frame:.4g}", f"{point.rate_nats_per_dimension:.3f}"]
-        for name in columns:
-            value = getattr(point, name)
-            text = "" if math.isnan(value) else f"{value:.{digits_of(name)}f}"
-            cells.append(f"**{text}**" if best[name] == place and len(models) > 1 else text)
-        rows.append(cells)
-    header = ["model", "nats per frame", "nats per dimension", "distortion [nats per sample]"]
-    return markdown_table([*header, *map(short_label_of, columns[1:])], rows)
 
 
 def _named(target: Target) -> str:

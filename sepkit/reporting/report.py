@@ -21,7 +21,7 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
-from sepkit.reporting.compared_runs import TestSet, better, leading_metric, name_apart, test_sets_of
+from sepkit.reporting.compared_runs import ComparedRuns, better, compared_runs, leading_metric, name_apart
 from sepkit.reporting.curve_figures import DRAWERS
 from sepkit.reporting.example_html import example_html
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
@@ -71,7 +71,7 @@ def write_report(
     loaded = [run if isinstance(run, Run) else load_run(run) for run in runs]
     names = name_apart(loaded)
     loaded = [replace(run, name=names[place]) for place, run in enumerate(loaded)]
-    test_sets = test_sets_of(loaded)
+    test_sets = compared_runs(loaded)
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
     made_of: dict[str, dict[tuple[str, str], str]] = {}
     parts = {
@@ -103,7 +103,7 @@ def write_report(
 
 
 def _distributions(
-    runs: Sequence[Run], test_sets: Sequence[TestSet], made_of: Mapping[str, Mapping[tuple[str, str], str]]
+    runs: Sequence[Run], test_sets: Sequence[ComparedRuns], made_of: Mapping[str, Mapping[tuple[str, str], str]]
 ) -> Iterator[str]:
     drawn = []
     for name, evaluations in _to_compare(runs, test_sets):
@@ -118,7 +118,9 @@ def _distributions(
         yield f'<div class="figures">{"".join(drawn)}</div>'
 
 
-def _to_compare(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[tuple[str, dict[str, EvaluationFolder]]]:
+def _to_compare(
+    runs: Sequence[Run], test_sets: Sequence[ComparedRuns]
+) -> Iterator[tuple[str, dict[str, EvaluationFolder]]]:
     """Yield groups of evaluations that share a figure: the runs on one set, or the sets of a single run."""
     if len(runs) == 1 and test_sets:
         yield "", {test_set.name: evaluation for test_set in test_sets for evaluation in test_set.evaluations.values()}
@@ -213,7 +215,7 @@ def _clusters(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _examples(
-    test_sets: Sequence[TestSet], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
+    test_sets: Sequence[ComparedRuns], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
 ) -> Iterator[str]:
     """Yield examples as HTML; add test set -> key of an utterance -> name of its example to `made_of`."""
     first = True

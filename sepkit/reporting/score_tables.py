@@ -13,14 +13,14 @@ from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
 from sepkit.reporting import page
-from sepkit.reporting.compared_runs import TestSet, better, digits_of
+from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
 from sepkit.reporting.page import Cell
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
 
 
-def headlines(test_sets: Sequence[TestSet]) -> str:
+def headlines(test_sets: Sequence[ComparedRuns]) -> str:
     """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many.
 
     Args:
@@ -40,7 +40,7 @@ def headlines(test_sets: Sequence[TestSet]) -> str:
     return f'<div class="headlines">{"".join(cards)}</div>'
 
 
-def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, name_set: bool) -> str:
+def _headline(test_set: ComparedRuns, run: str, metric: str | None, name_run: bool, name_set: bool) -> str:
     assert metric is not None
     score, digits = test_set.evaluations[run].summary["metrics"][metric], digits_of(metric)
     label, _, unit = label_of(metric).partition(" [")
@@ -55,7 +55,7 @@ def _headline(test_set: TestSet, run: str, metric: str | None, name_run: bool, n
     )
 
 
-def score_tables(runs: Sequence[Run], test_sets: Sequence[TestSet]) -> Iterator[str]:
+def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one, as HTML.
 
     Args:
@@ -111,7 +111,7 @@ def _left_out(runs: Sequence[Run]) -> Iterator[str]:
                 yield f"{name}: {escape(metric)} failed in {failure['n']} mixtures ({first})."
 
 
-def _statistics(test_sets: Sequence[TestSet]) -> str:
+def _statistics(test_sets: Sequence[ComparedRuns]) -> str:
     rows = []
     for test_set in test_sets:
         for run, evaluation in test_set.evaluations.items():
@@ -125,9 +125,9 @@ def _statistics(test_sets: Sequence[TestSet]) -> str:
     return page.table("Mean, 95 % interval, median, standard deviation", header, rows)
 
 
-def _paired(test_sets: Sequence[TestSet]) -> Iterator[str]:
+def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield every run minus the first one, mixture by mixture."""
-    compared: list[tuple[TestSet, str, str, PairedDifference]] = []
+    compared: list[tuple[ComparedRuns, str, str, PairedDifference]] = []
     for test_set in test_sets:
         if test_set.leading is None:
             continue
@@ -147,7 +147,7 @@ def _paired(test_sets: Sequence[TestSet]) -> Iterator[str]:
 
 
 def _paired_row(
-    test_set: TestSet, run: str, first: str, difference: PairedDifference, scale: tuple[float, float]
+    test_set: ComparedRuns, run: str, first: str, difference: PairedDifference, scale: tuple[float, float]
 ) -> list[Cell]:
     metric = test_set.leading
     assert (
@@ -168,7 +168,7 @@ def _paired_row(
     ]
 
 
-def matching_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML.
 
     Args:
@@ -224,7 +224,7 @@ def _count(count: int | None) -> Cell:
     return Cell("-") if count is None else Cell(str(count), count)
 
 
-def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield the leading metric by every property of the mixtures in utterances.csv, as HTML.
 
     Args:
@@ -250,7 +250,7 @@ def group_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
             yield f'<h3>{escape(test_set.name)}</h3><div class="tables">{"".join(tables)}</div>'
 
 
-def utterance_tables(test_sets: Sequence[TestSet]) -> Iterator[str]:
+def utterance_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield the scores of every mixture, worst first, up to 200 of each evaluation, as HTML.
 
     Args:

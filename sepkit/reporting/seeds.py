@@ -8,23 +8,16 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import scipy.stats
-from matplotlib.figure import Figure
 
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
-from sepkit.files import atomic_output, read_yaml, write_text
-from sepkit.reporting import matching_figures
+from sepkit.files import read_yaml
 from sepkit.reporting.compared_runs import better, digits_of
-from sepkit.reporting.markdown import escaped, markdown_table
-
-FigureKind = Literal["boxes", "temperature"]
-FIGURES: tuple[FigureKind, ...] = ("boxes", "temperature")
+from sepkit.reporting.text import escaped, markdown_table, mean_and_deviation
 
 _SEED = re.compile(r"_seed(\d+)")
 _DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")
@@ -63,7 +56,7 @@ def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGrou
     """Return the runs in groups, in order of appearance.
 
     Args:
-        runs: one or more.
+        runs: in the order of the groups.
         pattern: a regular expression on the folder's name; its first group in parentheses, or the whole match, names
             the group. None: the name without `_seed` and the number after it.
 
@@ -86,78 +79,39 @@ def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGrou
     return [SeedGroup(name, members) for name, members in groups.items()]
 
 
-def write_seed_table(
-    runs: Sequence[Run],
-    path: str | Path,
-    *,
-    metrics: Sequence[str] | None = None,
-    pattern: str | None = None,
-    figures: Sequence[FigureKind] = (),
-    drop_from: Sequence[str] = (),
-) -> str:
-    """Write a Markdown file, with figures beside it (FILE_boxes.png, FILE_temperature.png); return the text.
+def seed_sections(
+    groups: Sequence[SeedGroup], sets: Sequence[str], metrics: Sequence[str] | None, reference_sets: Sequence[str]
+) -> list[str]:
+    """Return Markdown: tables of drops, a table over seeds for each test set, and notes on what is not as it should be.
 
     Args:
-        runs: one or more.
-        path: FILE.md.
-        metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured;
-            all that were measured if those were not.
-        pattern: see `group_runs`.
-        figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
-            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8).
-        drop_from: see `drop_pairs`. Tables of drops come first; their metrics are by default SI-SDR improvement and the
-            log evidence as far as they were measured. Below each stand differences between groups paired by seed.
+        groups: the rows.
+        sets: names of the test sets; none without evaluations.
+        metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured,
+            all that were measured if those were not; of drops SI-SDR improvement and the log evidence.
+        reference_sets: see `drop_pairs`. Below each table of drops stand differences between groups paired by seed.
 
     Raises:
-        UserError: nothing measured, an unknown metric or test set, a bad pattern, or no run with a temperature to draw.
+        UserError: an unknown metric or test set.
     """
-    runs = [_with_dev_scores(run) for run in runs]
-    path, groups = Path(path), group_runs(runs, pattern)
-    sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
-    if not sets and "temperature" not in figures:
-        raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
-    chosen = _metrics(runs, metrics) if sets else []
-    drawn: list[tuple[str, str, Figure]] = []
-    if "boxes" in figures:
-        for name in sets:
-            ending = f"_boxes_{name}" if len(sets) > 1 else "_boxes"
-            drawn.append((ending, f"{label_of(chosen[0])}, {name}", _boxes(groups, name, chosen[0])))
-    if "temperature" in figures:
-        series = temperature_series(runs)
-        drawn.append(
-            ("_temperature", "SI-SDR on dev against temperature", matching_figures.scores_by_temperature(series))
-        )
-    drops: list[str] = []
-    if drop_from:
-        pairs = drop_pairs(drop_from, sets)
-        of_drops = chosen if metrics is not None else _metrics(runs, None, _DROP_METRICS)
-        for name in of_drops:
-            drops.append(f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}")
+    runs = [run for group in groups for run in group.runs]
+    chosen = metrics_of(runs, metrics, _DEFAULT_METRICS) if sets else []
+    sections = []
+    if reference_sets:
+        pairs = drop_pairs(reference_sets, sets)
+        for name in metrics_of(runs, metrics, _DROP_METRICS):
+            sections.append(f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}")
             if paired := paired_drop_table(groups, pairs, name):
-                drops.append(paired)
-    parts = [seed_table(groups, name, chosen) for name in sets]
-    if len(sets) > 1:
-        parts = [f"### {name}\n\n{part}" for name, part in zip(sets, parts, strict=True)]
-    parts = drops + parts
-    parts += [f"![{escaped(caption)}]({path.stem}{ending}.png)\n" for ending, caption, _ in drawn]
-    notes = list(_notes(groups))
-    text = "\n".join([*parts, *(f"{note}\n" for note in notes)])
-    for ending, _, figure in drawn:
-        with atomic_output(path.with_name(f"{path.stem}{ending}.png")) as temporary:
-            figure.savefig(temporary, format="png", dpi=160)
-    write_text(path, text)
-    return text
+                sections.append(paired)
+    for name in sets:
+        sections.append(f"### {name}\n\n" * (len(sets) > 1) + seed_table(groups, name, chosen))
+    return sections + [f"{note}\n" for note in _notes(groups)]
 
 
 def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str]) -> str:
     """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
     The last columns name the best and the worst seed by the first metric. A single seed has no deviation.
-
-    Args:
-        groups: the rows.
-        test_set: name of the evaluation.
-        metrics: the columns.
     """
     columns = [
         name for name in _MATCHING if any(_matching(e, name) is not None for e in _evaluations(groups, test_set))
@@ -168,11 +122,11 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
     for group in groups:
         found = [(seed, run.evaluation(test_set)) for seed, run in zip(group.seeds, group.runs, strict=True)]
         known = [(seed, evaluation) for seed, evaluation in found if evaluation is not None]
-        cells = [_mean_and_deviation([e.mean(name) for _, e in known], digits_of(name)) for name in metrics]
+        cells = [mean_and_deviation([e.mean(name) for _, e in known], digits_of(name)) for name in metrics]
         for name in columns:
             factor = _MATCHING[name][1]
             values = [_matching(evaluation, name) for _, evaluation in known]
-            cells.append(_mean_and_deviation([None if v is None else factor * v for v in values], digits=1))
+            cells.append(mean_and_deviation([None if v is None else factor * v for v in values], digits=1))
         ranked = [(evaluation.mean(metrics[0]), seed) for seed, evaluation in known]
         ranked = [(value, seed) for value, seed in ranked if value is not None]
         digits = digits_of(metrics[0])
@@ -195,13 +149,15 @@ def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str
     split = [tuple(item.split("=", 1)) for item in asked]
     unknown = [name for names in split for name in names if name not in sets]
     if unknown:
-        raise UserError(f"--drop-from: found {', '.join(unknown)}, expected one of {', '.join(sets) or 'none'}")
+        raise UserError(f"--reference-set: found {', '.join(unknown)}, expected one of {', '.join(sets) or 'none'}")
     seen = {names[0] for names in split}
     pairs = []
     for first, *second in split:
         pairs += [(first, name) for name in second or sets if second or name not in seen]
     if not pairs:
-        raise UserError(f"--drop-from: found no test set but {', '.join(sorted(seen))}, expected one more to drop to")
+        raise UserError(
+            f"--reference-set: found no test set but {', '.join(sorted(seen))}, expected one more to drop to"
+        )
     return list(dict.fromkeys(pairs))
 
 
@@ -210,11 +166,6 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
 
     Mean and sample deviation are over seeds, for the drop over each run's own drop. In parentheses is the drop's share
     of the mean score on the seen set, if that is in dB and above zero. If less is better, the drop is the increase.
-
-    Args:
-        groups: the rows.
-        pairs: names of test sets, seen and unseen.
-        metric: its column.
     """
     # A set that several pairs start from has one column.
     columns: list[tuple[str, str | None]] = []
@@ -228,12 +179,12 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
         for first, second in columns:
             scores = [_mean_on(run, first, metric) for run in group.runs]
             if second is None:
-                cells.append(_mean_and_deviation(scores, digits_of(metric)))
+                cells.append(mean_and_deviation(scores, digits_of(metric)))
                 continue
             others = [_mean_on(run, second, metric) for run in group.runs]
             both = [(a, b) for a, b in zip(scores, others, strict=True) if a is not None and b is not None]
             drops = [better(metric) * (a - b) for a, b in both]
-            cells.append(_mean_and_deviation(drops, digits_of(metric)))
+            cells.append(mean_and_deviation(drops, digits_of(metric)))
             of_seen = statistics.fmean(a for a, _ in both) if both else 0.0
             if metric.endswith("_db") and of_seen > 0:
                 cells[-1] += f" ({100 * statistics.fmean(drops) / of_seen:.0f} %)"
@@ -248,11 +199,6 @@ def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, st
     Runs of one seed share the order of the data and often its easy and hard parts, so their difference varies less than
     the difference of two means. The table has its mean and sample deviation over seeds, and its 95 % confidence
     interval by Student's t with one degree of freedom fewer than seeds. It is empty if no two groups share two seeds.
-
-    Args:
-        groups: the first is compared with all others.
-        pairs: names of test sets, seen and unseen.
-        metric: its column.
     """
     first, *others = groups
     lines = []
@@ -297,9 +243,6 @@ def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.nd
 
     Runs whose log has no temperature are left out.
 
-    Args:
-        runs: with their logs.
-
     Raises:
         UserError: no run has both.
     """
@@ -324,7 +267,7 @@ def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.nd
     return series
 
 
-def _with_dev_scores(run: Run) -> Run:
+def with_dev_scores(run: Run) -> Run:
     """Return the run; if its task has no evaluation, add the best model's dev scores as an evaluation "dev"."""
     file = run.folder / "model" / "model.yaml"
     separates = (run.config or {}).get("task", "separation") == "separation"
@@ -336,18 +279,14 @@ def _with_dev_scores(run: Run) -> Run:
     return replace(run, evaluations=[EvaluationFolder(file.parent, "dev", {"metrics": metrics}, [])])
 
 
-def _boxes(groups: Sequence[SeedGroup], test_set: str, metric: str) -> Figure:
-    scores = {}
-    for group in groups:
-        found = [
-            evaluation.scores(metric) for run in group.runs if (evaluation := run.evaluation(test_set)) is not None
-        ]
-        if found:
-            scores[group.name] = np.concatenate(found)
-    return matching_figures.score_boxes(scores, label_of(metric))
+def metrics_of(
+    runs: Sequence[Run], asked: Sequence[str] | None, default: Sequence[str] = _DEFAULT_METRICS
+) -> list[str]:
+    """Return the names asked for; None: those of the default that were measured, or else all.
 
-
-def _metrics(runs: Sequence[Run], asked: Sequence[str] | None, default: Sequence[str] = _DEFAULT_METRICS) -> list[str]:
+    Raises:
+        UserError: a name that was not measured, or nothing measured.
+    """
     present = list(dict.fromkeys(name for run in runs for evaluation in run.evaluations for name in evaluation.metrics))
     if asked is None:
         asked = [name for name in default if name in present] or present
@@ -386,14 +325,6 @@ def _mean_on(run: Run, test_set: str, metric: str) -> float | None:
 
 def _matching(evaluation: EvaluationFolder, name: str) -> float | None:
     return (evaluation.summary.get("matching") or {}).get(name)
-
-
-def _mean_and_deviation(values: Sequence[float | None], digits: int = 2) -> str:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return ""
-    mean = f"{statistics.fmean(known):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else mean
 
 
 def _seed_of(run: Run) -> str:

@@ -13,11 +13,9 @@ from sepkit.limits import MESSAGE_CHARACTERS, SEED
 OUT = [
     ["audiogram", "simulate", "--model", "m", "--manifest", "x"],
     ["audiogram", "tables", "x"],
-    ["continuity", "x"],
     ["evaluate", "--manifest", "x.jsonl"],
     ["export", "boxed_8k"],
     ["find-temperature", "--manifest", "x"],
-    ["leaderboard", "x"],
     ["prepare", "folder", "--speech", "in"],
     ["prepare", "mini"],
     ["prepare", "mixed", "in"],

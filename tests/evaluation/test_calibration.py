@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sepkit.cli.evaluate import _report
 from sepkit.errors import UserError
 from sepkit.evaluation.calibration import (
     agreement,
@@ -28,6 +27,7 @@ from sepkit.evaluation.evaluate import evaluate
 from sepkit.evaluation.labels import RATES
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import load_evaluation, load_run
+from sepkit.reporting.text import evaluation_lines
 
 
 def pairs(count: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -198,7 +198,7 @@ def test_rows_of_a_model_that_tells_nothing_are_as_they_were(corpus: Any, tmp_pa
     assert separator.calls == 0 and again["metrics"] == first["metrics"]
 
 
-def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path, capsys) -> None:
+def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     separate = Knowing(corpus, silent_on="mix2")
     summary = evaluate([corpus.manifest], out, separate=separate, metrics=["si_sdr"], calibration=True).summary
@@ -229,8 +229,7 @@ def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path,
     assert len(lines) == 30 and {line["curve"] for line in lines} == {"model", "baseline", "best possible"}
     assert float(lines[4]["si_sdr_of_sources_db"]) == pytest.approx(curves["model_db"][4])
     assert set(load_run(out).curves) == {"calibration", "risk_coverage"}
-    _report(summary, None)
-    printed = capsys.readouterr().out
+    printed = "\n".join(evaluation_lines(summary))
     assert "rank correlation" in printed and "baseline" in printed and "2 sources" in printed
     assert "of 4 mixtures are below 1 dB SI-SDRi" in printed
 

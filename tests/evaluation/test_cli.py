@@ -56,7 +56,6 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
     line = ["evaluate", "--manifest", str(corpus.manifest), "--device", "cpu", "--out"]
     for name, more, predicts in (
         ("short", ["--metrics", "si_sdr"], False),
-        ("without", ["--no-predict"], False),
         ("usual", [], True),
     ):
         assert main([*line, str(tmp_path / name), *more]) == 0
@@ -70,7 +69,13 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    "more", [["--calibration", "--no-predict"], ["--model", "m", "--estimates", "e"], ["--model", "nowhere"]]
+    "more",
+    [
+        ["--model", "m", "--estimates", "e"],
+        ["--calibration", "--estimates", "e"],
+        ["--count-speakers", "--estimates", "e"],
+        ["--model", "nowhere"],
+    ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
     corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
@@ -147,7 +152,7 @@ def test_manifests_apart_are_what_they_are_alone(
     (tmp_path / "test_noisy" / json.loads(Path(manifests[0]).read_text().split("\n")[0])["sources"][0]["path"]).unlink()
     command = ["evaluate", "--model", str(model), "--metrics", "si_sdr", "--manifest"]
     with pytest.raises(SystemExit) as stop:
-        main([*command, *manifests, "--apart", "--out", str(tmp_path / "out")])
+        main([*command, *manifests, "--separate-reports", "--out", str(tmp_path / "out")])
     assert stop.value.code == 1
     lines = capsys.readouterr().out.strip().split("\n")
     assert lines[-1] == str(tmp_path / "out") and [line[:-1] for line in lines if line[:-1] in manifests] == manifests
@@ -165,6 +170,15 @@ def test_manifests_of_one_name_apart_are_refused(
 
     model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     manifests = [str(make_corpus(tmp_path / name, count=1).manifest) for name in ("a", "b")]
-    command = ["evaluate", "--model", str(model), "--manifest", *manifests, "--apart", "--out", str(tmp_path / "out")]
+    command = [
+        "evaluate",
+        "--model",
+        str(model),
+        "--manifest",
+        *manifests,
+        "--separate-reports",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(command) == 2
-    assert f"--manifest {manifests[0]}: another has the name" in capsys.readouterr().err
+    assert f"--manifest {manifests[0]}: another is called" in capsys.readouterr().err

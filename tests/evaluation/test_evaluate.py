@@ -390,7 +390,7 @@ def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> Non
 def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"metrics": ["si_sdr"], "processes": 0}
     separate = Speakers(corpus, KEPT)
-    found = evaluate([corpus.manifest], tmp_path / "auto", separate=separate, speakers="auto", **options).summary
+    found = evaluate([corpus.manifest], tmp_path / "auto", separate=separate, count_speakers=True, **options).summary
     matching = found["matching"]
     assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
     assert matching["missed_source_rate"] == pytest.approx(0.3)
@@ -406,7 +406,7 @@ def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, 
     for name in ("hypothesis_usage", "collapse_rate", "speaker_count"):
         assert everything["matching"][name] == matching[name]
     with pytest.raises(ValueError, match="no scores"):
-        evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path, speakers="auto")
+        evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path, count_speakers=True)
 
 
 def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_path: Path) -> None:

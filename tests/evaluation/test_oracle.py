@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from sepkit.cli.main import main
 from sepkit.config import FreeFilterbankConfig, GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig
 from sepkit.config import STFTFilterbankConfig as STFT
 from sepkit.errors import UserError
-from sepkit.evaluation.oracle import ORACLE_MASKS, oracle_estimates
+from sepkit.evaluation.oracle import ORACLE_MASKS, measure_oracle, oracle_estimates
 from sepkit.models import build_model, save_model
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 
@@ -78,13 +77,15 @@ def test_a_learned_filterbank_is_refused():
         oracle_estimates(model, torch.randn(1, 100), torch.randn(1, 2, 100))
 
 
-def test_the_command_prints_and_writes(corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = save_model(build_model(ModelConfig(filterbank=STFT(64, 32), masker=TINY)), tmp_path / "model", {})
-    arguments = ["evaluate", "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out"), "--oracle"]
-    assert main([*arguments, "--model", str(model)]) == 0
-    assert "complex" in capsys.readouterr().out
-    found = json.loads((tmp_path / "out" / "oracle.json").read_text())
-    assert [row["mask"] for row in found["masks"]] == list(ORACLE_MASKS) and found["masks"][0]["n"] > 0
-    assert found["filterbank"] == {"kernel_size": 64, "stride": 32}
-    assert main([*arguments, "--estimates", str(tmp_path / "estimates")]) == 2
-    assert "have no filterbank" in capsys.readouterr().err
+def test_the_command_prints_the_means_over_mixtures(
+    corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = build_model(ModelConfig(filterbank=STFT(64, 32), masker=TINY))
+    folder = str(save_model(model, tmp_path / "model", {}))
+    assert main(["models", "--model", folder, "--oracle", str(corpus.manifest)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = measure_oracle(model, corpus.manifest)
+    assert list(found) == list(ORACLE_MASKS) and len(lines) == len(found)
+    assert f"complex {found['complex'].mean:.2f} dB" in lines[-1] and found["complex"].n > 0
+    assert main(["models", "--oracle", str(corpus.manifest)]) == 2
+    assert "give --model" in capsys.readouterr().err

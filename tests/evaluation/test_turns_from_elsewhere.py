@@ -10,7 +10,7 @@ import pytest
 
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.clusters import evaluate_clusters
+from sepkit.evaluation.clusters import read_reference, score_clusters
 from sepkit.evaluation.diarization import _distances, diarization_errors, read_rttm
 from sepkit.limits import TURN_SPEAKERS, TURNS
 
@@ -38,7 +38,7 @@ def test_segments_without_an_end_have_no_error_rate(tmp_path: Path) -> None:
     (tmp_path / "segments.csv").write_text("path,start_seconds,duration_seconds,speaker\na.wav,0,,1\n")
     (tmp_path / "x.rttm").write_text(RTTM.format(start=0, length=1))
     with pytest.raises(UserError, match=r"a\.wav: a segment has no beginning or end"):
-        evaluate_clusters(tmp_path / "segments.csv", tmp_path / "x.rttm", tmp_path / "out")
+        score_clusters([tmp_path / "segments.csv"], read_reference(tmp_path / "x.rttm"))
 
 
 def test_too_many_turns_or_speakers_are_refused() -> None:

@@ -118,7 +118,7 @@ def test_all_conditions_are_measured_with_the_last_model(dry: Callable[..., str]
     output = dry("--stage", "2", "--stop-stage", "3")
     rates = ["6", "10", "16", "25", "40", "65", "100", "160", "320"]
     assert f"--target-rates {' '.join(rates)} --jobs 2" in output
-    measured = re.findall(r"--model \S+/(\S+)/last_model --manifest (.+) --apart", output)
+    measured = re.findall(r"--model \S+/(\S+)/last_model --manifest (.+) --separate-reports", output)
     assert [name for name, _ in measured] == [f"rate_{rate}" for rate in sorted(rates)]
     manifests = {f"DATA/{name}.jsonl" for name in ("test", *(f"test_{name}" for name in conditions()))}
     assert all(set(given.split()) == manifests for _, given in measured)

@@ -23,7 +23,7 @@ def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     conf = tmp_path / "tiny.yaml"
     conf.write_text(TINY)
     command = ["bash", str(RECIPE), "--speech", str(speech), "--conf", str(conf), "--box-conf", str(conf)]
-    command += ["--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3", "--seeds", "0"]
+    command += ["--regex", ".", "--dev-regex", ".", "--others-regex", "^a", "--speakers", "3", "--seeds", "0"]
     command += ["--temperatures", "0.3", "--ablations", "uniform_gate_one_head"]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     output = run(command)
@@ -52,7 +52,18 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
         audio.write(tmp_path / "speech" / path.relative_to(speech), np.tile(waveform, 4), rate, "PCM_16")
     command = ["bash", str(RECIPE), "--speech", str(tmp_path / "speech")]
     command += ["--box-conf", str(conf), "--second-conf", str(conf)]
-    command += ["--separator", str(model), "--like", ".", "--dev-like", ".", "--others-like", "^a", "--speakers", "3"]
+    command += [
+        "--separator",
+        str(model),
+        "--regex",
+        ".",
+        "--dev-regex",
+        ".",
+        "--others-regex",
+        "^a",
+        "--speakers",
+        "3",
+    ]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     command += ["--meetings", "2", "--hour-minutes", "0.2", "--people", "2"]
     for stages in (["1", "1"], ["7", "7"], ["9", "9"], ["10", "10"], ["11", "11"]):

@@ -12,7 +12,7 @@ import scipy.stats
 from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import load_run
-from sepkit.reporting.matching_figures import score_boxes, scores_by_temperature
+from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.seeds import drop_pairs, group_runs, temperature_series
 
 SCORES = {"pit_seed0": [4.0, 6.0], "pit_seed1": [6.0, 8.0], "mcl_seed0": [1.0, 3.0], "mcl_n3_seed0": [5.0, 5.5]}
@@ -173,7 +173,7 @@ def generalization(tmp_path: Path) -> list[str]:
 
 def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalization: list[str]) -> None:
     pairs = ["seen_noisy=new_noisy", "seen_clean=new_clean"]
-    main(["summarize", *generalization, "--drop-from", *pairs, "--out", str(tmp_path / "t.md")])
+    main(["summarize", *generalization, "--reference-set", *pairs, "--out", str(tmp_path / "t.md")])
     text = (tmp_path / "t.md").read_text()
     improvement, evidence = (part for part in text.split("### ")[1:3])
     assert improvement.startswith("SI-SDR improvement") and evidence.startswith("log evidence [nats per sample]")
@@ -192,7 +192,7 @@ def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalizatio
 
 
 def test_a_set_alone_drops_to_all_that_are_not_seen(tmp_path: Path, generalization: list[str]) -> None:
-    arguments = ["--drop-from", "seen_noisy", "--metric", "si_sdri_db", "--out", str(tmp_path / "t.md")]
+    arguments = ["--reference-set", "seen_noisy", "--metric", "si_sdri_db", "--out", str(tmp_path / "t.md")]
     main(["summarize", *generalization, *arguments])
     drops = (tmp_path / "t.md").read_text().split("### ")[1]
     assert drops.count("drop seen_noisy to") == 3 and drops.count("| seen_noisy |") == 1
@@ -209,7 +209,7 @@ def test_differences_of_drops_are_paired_by_seed(tmp_path: Path) -> None:
         for seed, drop in enumerate(of_seeds)
     ]
     folders.append(make_sets(tmp_path / "vi_seed7", {"seen": (3.0, 0.5), "new": (-50.0, 0.4)}))  # of no pair
-    main(["summarize", *folders, "--drop-from", "seen=new", "--out", str(tmp_path / "t.md")])
+    main(["summarize", *folders, "--reference-set", "seen=new", "--out", str(tmp_path / "t.md")])
     text = (tmp_path / "t.md").read_text()
     low, high = scipy.stats.ttest_1samp([0.13, 0.10, 0.08], 0).confidence_interval(0.95)
     assert cells(text, "vi less det") == ["vi less det", f"0.10 ± 0.03 ({low:.2f} to {high:.2f}, 3 seeds)"]
@@ -218,7 +218,7 @@ def test_differences_of_drops_are_paired_by_seed(tmp_path: Path) -> None:
 
 
 def test_a_seed_in_common_is_no_pair_of_groups(tmp_path: Path, generalization: list[str]) -> None:
-    main(["summarize", *generalization, "--drop-from", "seen_noisy", "--out", str(tmp_path / "t.md")])
+    main(["summarize", *generalization, "--reference-set", "seen_noisy", "--out", str(tmp_path / "t.md")])
     assert "paired" not in (tmp_path / "t.md").read_text()
 
 
@@ -227,7 +227,9 @@ def test_only_the_sets_asked_for(tmp_path: Path, generalization: list[str]) -> N
     assert cells((tmp_path / "t.md").read_text(), "det")[3] == "6.50 ± 0.71"
 
 
-@pytest.mark.parametrize("more", [["--drop-from", "absent"], ["--drop-from", "seen_noisy=absent"], ["--test-set", "x"]])
+@pytest.mark.parametrize(
+    "more", [["--reference-set", "absent"], ["--reference-set", "seen_noisy=absent"], ["--test-set", "x"]]
+)
 def test_sets_that_are_not_there(tmp_path: Path, generalization: list[str], capsys, more: list[str]) -> None:
     assert main(["summarize", *generalization, *more, "--out", str(tmp_path / "t.md")]) == 2
     error = capsys.readouterr().err

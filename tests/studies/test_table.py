@@ -41,5 +41,5 @@ def test_older_names_of_tasks_are_accepted_in_every_file(task: str, older: str, 
 def test_a_model_of_a_study_is_evaluated_by_its_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "exp" / "model" / "model.yaml", "format: 1\nkind: image_vae\nmodel: {}\n")
     for model in (["--model", str(tmp_path / "exp")], [f"--model={tmp_path / 'exp' / 'model'}"]):
-        assert main(["evaluate", *model, "--out", str(tmp_path), "--oracle"]) == 2
-        assert "--oracle: unknown option" in capsys.readouterr().err
+        assert main(["evaluate", *model, "--out", str(tmp_path), "--calibration"]) == 2
+        assert "--calibration: unknown option" in capsys.readouterr().err

@@ -29,8 +29,8 @@ if [ "$what" = continuity ]; then
         sepkit separate "$out/conversation_$seed/mixture.flac" --model "$model" --out "$estimates" --no-predict \
           --chunk-seconds "${setting%:*}" --overlap-seconds "${setting#*:}" --stitcher "$stitcher"
         echo "seed $seed, chunks $setting s, $stitcher:"
-        sepkit continuity --estimates "$estimates" --manifest "$out/conversation_$seed/conversation.jsonl" \
-          --out "$estimates/continuity"
+        sepkit evaluate --estimates "$estimates" --manifest "$out/conversation_$seed/conversation.jsonl" \
+          --metrics continuity --out "$estimates/continuity"
       done
     done
   done

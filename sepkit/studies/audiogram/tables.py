@@ -15,7 +15,7 @@ from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
-from sepkit.reporting.markdown import escaped, markdown_table
+from sepkit.reporting.text import escaped, markdown_table
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
 from sepkit.studies.audiogram.evaluate import SIMULATION
 from sepkit.studies.audiogram.report import RULES, gap_figure, information_figure, save_figure

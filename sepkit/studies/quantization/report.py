@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from sepkit.files import atomic_output, write_json, write_text
 from sepkit.reporting.figures import COLORS, panels
-from sepkit.reporting.markdown import markdown_table
+from sepkit.reporting.text import markdown_table
 from sepkit.studies.quantization.measures import shannon_lower_bound_bits
 
 Row = Mapping[str, Any]

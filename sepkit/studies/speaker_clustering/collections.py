@@ -34,9 +34,9 @@ def prepare_voices(options: VoicesOptions) -> Path:
     """Write the utterances and return `voices.csv`."""
     out = Path(options.out)
     try:
-        pattern = re.compile(options.like)
+        pattern = re.compile(options.regex)
     except re.error as error:
-        raise UserError(f"--like {options.like}: not a regular expression ({error})") from error
+        raise UserError(f"--regex {options.regex}: not a regular expression ({error})") from error
     recordings, _ = find_recordings(Path(options.speech), options.speaker_from)
     known = [r for r in recordings if r.split in (options.split, None) and pattern.search(r.speaker)]
     counts = Counter(recording.speaker for recording in known)
@@ -44,7 +44,12 @@ def prepare_voices(options: VoicesOptions) -> Path:
     if not 1 <= wanted <= len(counts):
         raise UserError(f"--speakers: found {wanted}, expected 1 to {len(counts)}, the speakers of {options.split}")
     names = {name for name, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:wanted]}
-    described = {"speech": str(options.speech), "split": options.split, "like": options.like, "speakers": sorted(names)}
+    described = {
+        "speech": str(options.speech),
+        "split": options.split,
+        "regex": options.regex,
+        "speakers": sorted(names),
+    }
     chosen = [recording for recording in known if recording.speaker in names]
     if options.separated is not None and wanted < 2:
         raise UserError("--separated: found 1 speaker, expected at least 2, whose utterances are mixed")

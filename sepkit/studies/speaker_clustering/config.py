@@ -21,7 +21,7 @@ class VoicesOptions:
         out: folder of SPEAKER/NAME.flac and voices.csv (path, start_seconds, duration_seconds, speaker)
         split: train, dev or test: whose speakers to use, where the folder has splits
         speaker_from: how to find the speaker, see `sepkit prepare folder`
-        like: regular expression that names of speakers match; default: all
+        regex: regular expression that names of speakers match; default: all
         speakers: number of speakers, those with most recordings first; default: all
         noisy: add noise at 5 to 15 dB and a band tilt (four cosines of 0.3 nepers) to each utterance
         snr_db: range of the signal-to-noise ratio of --noisy, dB
@@ -35,7 +35,7 @@ class VoicesOptions:
     out: Path
     split: str = "test"
     speaker_from: str = "first"
-    like: str = ""
+    regex: str = ""
     speakers: int | None = None
     noisy: bool = False
     snr_db: tuple[float, float] = (5.0, 15.0)

@@ -223,8 +223,6 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     table = ["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]
     assert main(table) == 2
     assert "evaluate models of continuous depth with --depth-steps 2 4 8" in capsys.readouterr().err
-    assert main([*table, "--metric", "si_sdr_db"]) == 2
-    assert "--figure depth: makes a table of its own" in capsys.readouterr().err
 
 
 def test_a_model_of_fixed_depth_is_refused_in_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sepkit.reporting.plain import aligned, score_lines
+from sepkit.reporting.text import aligned, score_lines
 
 
 def score(mean: float, **more: Any) -> dict[str, Any]:

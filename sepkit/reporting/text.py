@@ -1,0 +1,190 @@
+"""Scores as text: tables in Markdown, aligned tables for a terminal, and what an evaluation prints."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sepkit.evaluation.labels import NO_SCORES, label_of
+from sepkit.reporting.compared_runs import digits_of
+
+# Printed only on request, or if they tell more than the others; summary.json has them all.
+_ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """Return a table; columns whose index is in `words` hold words, others numbers, which align right."""
+    alignments = ["---" if place in words else "---:" for place in range(len(header))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [header, alignments, *rows])
+
+
+def escaped(text: str) -> str:
+    """Return a text without line breaks as a cell of a Markdown table can hold it."""
+    return text.replace("|", "\\|")
+
+
+def mean_and_deviation(values: Sequence[float | None], digits: int = 2) -> str:
+    """Return "mean ± sample deviation" of the known values; a single one has no deviation, none an empty cell."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return ""
+    deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.{digits}f}{deviation}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of equal length as lines: the first column aligned to the left, others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> list[str]:
+    """Return the scores of summary.json as an aligned table: one row per metric with mean, 95 % interval and mixtures.
+
+    Several manifests stand side by side, each with its mean, and the drop of SI-SDR improvement from the first.
+
+    Args:
+        summary: content of summary.json.
+        asked: names of columns; None: the usual ones.
+    """
+    parts = summary.get("by_manifest") or []
+    names = [
+        name
+        for name, score in summary["metrics"].items()
+        if score["n"] and (name not in _ASIDE if asked is None else name in asked)
+    ]
+    if "si_sdr_db" in names and "mcl_si_sdr_db" in names:
+        names.remove("mcl_si_sdr_db")
+    rows = [["", "mean", "95 % interval", "mixtures", *(part["manifest"] for part in parts)]]
+    for name in names:
+        score, digits = summary["metrics"][name], digits_of(name)
+        interval = "" if score["ci95"] is None else f"{score['ci95'][0]:.{digits}f} to {score['ci95'][1]:.{digits}f}"
+        row = [label_of(name), f"{score['mean']:.{digits}f}", interval, str(score["n"])]
+        for part in parts:
+            found = part["metrics"].get(name, {})
+            mean, drop = found.get("mean"), found.get("drop_db") if name == "si_sdri_db" else None
+            row.append(
+                "" if mean is None else f"{mean:.{digits}f}" + (f" (drop {drop:.2f})" if drop is not None else "")
+            )
+        rows.append(row)
+    return aligned(rows) if names else ["no mixture has a score"]
+
+
+def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return "by_depth_steps" of summary.json as an aligned table: scores and real-time factor by number of steps."""
+    names = [
+        name
+        for name in ("si_sdri_db", "si_sdr_db")
+        if all(found["metrics"].get(name, {}).get("n") for found in by_steps.values())
+    ]
+    rows = [["steps", *map(label_of, names), "real-time factor"]]
+    for steps, found in by_steps.items():
+        factor = found["real_time_factor"]
+        means = [f"{found['metrics'][name]['mean']:.2f}" for name in names]
+        rows.append([steps, *means, "" if factor is None else f"{factor:.4f}"])
+    return aligned(rows)
+
+
+def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> Iterator[str]:
+    """Yield what an evaluation prints of its summary.json.
+
+    Args:
+        summary: content of summary.json.
+        asked: names of columns; None: the usual ones.
+    """
+    yield from score_lines(summary, asked)
+    for name, difference in summary.get("comparison", {}).get("metrics", {}).items():
+        if difference["n"]:
+            low, high = difference["ci95"]
+            yield f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    yield from _matching_lines(summary.get("matching", {}))
+    if "calibration" in summary:
+        yield from _calibration_lines(summary["calibration"])
+    if "wer" in summary:
+        wer = summary["wer"]
+        yield f"word error rate: {100 * wer['word_error_rate']:.1f} % ({wer['errors']} of {wer['words']} words)"
+
+
+def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what an evaluation left out."""
+    for name, reason in summary["metrics_left_out"].items():
+        yield f"{name} is left out: {reason}"
+    for name, failure in summary.get("failures", {}).items():
+        yield f"{name} failed in {failure['n']} mixtures, {failure['first']['id']} since {failure['first']['reason']}"
+    if count := summary["n_without_improvement"]:
+        yield f"{count} mixtures are one speaker alone: there is no improvement over them"
+    if count := summary["n_silent_sources"]:
+        yield f"{count} silent sources have no score but attenuation_db"
+    if count := summary["n_skipped"]:
+        first = summary["skipped"][0]
+        total = count + summary["n_utterances"]
+        yield f"{count} of {total} mixtures were skipped, {first['id']} since {first['reason']}"
+
+
+def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
+    if matching.get("collapse_rate"):
+        shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
+        never = 100 * matching["collapse_rate"]
+        yield f"{never:.0f} % of the hypotheses never win; sources won by each: {shares} %"
+    if counted := matching.get("speaker_count"):
+        rates = [100 * counted[name] for name in ("accuracy", "over_separation_rate", "under_separation_rate")]
+        yield "number of speakers: right {:.1f} %, too many {:.1f} %, too few {:.1f} %".format(*rates)
+        for true, found in counted["confusion"].items():
+            yield f"  {true} speaking: " + ", ".join(f"{number} found {n} times" for number, n in found.items() if n)
+    if "missed_sources" in matching:
+        missed, extra = matching["missed_sources"], matching["extra_hypotheses"]
+        yield f"scores are over matched pairs: {missed} sources missed, {extra} speakers too many"
+
+
+def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    for unit in ("sources", "mixtures"):
+        found = calibration[unit]
+        for who, what in (("model", "predicted SI-SDR"), ("baseline", "baseline from the mixture alone")):
+            if who in found:
+                fit = found[who]
+                ranks, half = (_with_ends(fit, key) for key in ("spearman", "gain_at_50"))
+                yield (
+                    f"{name}{unit}, {what}: rank correlation {ranks}, RMSE {fit['rmse_db']:.2f} dB, "
+                    f"best half {half} dB above all"
+                )
+        if "interval" in found:
+            yield f"{name}{unit}: {_coverage(found['interval'])} on average"
+        curves = found["risk_coverage"]
+        half = curves["percent"].index(50)
+        yield (
+            f"{name}{unit}: mean SI-SDR {curves['model_db'][half]:.2f} dB at 50 % coverage against "
+            f"{curves['model_db'][-1]:.2f} dB at 100 % ({curves['best_possible_db'][half]:.2f} dB at best), "
+            f"{found['n']} {unit}"
+        )
+    for voices, interval in calibration.get("by_voices", {}).items():
+        yield f"{name}{voices} voices, {interval['n']} sources: {_coverage(interval)}"
+    if (flags := calibration.get("not_separated")) is not None:
+        keys = ("flagged", "false_alarms")
+        found, alarms = ("none" if flags[key] is None else f"{100 * flags[key]:.0f} %" for key in keys)
+        yield (
+            f"{name}{flags['n_below']} of {flags['n']} mixtures are below {flags['limit_db']:g} dB SI-SDRi: {found} of "
+            f"them are flagged as likely not separated, {alarms} of the others"
+        )
+    if calibration.get("n_without_prediction"):
+        yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
+    for part in calibration.get("by_manifest", ()):
+        yield from _calibration_lines(part, f"{part['manifest']}: ")
+
+
+def _coverage(interval: Mapping[str, Any]) -> str:
+    return (
+        f"{100 * interval['coverage']:.0f} % are inside the predicted interval, {interval['mean_width_db']:.1f} dB wide"
+    )
+
+
+def _with_ends(fit: Mapping[str, Any], key: str) -> str:
+    value, ends = fit.get(key, fit.get(f"{key}_db")), fit[f"{key}_ci95"]
+    if value is None:
+        return "not defined"
+    return f"{value:.2f}" if ends is None else f"{value:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]"

@@ -1,0 +1,48 @@
+"""One table of several evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sepkit.cli.main import main
+from sepkit.errors import UserError
+from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.run_folder import load_run
+from sepkit.reporting.summary import evaluations_table
+
+
+@pytest.fixture
+def folders(corpus: Any, tmp_path: Path) -> list[Path]:
+    """A worse run, a better one, and one of another metric."""
+    runs = {"a_worse": (0.5, ["si_sdr"]), "b|best": (0.1, ["si_sdr", "snr"]), "c": (0.2, ["snr"])}
+    for name, (noise, metrics) in runs.items():
+        command = f"sepkit evaluate --out {name}"
+        evaluate([corpus.manifest], tmp_path / name, separate=corpus.separator(noise), metrics=metrics, command=command)
+    return [tmp_path / name for name in runs]
+
+
+def test_evaluations_are_sorted_best_first_with_commands(folders: list[Path], tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "table.md"
+    assert main(["summarize", *map(str, folders), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
+    lines = out.read_text().splitlines()
+    assert lines[0].startswith("| run | mixtures | SI-SDR [dB] | SI-SDRi [dB] |") and lines[0].endswith("| command |")
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| b\\|best", "| a_worse", "| c"]
+    assert lines[2].count("**") == 2 * 5 and "`sepkit evaluate --out b\\|best" in lines[2]
+    score = load_run(folders[1]).evaluations[0].summary["metrics"]["si_sdr_db"]
+    half = (score["ci95"][1] - score["ci95"][0]) / 2
+    assert f"| **{score['mean']:.2f} ± {half:.2f}** |" in lines[2]
+    # Every row has every column, also of the metrics that it lacks.
+    assert all(line.replace("\\|", "").count("|") == lines[0].count("|") for line in lines)
+
+
+def test_the_first_metric_ranks_and_names_are_told_apart(folders: list[Path], corpus: Any, tmp_path: Path) -> None:
+    evaluate([corpus.manifest], tmp_path / "x" / "c", separate=corpus.separator(0.02), metrics=["snr"])
+    runs = [load_run(folder) for folder in [*folders, tmp_path / "x" / "c"]]
+    rows = evaluations_table(runs, ["snr_db"]).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| x/c", "| b\\|best", f"| {tmp_path.name}/c", "| a_worse"]
+    with pytest.raises(UserError, match="si_sdri_db"):
+        evaluations_table(runs, ["loudness"])
